@@ -1,0 +1,56 @@
+"""The common timestamp library: partial orders, antichains, frontiers, and the errors of Tidemill."""
+
+from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
+from tidemill.time.errors import (
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+)
+from tidemill.time.orders import (
+    PARTITIONED,
+    U64,
+    U64_MAX,
+    U64_TIME,
+    Lattice,
+    PartitionedOrder,
+    Partitions,
+    ProductOrder,
+    TimeDomain,
+)
+
+__all__ = [
+    "Antichain",
+    "Frontier",
+    "frontier",
+    "sole_time",
+    "Lattice",
+    "PARTITIONED",
+    "PartitionedOrder",
+    "Partitions",
+    "ProductOrder",
+    "TimeDomain",
+    "U64",
+    "U64_MAX",
+    "U64_TIME",
+    "AlreadyUsed",
+    "BeforeSince",
+    "CapabilityExpired",
+    "Corrupt",
+    "Fenced",
+    "Indeterminate",
+    "NotYet",
+    "TidemillError",
+    "Unavailable",
+    "UnknownCapability",
+    "UnknownCollection",
+    "UsageError",
+]

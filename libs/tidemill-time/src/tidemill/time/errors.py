@@ -1,0 +1,83 @@
+"""Errors, named by what the caller does next.
+
+* TidemillError
+  x UsageError           fix the call; a retry fails the same way
+    x AlreadyUsed        the id is or was bound; choose another
+    x UnknownCollection  the id was never bound
+    x UnknownCapability  dropped, or never issued
+  x BeforeSince          the time is no longer distinguishable; choose a later one
+  x NotYet               the time is not sealed; wait
+  x Fenced               this handle is dead; open a new one
+    x CapabilityExpired  the lease ran out; acquire again
+  x Unavailable          it did not happen; retry with backoff
+  x Indeterminate        it may have happened; retry only what is idempotent
+  x Corrupt              stored bytes or contents are wrong; stop and page someone
+
+Details are fields, given by keyword: both frontiers, the collection, the holder.
+"""
+
+from __future__ import annotations
+
+
+class TidemillError(Exception):
+    """Root of every error that Tidemill raises on purpose; `details` holds the values involved."""
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self.__dict__["details"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(TidemillError, ValueError):
+    """The call is wrong; a retry fails the same way. `reason` names the rule that was broken."""
+
+
+class AlreadyUsed(UsageError):
+    """The id is or was bound; choose another."""
+
+
+class UnknownCollection(UsageError):
+    """The id was never bound."""
+
+
+class UnknownCapability(UsageError):
+    """The capability was dropped, or never issued."""
+
+
+class BeforeSince(TidemillError):
+    """The time is no longer distinguishable; choose a later one."""
+
+
+class NotYet(TidemillError):
+    """The time is not sealed; wait."""
+
+
+class Fenced(TidemillError):
+    """This handle is dead; open a new one."""
+
+
+class CapabilityExpired(Fenced):
+    """The lease ran out; acquire again."""
+
+
+class Unavailable(TidemillError):
+    """It did not happen; retry with backoff."""
+
+
+class Indeterminate(TidemillError):
+    """It may have happened; retry only what is idempotent."""
+
+
+class Corrupt(TidemillError):
+    """Stored bytes or contents are wrong; stop and page someone."""

@@ -1,0 +1,52 @@
+# Every task of the project. `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+CASES ?= $(wildcard ../shared/vectors)
+
+.PHONY: help setup demo test lint types contracts format unit conformance protos lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing: uv, .venv with the command tidemill, jars of Kafka and Spark
+	@infra/setup.sh
+
+demo: setup ## the main job: a year of flights from a log to exact answers, verified at the end
+	@infra/setup.sh spark
+	@.venv/bin/tidemill demo
+
+test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
+	@infra/setup.sh spark kafka
+	@$(MAKE) --no-print-directory lint types contracts
+	@$(MAKE) --no-print-directory unit
+
+lint: ## ruff: format and rules
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+
+types: ## mypy --strict over every library and service
+	@.venv/bin/mypy
+
+contracts: ## import-linter: the layers of ARCHITECTURE.md
+	@.venv/bin/lint-imports --no-cache
+
+unit: ## pytest alone; T="path or -k expression" narrows it
+	@$(PY) -m pytest $(T)
+
+conformance: ## run case files: make conformance CASES=PATH
+	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }
+	@.venv/bin/tidemill conformance $(CASES)
+
+format: ## let ruff rewrite the sources
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+protos: ## generate libs/tidemill-protos from protos/
+	@$(PY) protos/generate.py
+
+lock: ## resolve the dependencies anew into requirements.lock
+	@infra/lock.sh
+
+clean: ## remove what the targets made: environments, caches, state
+	@rm -rf .venv .tools .cache .state .tidemill .mypy_cache .ruff_cache .pytest_cache .hypothesis

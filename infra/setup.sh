@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Installs what a task needs and says so. Idempotent; outside this folder only Debian packages, and those only as root.
+#   setup.sh            uv, .venv with all members
+#   setup.sh spark      also the Kafka connector jars of Spark
+#   setup.sh kafka      also the jars of the test broker
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+UV_VERSION=0.13.8
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+apt_updated=
+apt_install() { # package
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
+  say "installing the Debian package $1"
+  [ -n "$apt_updated" ] || { apt-get update -qq >/dev/null 2>&1 && apt_updated=1; }
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null 2>&1
+}
+
+need() { # command package
+  command -v "$1" >/dev/null 2>&1 && return 0
+  apt_install "$2" || true
+  command -v "$1" >/dev/null 2>&1 || die "$1 is missing: install it first (Debian package $2)"
+}
+
+java_ready() {
+  need java openjdk-17-jdk-headless
+  local version
+  version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+  [ "${version:-0}" -ge 17 ] || die "Java ${version:-unknown} is too old: a JDK 17 or newer is needed"
+}
+
+find_python() {
+  local candidate
+  for candidate in python3 python3.13 python3.12 python3.11; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo "$candidate"; return; }
+  done
+  die "Python 3.11 or newer is missing (Debian package python3)"
+}
+
+uv_ready() {
+  uv=.tools/uv/bin/uv
+  [ -x "$uv" ] && [ "$("$uv" --version | cut -d' ' -f2)" = "$UV_VERSION" ] && return 0
+  say "installing uv $UV_VERSION into .tools"
+  rm -rf .tools/uv
+  if ! "$python" -m venv .tools/uv >/dev/null 2>&1; then
+    apt_install python3-venv || die "the venv module of Python is missing: install the Debian package python3-venv"
+    "$python" -m venv .tools/uv || die "Python cannot make a virtual environment in .tools/uv"
+  fi
+  .tools/uv/bin/python -m pip install -q --disable-pip-version-check "uv==$UV_VERSION" ||
+    die "uv could not be installed from the package index"
+}
+
+environment_ready() {
+  local stamp=.venv/.installed wanted members
+  members=(libs/*/pyproject.toml services/*/pyproject.toml)
+  wanted=$(cat requirements.lock "${members[@]}" | sha256sum)
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return 0
+  say "installing the locked packages into .venv (1.6 GB with Spark: a minute or two)"
+  [ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
+  "$uv" pip install -q --python .venv/bin/python --require-hashes -r requirements.lock ||
+    die "the locked packages could not be installed"
+  local editable=() member
+  for member in "${members[@]}"; do editable+=(-e "${member%/pyproject.toml}"); done
+  "$uv" pip install -q --python .venv/bin/python --no-deps --no-build-isolation "${editable[@]}" ||
+    die "the members could not be installed"
+  printf '%s\n' "$wanted" >"$stamp"
+  say "the command is .venv/bin/tidemill"
+}
+
+python=$(find_python)
+uv_ready
+environment_ready
+for part in "$@"; do
+  case $part in
+    spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
+    kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
+    *) die "unknown part $part" ;;
+  esac
+done

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The Kafka connector of Spark as jars, in ${CACHE:-.cache}/spark/jars. Idempotent.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${CACHE:-.cache}/spark
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+[ -f "$cache/.done" ] && cmp -s "$here/pom.xml" "$cache/.done" && exit 0
+echo "setup: fetching the Kafka connector of Spark (4 jars, 11 MB)"
+rm -rf "$cache/jars"
+# -U: a failed look-up is otherwise remembered for a day
+mvn -q -B -U -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$cache/jars" >"$cache/mvn.log" 2>&1 || {
+  tail -n 20 "$cache/mvn.log" >&2
+  echo "setup: the Kafka connector of Spark could not be fetched from the Maven registry" >&2
+  exit 1
+}
+cp "$here/pom.xml" "$cache/.done"

@@ -1,0 +1,139 @@
+"""How far the event time of a stream has come: a pure fold over system instants.
+
+At a system instant each partition has promised that nothing before (its largest time seen − skew)
+will follow. The stream's event frontier is the least promise over the partitions that count; it
+never goes back. A partition that has been silent for the idle timeout does not count; if none
+counts, the greatest promise does. The frontier at an instant is a function of what arrived up to
+that instant, never of how the instants were cut into steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+STREAM = -1
+"""The row of the stream itself in the event map; partitions count from 0."""
+
+EVENT_MAP_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int64()),
+        pa.field("frontier", pa.int64()),
+        pa.field("instant", pa.int64()),
+    ]
+)
+"""Rows of an event map: a partition's promise and when it last spoke; the stream's frontier and
+the first instant at which it stood there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one partition has promised: `frontier` is None until it has sent anything."""
+
+    frontier: int | None
+    heard: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventProgress:
+    """The event frontier of a stream at one system instant, and the promises it follows from.
+
+    `moved` is the first system instant at which the stream's frontier stood where it stands.
+    """
+
+    promises: Mapping[int, Promise]
+    frontier: int = 0
+    moved: int = 0
+
+    def rows(self) -> list[tuple[int, int | None, int]]:
+        """The content of the event map at this instant: (partition, frontier, instant)."""
+        partitions = [
+            (partition, promise.frontier, promise.heard)
+            for partition, promise in sorted(self.promises.items())
+        ]
+        return [(STREAM, self.frontier, self.moved), *partitions]
+
+
+NOTHING_SEEN = EventProgress({})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a partition counts and how far events may be behind; all in milliseconds."""
+
+    skew_ms: int = 0
+    idle_timeout_ms: int | None = None
+
+
+def progress_of(rows: list[tuple[int, int | None, int]]) -> EventProgress:
+    """The progress whose event map holds exactly `rows`; the inverse of `EventProgress.rows`."""
+    promises = {
+        partition: Promise(frontier, instant)
+        for partition, frontier, instant in rows
+        if partition != STREAM
+    }
+    stream = [(frontier or 0, instant) for partition, frontier, instant in rows if partition < 0]
+    frontier, moved = stream[0] if stream else (0, 0)
+    return EventProgress(promises, frontier, moved)
+
+
+def idle_steps(
+    progress: EventProgress, until: int, policy: Policy
+) -> list[tuple[int, EventProgress]]:
+    """The instants before `until` at which silence alone moves the frontier, with the progress then.
+
+    A partition stops counting at the instant at which its silence reaches the idle timeout.
+    """
+    if policy.idle_timeout_ms is None:
+        return []
+    steps = []
+    deadlines = sorted({p.heard + policy.idle_timeout_ms for p in progress.promises.values()})
+    for deadline in deadlines:
+        settled = _settle(progress, deadline, policy) if deadline < until else progress
+        if settled is not progress:
+            steps.append((deadline, settled))
+            progress = settled
+    return steps
+
+
+def observe(
+    progress: EventProgress,
+    instant: int,
+    latest: Mapping[int, int],
+    heartbeats: Mapping[int, int],
+    partitions: int,
+    policy: Policy,
+) -> EventProgress:
+    """The progress at `instant` after everything that arrived at it.
+
+    `latest` is the largest event time that arrived per partition, `heartbeats` the greatest
+    promise sent as such, `partitions` how many partitions the source is known to have.
+    """
+    promises = dict(progress.promises)
+    for partition in range(partitions):
+        promises.setdefault(partition, Promise(None, instant))
+    promised = {p: time - policy.skew_ms for p, time in latest.items()}
+    for partition, time in heartbeats.items():
+        promised[partition] = max(time, promised.get(partition, time))
+    for partition, time in promised.items():
+        before = promises.get(partition, Promise(None, instant)).frontier
+        kept = max(time, 0) if before is None else max(time, before)
+        promises[partition] = Promise(kept, instant)
+    return _settle(replace(progress, promises=promises), instant, policy)
+
+
+def _settle(progress: EventProgress, instant: int, policy: Policy) -> EventProgress:
+    """Move the stream's frontier to what the promises allow at `instant`."""
+    promises = progress.promises.values()
+    timeout = policy.idle_timeout_ms
+    counting = [p for p in promises if timeout is None or instant - p.heard < timeout]
+    if counting:
+        spoken = [p.frontier for p in counting]
+        allowed = 0 if None in spoken else min(f for f in spoken if f is not None)
+    else:
+        allowed = max((p.frontier or 0 for p in promises), default=0)
+    if allowed <= progress.frontier:
+        return progress
+    return replace(progress, frontier=allowed, moved=instant)

@@ -1,6 +1,8 @@
 """The common timestamp library: partial orders, antichains, frontiers, and the errors of Tidemill."""
 
+from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
+from tidemill.time.changes import ChangeBatch, MutableAntichain, frontier_changes
 from tidemill.time.errors import (
     AlreadyUsed,
     BeforeSince,
@@ -26,12 +28,22 @@ from tidemill.time.orders import (
     ProductOrder,
     TimeDomain,
 )
+from tidemill.time.partitions import SourceFrontier, partition_frontier, partition_offsets
 
 __all__ = [
     "Antichain",
     "Frontier",
     "frontier",
     "sole_time",
+    "advance",
+    "advance_lanes",
+    "beyond_lanes",
+    "ChangeBatch",
+    "MutableAntichain",
+    "frontier_changes",
+    "SourceFrontier",
+    "partition_frontier",
+    "partition_offsets",
     "Lattice",
     "PARTITIONED",
     "PartitionedOrder",

@@ -1,0 +1,1 @@
+"""The conformance cases: read case files, run every case on the product, compare the answers."""

@@ -1,0 +1,90 @@
+"""Run cases in a process of their own, so that a hang or a crash fails one case and no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Self
+
+from tidemill.testkit.conformance.registry import Case, Options, run_case
+
+PATIENCE_S = 20.0
+"""How long the child may take to end by itself when there are no more cases."""
+
+
+class CaseWorker:
+    """Runs one case after the other in a child process, which is replaced when a case breaks it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop(PATIENCE_S)
+
+    def run(self, case: Case, options: Options, limit_s: float) -> list[str]:
+        """What differs in this case; no answer within the limit and a dead child are differences."""
+        pipe = self._pipe if self._pipe is not None else self._start()
+        try:
+            pipe.send((case, options))
+            if not pipe.poll(limit_s):
+                self._stop(0)
+                return [f"no end within {limit_s:g} s"]
+            found: list[str] = pipe.recv()
+        except (EOFError, OSError):
+            return [f"crashed: the process of the case ended with status {self._stop(1)}"]
+        return found
+
+    def _start(self) -> Connection:
+        here, there = Pipe()
+        self._pipe = here
+        # Its own session: whatever the child starts can be ended with it. Its output is no report.
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(there.fileno())],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            start_new_session=True,
+        )
+        there.close()
+        return here
+
+    def _stop(self, patience_s: float) -> int | None:
+        """End the child and everything it started; its exit status."""
+        child, pipe = self._child, self._pipe
+        self._child = self._pipe = None
+        if child is None or pipe is None:
+            return None
+        pipe.close()
+        try:
+            return child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            return child.wait()
+
+
+def answer_cases(pipe: Connection) -> None:
+    """Run what comes through `pipe` and send back the differences, until it closes."""
+    while True:
+        try:
+            case, options = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(run_case(case, options))
+
+
+if __name__ == "__main__":
+    answer_cases(Connection(int(sys.argv[1])))

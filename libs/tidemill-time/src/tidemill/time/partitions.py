@@ -1,0 +1,40 @@
+"""Frontiers of partitioned logs as maps from partition to offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemill.time.antichain import Antichain
+from tidemill.time.errors import UsageError
+from tidemill.time.orders import PARTITIONED, U64_MAX, Partitions
+
+SourceFrontier = Antichain[Partitions]
+"""How far a partitioned log was read, of partitions that do not exist yet as well."""
+
+
+def partition_frontier(offsets: Mapping[int, int]) -> SourceFrontier:
+    """Each partition of `offsets` at its offset, and all other partitions at offset 0.
+
+    No partition at all gives the minimum, which is not the empty frontier.
+
+    Raises: UsageError if a partition or an offset is not in 0 … 2^64−1.
+    Cost: O(n log n) for n partitions; at most 2n + 1 elements.
+    """
+    elements: list[Partitions] = []
+    unseen = 0
+    for partition, offset in sorted(offsets.items()):
+        if not (0 <= partition <= U64_MAX and 0 <= offset <= U64_MAX):
+            raise UsageError(f"partition {partition} at offset {offset} is out of range")
+        if unseen < partition:
+            elements.append(Partitions(unseen, partition - 1, 0))
+        elements.append(Partitions(partition, partition, offset))
+        unseen = partition + 1
+    if unseen <= U64_MAX:
+        elements.append(Partitions(unseen, U64_MAX, 0))
+    # Disjoint ranges in ascending order are incomparable and sorted as they stand.
+    return Antichain(PARTITIONED, tuple(elements))
+
+
+def partition_offsets(held: SourceFrontier) -> dict[int, int]:
+    """The offset of each partition that `held` names singly; the empty frontier names none."""
+    return {element.lo: element.offset for element in held if element.lo == element.hi}

@@ -1,0 +1,186 @@
+"""Bulk reclocking of a backlog: the live path's kernels over bounded ranges of a log.
+
+`backfill` reads ranges whose bindings are already minted, decodes every record, maps each by itself
+to its time, sorts and consolidates per key-hash range and writes parts. It commits nothing: the
+caller appends the parts by compare-and-append, so that a job that runs twice, or beside the live
+path, changes nothing. The functions it is given are the ones the live path uses; they are
+pickled to the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from tidemill.arrangement.updates import consolidate
+from tidemill.time import U64_MAX
+
+LETTER_COLUMNS = ("partition", "offset", "reason", "raw")
+
+
+class Decoded(NamedTuple):
+    """What a batch of records came to.
+
+    `rows`: data columns, then `partition` and `offset` of each row under the names `_partition`,
+    `_offset`. `letters`: the bad records with the columns of LETTER_COLUMNS.
+    """
+
+    rows: pa.Table
+    letters: pa.Table
+
+
+Decode = Callable[[pa.RecordBatch], Decoded]
+MapOffsets = Callable[["np.ndarray", "np.ndarray"], "np.ndarray"]
+"""(partitions, offsets) → times; U64_MAX where no binding covers the offset."""
+
+WritePart = Callable[[pa.Table], bytes]
+"""Writes one sorted, consolidated update table where batches live; → what the commit needs."""
+
+KeyHash = Callable[[pa.Table], "np.ndarray"]
+"""The key hash of each row, uint64, as the collection splits its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the rows, or the letters, of a backfill go."""
+
+    name: str
+    schema: pa.Schema
+    key_hash: KeyHash
+    write: WritePart
+    buckets: int
+
+
+class Written(NamedTuple):
+    """One part that a task wrote: for which target, how many updates, and its description."""
+
+    target: str
+    updates: int
+    part: bytes
+
+
+WRITTEN_SCHEMA = "target string, updates long, part binary"
+
+
+def backfill(
+    records: DataFrame, decode: Decode, map_offsets: MapOffsets, rows: Target, letters: Target
+) -> list[Written]:
+    """Every record of `records` at its own time, as sorted parts; nothing is committed.
+
+    Shapes: one update per good record in `rows`, one per bad record in `letters`, equal updates
+    consolidated. Each part covers one key-hash range. Raises (inside the job) if a record lies
+    beyond the bindings: the ranges were not bounded by them. Cost: one shuffle.
+    """
+    buckets = max(rows.buckets, letters.buckets)
+    mapped = records.mapInArrow(_mapper(decode, map_offsets, rows, letters), _MAPPED_SCHEMA)
+    parts = mapped.repartition(buckets, "target", "bucket").mapInArrow(
+        _writer(rows, letters), WRITTEN_SCHEMA
+    )
+    return [Written(row["target"], row["updates"], bytes(row["part"])) for row in parts.collect()]
+
+
+# Rows of both targets travel in one frame as Arrow bytes: Spark's own types have no unsigned
+# integers, and re-encoding every column twice would cost more than the shuffle.
+_MAPPED_SCHEMA = "target string, bucket int, batch binary"
+
+
+def _mapper(
+    decode: Decode, map_offsets: MapOffsets, rows: Target, letters: Target
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            decoded = decode(batch)
+            good = _at_their_times(decoded.rows, "_partition", "_offset", map_offsets)
+            bad = _at_their_times(decoded.letters, "partition", "offset", map_offsets)
+            yield from _in_buckets(rows, good)
+            yield from _in_buckets(letters, bad)
+
+    return map_batches
+
+
+def _at_their_times(
+    table: pa.Table, partition: str, offset: str, map_offsets: MapOffsets
+) -> pa.Table:
+    times = map_offsets(
+        table[partition].to_numpy().astype(np.int64), table[offset].to_numpy().astype(np.uint64)
+    )
+    if len(times) and int(times.max()) == U64_MAX:
+        raise ValueError("a record lies beyond the bindings of this backfill")
+    return table.append_column("_time", pa.array(times, pa.uint64())).append_column(
+        "_diff", pa.array(np.ones(len(times), np.int64))
+    )
+
+
+def _in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
+    table = updates.select([*target.schema.names, "_time", "_diff"])
+    if not table.num_rows:
+        return
+    bucket = bucket_of(target.key_hash(table), target.buckets)
+    order = np.argsort(bucket, kind="stable")
+    table, bucket = table.take(order), bucket[order]
+    edges = np.flatnonzero(np.diff(bucket, prepend=-1))
+    for begin, end in zip(edges, [*edges[1:], len(bucket)], strict=True):
+        yield pa.RecordBatch.from_pydict(
+            {
+                "target": pa.array([target.name]),
+                "bucket": pa.array([int(bucket[begin])], pa.int32()),
+                "batch": pa.array(
+                    [_encode(table.slice(int(begin), int(end - begin)))], pa.binary()
+                ),
+            }
+        )
+
+
+def bucket_of(hashes: np.ndarray, buckets: int) -> np.ndarray:
+    """The key-hash range, 0 … buckets−1, of each hash: ranges are contiguous and equally wide."""
+    width = -(-(2**64) // buckets)
+    return (
+        (hashes // np.uint64(width)).astype(np.int32)
+        if buckets > 1
+        else np.zeros(len(hashes), np.int32)
+    )
+
+
+def _writer(
+    rows: Target, letters: Target
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    targets = {rows.name: rows, letters.name: letters}
+
+    def write_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: dict[tuple[str, int], list[pa.Table]] = {}
+        for batch in batches:
+            for row in batch.to_pylist():
+                held.setdefault((row["target"], row["bucket"]), []).append(_decode(row["batch"]))
+        for (name, _), tables in sorted(held.items(), key=lambda item: item[0]):
+            updates = consolidate(pa.concat_tables(tables))
+            if updates.num_rows:
+                yield pa.RecordBatch.from_pydict(
+                    {
+                        "target": pa.array([name]),
+                        "updates": pa.array([updates.num_rows], pa.int64()),
+                        "part": pa.array([targets[name].write(updates)], pa.binary()),
+                    }
+                )
+
+    return write_buckets
+
+
+def _encode(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _decode(payload: bytes) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
+
+
+def count_updates(written: list[Written], target: str) -> int:
+    """How many updates the parts of one target hold."""
+    return sum(part.updates for part in written if part.target == target)

@@ -1,0 +1,1 @@
+"""The demo: a year of flights from a log to exact answers, verified at the end."""

@@ -1,0 +1,66 @@
+"""What a run of the demo covers: how much of the year, where it is cut, when it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+def instant(text: str) -> int:
+    """An ISO 8601 instant in UTC as milliseconds."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def iso(at: int) -> str:
+    """Milliseconds as an ISO 8601 instant in UTC, to the minute unless seconds matter."""
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    spec = "minutes" if at % 60_000 == 0 else "milliseconds"
+    return moment.isoformat(timespec=spec).replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`months` of the year; what arrives before `backlog_until` is in the log before the start.
+
+    The server is killed when the stream has come to `kill_at`. `instants` are asked and verified.
+    """
+
+    name: str
+    months: int
+    begins: int
+    backlog_until: int
+    kill_at: int
+    instants: tuple[int, int, int]
+    broken_flights: int
+    broken_weather: int
+
+
+YEAR = Scenario(
+    name="year",
+    months=12,
+    begins=instant("2013-01-01T05:00"),
+    backlog_until=instant("2013-07-01T04:00"),
+    kill_at=instant("2013-09-15T12:00"),
+    instants=(
+        instant("2013-02-21T01:30"),
+        instant("2013-08-20T00:30"),
+        instant("2013-12-19T03:00"),
+    ),
+    broken_flights=90,
+    broken_weather=9,
+)
+
+QUICK = Scenario(
+    name="quick",
+    months=1,
+    begins=instant("2013-01-01T05:00"),
+    backlog_until=instant("2013-01-12T05:00"),
+    kill_at=instant("2013-01-19T12:00"),
+    instants=(
+        instant("2013-01-03T06:00"),
+        instant("2013-01-18T03:30"),
+        instant("2013-01-29T21:15"),
+    ),
+    broken_flights=9,
+    broken_weather=3,
+)

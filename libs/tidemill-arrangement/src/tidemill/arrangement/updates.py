@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from tidemill.time import U64_MAX, Frontier, UsageError, sole_time
 
 TIME = "_time"

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
 from tidemill.time.antichain import Antichain
 from tidemill.time.orders import Lattice
 

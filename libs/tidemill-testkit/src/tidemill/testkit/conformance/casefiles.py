@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+
 from tidemill.testkit.conformance.values import Json
 
 

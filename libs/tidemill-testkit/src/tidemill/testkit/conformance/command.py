@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from tidemill.testkit.conformance.casefiles import FoundCase, Unreadable, find_cases
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.conformance.worker import CaseWorker
@@ -39,6 +42,8 @@ def conformance(
 ) -> None:
     """Run conformance cases; exit status 0 if none failed, else 1."""
     options = Options(engine.value, strategy.value)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # cases may hold any text
     passed = failed = 0
     with CaseWorker() as worker:
         for found in find_cases(paths):

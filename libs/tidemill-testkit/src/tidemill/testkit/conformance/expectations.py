@@ -94,6 +94,18 @@ def run_steps(
     return []
 
 
+def run_single(
+    case: Mapping[str, Json],
+    answer: Callable[[], Mapping[str, Json]],
+    domain: Domain = U64_TIME,
+    domains: Mapping[str, Domain] | None = None,
+) -> list[str]:
+    """The differences of a case that is one step, with its `expect` in the case itself."""
+    step = {"expect": case["expect"]}
+    found = run_steps([step], lambda step: answer(), domain=domain, domains=domains)
+    return [line.removeprefix("step 1: ") for line in found]
+
+
 def error_differences(expect: Mapping[str, Json], error: TidemillError | None) -> list[str]:
     """Whether a step that raised `error`, or nothing, did as its `expect` says."""
     wanted = expect.get("error")
@@ -129,6 +141,7 @@ def _normal(field: str, value: Json, domain: Domain) -> object:
     if field == "changes":
         return _summed((read_time(domain, time), n) for time, n in value)
     if field == "bindings":
+        # Of `domain`, the source's, bound to ours.
         return _summed(((read_time(domain, f), read_time(U64_TIME, t)), n) for f, t, n in value)
     if field in ("elements", "active"):
         return frozenset(read_times(domain, value))

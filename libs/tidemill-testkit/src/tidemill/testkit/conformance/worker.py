@@ -13,6 +13,7 @@ from typing import Self
 
 from tidemill.testkit.conformance.registry import Case, Options, run_case
 
+STDERR = 2
 PATIENCE_S = 20.0
 """How long the child may take to end by itself when there are no more cases."""
 
@@ -56,7 +57,7 @@ class CaseWorker:
             [sys.executable, "-m", __name__, str(there.fileno())],
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            stdout=STDERR,
             start_new_session=True,
         )
         there.close()

@@ -1,0 +1,49 @@
+"""From source progress to our times: remap collections, minting, reclocking, resuming."""
+
+from tidemill.reclock.chains import ChainBatch, DeferredUpdates
+from tidemill.reclock.live import LiveReclock, LiveUpdates
+from tidemill.reclock.mapping import contents_at, source_upper, target_frontier, target_times
+from tidemill.reclock.minting import MintAt, Minter, Proposal, Wait, mint_time
+from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets
+from tidemill.reclock.operator import Reclocked, ReclockOperator
+from tidemill.reclock.remap import Binding, RemapTrace
+from tidemill.reclock.remap_rows import REMAP_SCHEMA, bindings_of_rows, rows_of_bindings
+from tidemill.reclock.remap_shard import Minted, RemapShard
+from tidemill.reclock.resuming import (
+    CommitFeedback,
+    resume_as_of,
+    resume_points,
+    resume_source,
+)
+
+__all__ = [
+    "Binding",
+    "Bindings",
+    "ChainBatch",
+    "CommitFeedback",
+    "DeferredUpdates",
+    "LiveReclock",
+    "LiveUpdates",
+    "MintAt",
+    "Minted",
+    "Minter",
+    "Proposal",
+    "REMAP_SCHEMA",
+    "ReclockOperator",
+    "Reclocked",
+    "RemapShard",
+    "RemapTrace",
+    "UNBOUND",
+    "Wait",
+    "bindings_of_rows",
+    "contents_at",
+    "map_offsets",
+    "mint_time",
+    "resume_as_of",
+    "resume_points",
+    "resume_source",
+    "rows_of_bindings",
+    "source_upper",
+    "target_frontier",
+    "target_times",
+]

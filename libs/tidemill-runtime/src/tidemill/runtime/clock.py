@@ -1,0 +1,106 @@
+"""Clocks: the only place where Tidemill learns what time it is, and the virtual one for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from itertools import count
+from typing import Protocol
+
+SETTLE_ROUNDS = 20
+"""Turns of the event loop that a woken task gets before virtual time moves on."""
+
+
+class Clock(Protocol):
+    """What code that waits or stamps is handed instead of the time module."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may step backwards when the machine is set."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start; never steps backwards."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return no sooner than `seconds` from now."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; sleepers wake in the order of their instants.
+
+    `advance` is for tests that run tasks: it stops at each instant at which somebody wakes and lets
+    the woken tasks act there. `move` only sets the time, from code that is not asynchronous.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._start_ms = now_ms
+        self._elapsed_us = 0
+        self._numbers = count()
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def now_ms(self) -> int:
+        return self._start_ms + self._elapsed_us // 1000
+
+    def monotonic_s(self) -> float:
+        return self._elapsed_us / 1_000_000
+
+    @property
+    def sleepers(self) -> int:
+        """How many tasks wait for this clock."""
+        return sum(not future.done() for _, _, future in self._sleepers)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wake_us = self._elapsed_us + round(seconds * 1_000_000)
+        heapq.heappush(self._sleepers, (wake_us, next(self._numbers), future))
+        await future
+
+    def move(self, seconds: float) -> None:
+        """Set the time `seconds` ahead and wake whoever is due; nobody has run when this returns."""
+        self._wake_until(self._elapsed_us + round(seconds * 1_000_000))
+
+    async def advance(self, seconds: float) -> None:
+        """Let `seconds` pass; every sleeper due on the way wakes and runs at its own instant."""
+        target_us = self._elapsed_us + round(seconds * 1_000_000)
+        await self.settle()
+        while (due_us := self._next_due_us()) is not None and due_us <= target_us:
+            self._wake_until(due_us)
+            await self.settle()
+        self._elapsed_us = max(self._elapsed_us, target_us)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let every task that can run do so; virtual time stands still."""
+        for _ in range(SETTLE_ROUNDS):
+            await asyncio.sleep(0)
+
+    def _next_due_us(self) -> int | None:
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] if self._sleepers else None
+
+    def _wake_until(self, target_us: int) -> None:
+        self._elapsed_us = max(self._elapsed_us, target_us)
+        while self._sleepers and self._sleepers[0][0] <= target_us:
+            _, _, future = heapq.heappop(self._sleepers)
+            if not future.done():
+                future.set_result(None)

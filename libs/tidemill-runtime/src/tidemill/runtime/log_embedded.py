@@ -1,0 +1,450 @@
+"""The embedded log: the log port on files of one directory, without a server.
+
+Appends that wait at the same time share one write and one fsync (group commit). The directory has one
+writing process at a time, guarded by a lock file; reading bounded ranges needs no lock
+(`log_segments.read_range`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from tidemill.runtime.clock import Clock, SystemClock
+from tidemill.runtime.log import (
+    Entry,
+    LogRecord,
+    check_entries,
+    check_topic_name,
+    offset_out_of_range,
+    unknown_partition,
+    unknown_topic,
+)
+from tidemill.runtime.log_partitioner import partition_of
+from tidemill.runtime.log_segments import (
+    FrameCursor,
+    partition_directory,
+    partitions_of,
+    segment_path,
+    topic_directory,
+)
+from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
+from tidemill.time.errors import Fenced, Indeterminate, TidemillError, Unavailable, UsageError
+
+
+@dataclass(slots=True)
+class _Topic:
+    """An open topic: its writers, who waits for records, and where keyless records went last."""
+
+    name: str
+    directory: Path
+    partitions: list[PartitionWriter]
+    next_keyless: int = 0
+    waiting: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def place(self, entry: Entry) -> int:
+        if entry.partition is not None:
+            return entry.partition
+        if entry.key is not None:
+            return partition_of(entry.key, len(self.partitions))
+        self.next_keyless += 1
+        return self.next_keyless % len(self.partitions)
+
+
+@dataclass(slots=True)
+class _Append:
+    """One call of `append` that waits for the next group commit."""
+
+    topic: _Topic
+    entries: Sequence[Entry]
+    places: list[int]
+    done: asyncio.Future[list[tuple[int, int]]]
+
+
+class EmbeddedLog:
+    """The log port on a directory. Belongs to one event loop.
+
+    Raises: UsageError with reason `locked` if another process (or this one) has the directory open;
+    Corrupt if what was acknowledged is damaged.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        clock: Clock | None = None,
+        *,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ) -> None:
+        self._directory = Path(directory)
+        self._clock: Clock = clock or SystemClock()
+        self._segment_bytes_max = segment_bytes_max
+        self._lock_fd = _lock(self._directory)
+        self._topics: dict[str, _Topic] = {}
+        self._pending: deque[_Append] = deque()
+        self._committing: asyncio.Task[None] | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="embedded-log")
+        self._readers: set[EmbeddedReader] = set()
+        self._closed = False
+        self._broken: OSError | None = None
+        try:
+            for described in sorted(self._directory.glob("topics/*/topic.json")):
+                self._open_topic(described.parent.name)
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def directory(self) -> Path:
+        """Where `read_range` finds the records."""
+        return self._directory
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        self._check_open()
+        check_topic_name(topic)
+        if partitions < 1:
+            raise UsageError(f"topic {topic} refused: {partitions} partitions", reason="partitions")
+        known = self._topics.get(topic)
+        if known is None:
+            _create_topic_files(self._directory, topic, partitions)
+            self._open_topic(topic)
+        elif len(known.partitions) != partitions:
+            raise UsageError(
+                f"topic {topic} has {len(known.partitions)} partitions, not {partitions}",
+                reason="partitions",
+                topic=topic,
+                partitions=len(known.partitions),
+            )
+
+    async def topics(self) -> dict[str, int]:
+        self._check_open()
+        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        return {
+            number: (partition.low, partition.high)
+            for number, partition in enumerate(self._topic(topic).partitions)
+        }
+
+    async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
+        opened = self._topic(topic)
+        check_entries(topic, records, len(opened.partitions))
+        if self._broken is not None:
+            raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
+        if not records:
+            return []
+        done: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
+        places = [opened.place(entry) for entry in records]
+        self._pending.append(_Append(opened, records, places, done))
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.create_task(self._commit_groups())
+        return await done
+
+    async def reader(self, topic: str, starts: Mapping[int, int]) -> EmbeddedReader:
+        reader = EmbeddedReader(self, self._topic(topic), self._clock)
+        for partition, offset in starts.items():
+            await reader.assign(partition, offset)
+        self._readers.add(reader)
+        return reader
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        noted = {**await self.committed(group, topic), **offsets}
+        path = self._group_path(group, topic)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, json.dumps({str(key): offset for key, offset in noted.items()}).encode())
+
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        self._topic(topic)
+        try:
+            noted = json.loads(self._group_path(group, topic).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return {int(partition): offset for partition, offset in noted.items()}
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._committing is not None:
+            await self._committing
+        for reader in tuple(self._readers):
+            await reader.close()
+        self._release()
+
+    def _release(self) -> None:
+        self._writer.shutdown()
+        for topic in self._topics.values():
+            for partition in topic.partitions:
+                partition.close()
+        os.close(self._lock_fd)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Fenced(f"log is closed ({self._directory})")
+
+    def _topic(self, name: str) -> _Topic:
+        self._check_open()
+        topic = self._topics.get(name)
+        if topic is None:
+            raise unknown_topic(name)
+        return topic
+
+    def _open_topic(self, name: str) -> None:
+        topic = _Topic(name, topic_directory(self._directory, name), [])
+        self._topics[name] = topic
+        for number in range(partitions_of(self._directory, name)):
+            files = partition_directory(self._directory, name, number)
+            topic.partitions.append(PartitionWriter(files, self._segment_bytes_max))
+
+    def _group_path(self, group: str, topic: str) -> Path:
+        return self._directory / "groups" / quote(group, safe="") / f"{topic}.json"
+
+    async def _commit_groups(self) -> None:
+        """Write whatever waits, again and again until nothing does."""
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            group = list(self._pending)
+            self._pending.clear()
+            now_ms = self._clock.now_ms()
+            try:
+                answers = await loop.run_in_executor(self._writer, self._write, group, now_ms)
+            except TidemillError as error:
+                _refuse(group, error)
+            except BaseException:
+                _refuse(group, Indeterminate("append was interrupted"))
+                raise
+            else:
+                _acknowledge(group, answers)
+
+    def _write(self, group: list[_Append], now_ms: int) -> list[list[tuple[int, int]]]:
+        """Write and sync the appends of a group: one frame and one fsync for each partition."""
+        if self._broken is not None:
+            raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
+        runs: dict[tuple[str, int], list[Entry]] = {}
+        starts: list[list[tuple[str, int, int]]] = []
+        writers: dict[tuple[str, int], PartitionWriter] = {}
+        for append in group:
+            name, at = append.topic.name, []
+            for place, entry in zip(append.places, append.entries, strict=True):
+                run = runs.setdefault((name, place), [])
+                at.append((name, place, len(run)))
+                run.append(entry)
+            starts.append(at)
+            for place in set(append.places):
+                writers[name, place] = append.topic.partitions[place]
+        try:
+            firsts = {key: writers[key].write(run, now_ms) for key, run in runs.items()}
+        except OSError as error:
+            self._undo(list(writers.values()), error)
+            raise Unavailable(f"append failed, nothing was written: {error}") from error
+        try:
+            for writer in writers.values():
+                writer.sync()
+        except OSError as error:
+            self._broken = error
+            raise Indeterminate(f"append failed while it was made durable: {error}") from error
+        return [[(place, firsts[name, place] + i) for name, place, i in at] for at in starts]
+
+    def _undo(self, writers: list[PartitionWriter], cause: OSError) -> None:
+        try:
+            for writer in writers:
+                writer.undo()
+        except OSError as error:
+            self._broken = error
+            raise Indeterminate(f"append failed and could not be undone: {cause}") from error
+
+
+class EmbeddedReader:
+    """Reads partitions of one topic of an EmbeddedLog; any number of readers, one task each."""
+
+    def __init__(self, log: EmbeddedLog, topic: _Topic, clock: Clock) -> None:
+        self._log = log
+        self._topic = topic
+        self._clock = clock
+        self._cursors: dict[int, _RecordCursor] = {}
+        self._turn = 0
+        self._closed = False
+        self._files = asyncio.Lock()
+
+    async def poll(self, max_records: int, timeout_s: float) -> list[LogRecord]:
+        self._check_open()
+        if not self._behind() and timeout_s > 0:
+            await self._wait(timeout_s)
+            self._check_open()
+        if not self._behind():
+            return []
+        async with self._files:
+            self._check_open()
+            return await asyncio.to_thread(self._take, max_records)
+
+    async def assign(self, partition: int, offset: int) -> None:
+        self._check_open()
+        count = len(self._topic.partitions)
+        if not 0 <= partition < count:
+            raise unknown_partition(self._topic.name, partition, count)
+        writer = self._topic.partitions[partition]
+        if not writer.low <= offset <= writer.high:
+            raise offset_out_of_range(self._topic.name, partition, offset, writer.low, writer.high)
+        async with self._files:
+            before = self._cursors.pop(partition, None)
+            if before is not None:
+                before.close()
+            self._cursors[partition] = _RecordCursor(self._topic.directory, partition, offset)
+
+    def positions(self) -> dict[int, int]:
+        return {partition: cursor.position for partition, cursor in self._cursors.items()}
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _wake(self._topic)
+        self._log._readers.discard(self)
+        async with self._files:
+            for cursor in self._cursors.values():
+                cursor.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Fenced(f"reader of topic {self._topic.name} is closed")
+
+    def _behind(self) -> bool:
+        partitions = self._topic.partitions
+        return any(cursor.position < partitions[i].high for i, cursor in self._cursors.items())
+
+    async def _wait(self, timeout_s: float) -> None:
+        """Return when something was appended to the topic, or after `timeout_s`."""
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        self._topic.waiting.add(appended)
+        try:
+            while not (timer.done() or self._behind() or self._closed):
+                await asyncio.wait((appended, timer), return_when=asyncio.FIRST_COMPLETED)
+                if appended.done():
+                    appended = asyncio.get_running_loop().create_future()
+                    self._topic.waiting.add(appended)
+        finally:
+            self._topic.waiting.discard(appended)
+            timer.cancel()
+
+    def _take(self, max_records: int) -> list[LogRecord]:
+        """Up to `max_records` records, an equal share of every partition that has enough."""
+        taken: list[LogRecord] = []
+        order = sorted(self._cursors)
+        self._turn += 1
+        first = self._turn % max(1, len(order))
+        ready = [
+            (self._cursors[partition], self._topic.partitions[partition].high)
+            for partition in order[first:] + order[:first]
+        ]
+        ready = [(cursor, high) for cursor, high in ready if cursor.position < high]
+        while ready and len(taken) < max_records:
+            share = max(1, (max_records - len(taken)) // len(ready))
+            for cursor, high in ready:
+                taken += cursor.take(min(share, max_records - len(taken)), high)
+            ready = [(cursor, high) for cursor, high in ready if cursor.position < high]
+        return taken
+
+
+class _RecordCursor:
+    """A position in one partition, with the records of the frame it is in."""
+
+    def __init__(self, topic: Path, partition: int, offset: int) -> None:
+        self._partition = partition
+        self._frames = FrameCursor(topic / str(partition), offset)
+        self._ahead: list[LogRecord] = []
+        self._at = 0
+        self.position = offset
+
+    def take(self, count: int, high: int) -> list[LogRecord]:
+        """The next at most `count` records below `high`."""
+        while len(self._ahead) - self._at < count:
+            frames = self._frames.next_frames(high)
+            if not frames:
+                break
+            fresh = [record for frame in frames for record in frame.to_records(self._partition)]
+            skip = max(0, self.position - fresh[0].offset)
+            self._ahead = self._ahead[self._at :] + fresh[skip:]
+            self._at = 0
+        taken = self._ahead[self._at : self._at + count]
+        self._at += len(taken)
+        if taken:
+            self.position = taken[-1].offset + 1
+        return taken
+
+    def close(self) -> None:
+        self._frames.close()
+
+
+def _refuse(group: list[_Append], error: TidemillError) -> None:
+    for waiting in group:
+        if not waiting.done.done():
+            waiting.done.set_exception(error)
+
+
+def _acknowledge(group: list[_Append], answers: list[list[tuple[int, int]]]) -> None:
+    for waiting, answer in zip(group, answers, strict=True):
+        if not waiting.done.done():
+            waiting.done.set_result(answer)
+    for topic in {waiting.topic.name: waiting.topic for waiting in group}.values():
+        _wake(topic)
+
+
+def _wake(topic: _Topic) -> None:
+    waiting, topic.waiting = topic.waiting, set()
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+
+
+def _lock(directory: Path) -> int:
+    """Take the lock of the directory; the operating system lets go when the process ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise UsageError(
+            f"log directory {directory} is in use by the process with pid {holder}",
+            reason="locked",
+            directory=directory,
+            pid=holder,
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _create_topic_files(directory: Path, topic: str, partitions: int) -> None:
+    """Everything a topic needs; it exists once `topic.json` does."""
+    home = topic_directory(directory, topic)
+    for number in range(partitions):
+        files = partition_directory(directory, topic, number)
+        files.mkdir(parents=True, exist_ok=True)
+        segment_path(files, 0).touch()
+        sync_directory(files)
+    sync_directory(home)
+    _replace(home / "topic.json", json.dumps({"partitions": partitions}).encode())
+    for parent in (home, home.parent, directory):
+        sync_directory(parent)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Give `path` the new content at once: a reader sees the old or the new one."""
+    fresh = path.with_suffix(".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, content)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    fresh.rename(path)

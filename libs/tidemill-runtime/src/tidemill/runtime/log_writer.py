@@ -1,0 +1,181 @@
+"""The writing side of one partition of the embedded log.
+
+`write` puts frames into the page cache, `sync` makes them durable, `undo` takes back what was written
+since the last sync. Only after `sync` may an offset be told to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.runtime.log import Entry
+from tidemill.runtime.log_frames import MAGIC, encode_frame, header_at, intact
+from tidemill.runtime.log_segments import index_path, segment_bases, segment_path
+from tidemill.time.errors import Corrupt
+
+SEGMENT_BYTES_MAX = 64 << 20
+INDEX_EVERY_BYTES = 64 << 10
+FRAME_RECORDS_MAX = 65_536
+FRAME_BYTES_MAX = 8 << 20
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class PartitionWriter:
+    """Appends to the last segment; the only writer, guarded by the lock of the log."""
+
+    def __init__(self, directory: Path, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> None:
+        """Open the partition and cut a write off that never finished."""
+        self._directory = directory
+        self._segment_bytes_max = segment_bytes_max
+        bases = segment_bases(directory)
+        self.low = bases[0]
+        self._base = bases[-1]
+        found = _recover(directory, self._base)
+        self._open_segment()
+        os.ftruncate(self._fd, found.length)
+        os.fsync(self._fd)
+        self._rewrite_index(found.hints)
+        self._length = self._durable = found.length
+        self._indexed = self._indexed_durable = (
+            found.hints[-1][1] if found.hints else -INDEX_EVERY_BYTES
+        )
+        self.high = self._next_offset = found.next_offset
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._index_fd)
+
+    def write(self, entries: Sequence[Entry], default_timestamp_ms: int) -> int:
+        """Write `entries` behind the last record; the offset of the first. Not durable yet."""
+        if self._length >= self._segment_bytes_max and self._length == self._durable:
+            self._roll()
+        first = self._next_offset
+        for some in _frames_of(entries):
+            frame = encode_frame(some, self._next_offset, self._durable, default_timestamp_ms)
+            if self._length - self._indexed >= INDEX_EVERY_BYTES:
+                _write_all(self._index_fd, _hint(self._next_offset, self._length))
+                self._indexed = self._length
+            _write_all(self._fd, frame)
+            self._length += len(frame)
+            self._next_offset += len(some)
+        return first
+
+    def sync(self) -> None:
+        """Make everything written durable and visible to readers of this process."""
+        os.fdatasync(self._fd)
+        self._durable = self._length
+        self._indexed_durable = self._indexed
+        self._index_bytes = os.fstat(self._index_fd).st_size
+        self.high = self._next_offset
+
+    def undo(self) -> None:
+        """Take back what was written since the last `sync`."""
+        os.ftruncate(self._fd, self._durable)
+        os.ftruncate(self._index_fd, self._index_bytes)
+        self._length = self._durable
+        self._indexed = self._indexed_durable
+        self._next_offset = self.high
+
+    def _roll(self) -> None:
+        self.close()
+        self._base = self._next_offset
+        segment_path(self._directory, self._base).touch()
+        sync_directory(self._directory)
+        self._open_segment()
+        self._length = self._durable = self._index_bytes = 0
+        self._indexed = self._indexed_durable = -INDEX_EVERY_BYTES
+
+    def _open_segment(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(segment_path(self._directory, self._base), flags)
+        self._index_fd = os.open(index_path(self._directory, self._base), flags | os.O_CREAT, 0o644)
+
+    def _rewrite_index(self, hints: list[tuple[int, int]]) -> None:
+        os.ftruncate(self._index_fd, 0)
+        _write_all(self._index_fd, b"".join(_hint(offset, at) for offset, at in hints))
+        self._index_bytes = 16 * len(hints)
+
+
+class _Recovered:
+    """The intact beginning of a segment."""
+
+    def __init__(self, base: int) -> None:
+        self.length = 0
+        self.next_offset = base
+        self.hints: list[tuple[int, int]] = []
+
+
+def _recover(directory: Path, base: int) -> _Recovered:
+    """The longest prefix of whole frames. Raises: Corrupt if a durable frame is not in it."""
+    found = _Recovered(base)
+    path = segment_path(directory, base)
+    size = path.stat().st_size
+    if size == 0:
+        return found
+    with pa.memory_map(str(path)) as file:
+        data = memoryview(file.read_buffer(size))
+        while (header := header_at(data, found.length)) is not None:
+            if header.base_offset != found.next_offset or not intact(data, found.length, header):
+                break
+            if not found.hints or found.length - found.hints[-1][1] >= INDEX_EVERY_BYTES:
+                found.hints.append((header.base_offset, found.length))
+            found.length += header.size
+            found.next_offset = header.next_offset
+        if _durable_later(data, found.length) > found.length:
+            raise Corrupt(
+                f"segment {path.name} is damaged at byte {found.length}: what follows was written"
+                f" after that place was durable ({directory})",
+                path=path,
+                position=found.length,
+                offset=found.next_offset,
+            )
+    return found
+
+
+def _durable_later(data: memoryview, position: int) -> int:
+    """The greatest durable length that an intact frame behind `position` tells of."""
+    durable = 0
+    tail = bytes(data[position:])
+    at = tail.find(MAGIC, 1)
+    while at >= 0:
+        header = header_at(data, position + at)
+        if header is not None and intact(data, position + at, header):
+            durable = max(durable, header.durable)
+        at = tail.find(MAGIC, at + 1)
+    return durable
+
+
+def _frames_of(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    """`entries` cut into runs that each fit into one frame."""
+    runs: list[Sequence[Entry]] = []
+    start = size = 0
+    for at, entry in enumerate(entries):
+        size += len(entry.key or b"") + len(entry.value or b"")
+        if (size > FRAME_BYTES_MAX and at > start) or at - start == FRAME_RECORDS_MAX:
+            runs.append(entries[start:at])
+            start, size = at, len(entry.key or b"") + len(entry.value or b"")
+    if start < len(entries):
+        runs.append(entries[start:])
+    return runs
+
+
+def _hint(offset: int, position: int) -> bytes:
+    return offset.to_bytes(8, "little") + position.to_bytes(8, "little")
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

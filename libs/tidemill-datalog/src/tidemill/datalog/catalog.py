@@ -1,0 +1,39 @@
+"""What a program may read: the inputs with their columns, kinds and timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+InputKind: TypeAlias = Literal["relation", "events"]
+ColumnType: TypeAlias = Literal["int", "float", "text", "bool", "set", "any"]
+"""`any` stands for a column of which only nulls are known; it fits every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSchema:
+    """One input collection.
+
+    `columns` are (name, type) in order; a name is empty where the columns of an input have none.
+    `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins).
+    """
+
+    name: str
+    kind: InputKind
+    columns: tuple[tuple[str, ColumnType], ...]
+    timeline: str = "default"
+    rows_expire: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The inputs by predicate.
+
+    A closed catalogue refuses what it does not name (S124). An open one takes every predicate that a
+    rule reads and none derives as an input of kind `default_kind` whose columns have no names.
+    """
+
+    inputs: Mapping[str, InputSchema] = field(default_factory=dict)
+    closed: bool = True
+    default_kind: InputKind = "relation"

@@ -1,0 +1,194 @@
+"""Facts with their parafacts, and the one text form in which cases, answers and questions write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput
+
+from tidemill.time import UsageError
+
+Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A fact and the values that ride beside it.
+
+    `time` is None for a timeless fact, `expires` None for one that does not end. `parafacts` are the
+    other lattices by name; a lattice of several values, like `extent`, has a tuple of them.
+    """
+
+    predicate: str
+    arguments: tuple[Value, ...] = ()
+    time: int | None = None
+    expires: int | None = None
+    parafacts: tuple[tuple[str, Any], ...] = field(default=())
+
+    @property
+    def key(self) -> tuple[str, tuple[Value, ...], int | None]:
+        """The identity of an event: predicate, arguments, time."""
+        return (self.predicate, self.arguments, self.time)
+
+    def __str__(self) -> str:
+        return format_record(self)
+
+
+def format_float(number: float) -> str:
+    """The shortest decimal that reads back as the same number, always with a point or an exponent."""
+    if number == 0.0:
+        return "0.0"
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    shortest = repr(number)
+    if 1e-4 <= abs(number) < 1e16:
+        return shortest if "e" not in shortest else f"{number:f}"
+    mantissa, _, exponent = shortest.partition("e")
+    if not exponent:
+        mantissa, _, exponent = f"{number:e}".partition("e")
+    sign = exponent[0] if exponent[0] in "+-" else "+"
+    return f"{mantissa}e{sign}{exponent.lstrip('+-'):0>2}"
+
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+def format_text(text: str) -> str:
+    """Text in quotes, normal form C, control characters escaped."""
+    normal = unicodedata.normalize("NFC", text).replace("\\", "\\\\").replace('"', '\\"')
+    normal = normal.replace("\n", "\\n").replace("\t", "\\t")
+    return '"' + _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", normal) + '"'
+
+
+def format_value(value: Value) -> str:
+    """One value; sets in ascending order without blanks."""
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, str):
+        return format_text(value)
+    if isinstance(value, float):
+        return format_float(value)
+    if isinstance(value, frozenset):
+        return "{" + ",".join(format_value(element) for element in sorted(value, key=_rank)) + "}"
+    return str(value)
+
+
+def _rank(value: Value) -> tuple[int, Any]:
+    """A total order of values: null, booleans, numbers by value, text by code point, sets."""
+    if value is None:
+        return (0, 0)
+    if isinstance(value, bool):
+        return (1, value)
+    if isinstance(value, int | float):
+        return (2, value)
+    if isinstance(value, str):
+        return (3, value)
+    return (4, sorted(map(_rank, value)))
+
+
+def format_fact(predicate: str, arguments: Iterable[Value]) -> str:
+    """A fact without parafacts."""
+    return f"{predicate}({', '.join(map(format_value, arguments))})"
+
+
+def format_record(record: Record) -> str:
+    """The text form: fact, @time, @expires, other lattices by name."""
+    parts = [format_fact(record.predicate, record.arguments)]
+    if record.time is not None:
+        parts.append(f"@time({record.time})")
+    if record.expires is not None:
+        parts.append(f"@expires({record.expires})")
+    for lattice, value in sorted(record.parafacts, key=lambda item: item[0]):
+        values = value if isinstance(value, tuple) else (value,)
+        parts.append(f"@{lattice}({', '.join(map(format_value, values))})")
+    return " ".join(parts)
+
+
+def format_presence(record: Record, start: float, end: float) -> str:
+    """`[s,f) record` with -inf for the beginning and - for no end."""
+    first = "-inf" if start == -math.inf else str(start)
+    last = "-" if end == math.inf else str(end)
+    return f"[{first},{last}) {format_record(record)}"
+
+
+def parse_record(text: str) -> Record:
+    """The record that `text` writes. Raises: UsageError with the place of the first mistake."""
+    return _record(_parsed("record", text))
+
+
+def parse_presence(text: str) -> tuple[Record, float, float]:
+    """(record, start, end) of `[s,f) record`. Raises: UsageError."""
+    start, end, record = _parsed("presence", text).children
+    return (
+        _record(record),
+        -math.inf if start.data == "beginning" else int(start.children[0]),
+        math.inf if end.data == "endless" else int(end.children[0]),
+    )
+
+
+@cache
+def _grammar() -> Lark:
+    source = files("tidemill.datalog").joinpath("records.lark").read_text(encoding="utf-8")
+    return Lark(source, parser="lalr", start=["record", "presence"], maybe_placeholders=False)
+
+
+def _parsed(start: str, text: str) -> Tree[Token]:
+    try:
+        return _grammar().parse(text, start=start)
+    except UnexpectedInput as error:
+        raise UsageError(
+            f"not a {start}: {text!r} at column {error.column}; write p(1, \"a\") @time(10)",
+            reason="InvalidRecord",
+        ) from None
+
+
+def _record(tree: Tree[Any]) -> Record:
+    fact, *marks = tree.children
+    time: int | None = None
+    expires: int | None = None
+    parafacts: list[tuple[str, Any]] = []
+    for mark in marks:
+        lattice, *values = mark.children
+        decoded = tuple(map(_value, values))
+        if lattice == "time":
+            time = decoded[0]
+        elif lattice == "expires":
+            expires = None if decoded[0] == math.inf else decoded[0]
+        else:
+            parafacts.append((str(lattice), decoded[0] if len(decoded) == 1 else decoded))
+    arguments = tuple(map(_value, fact.children[1:]))
+    parafacts.sort(key=lambda item: item[0])
+    return Record(str(fact.children[0]), arguments, time, expires, tuple(parafacts))
+
+
+def _value(tree: Tree[Any]) -> Any:
+    match tree.data:
+        case "int":
+            return int(tree.children[0])
+        case "float":
+            return float(tree.children[0])
+        case "string":
+            return unicodedata.normalize("NFC", json.loads(str(tree.children[0])))
+        case "true":
+            return True
+        case "false":
+            return False
+        case "null":
+            return None
+        case "infinity":
+            return math.inf
+        case _:
+            return frozenset(map(_value, tree.children))

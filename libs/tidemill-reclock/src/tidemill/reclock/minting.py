@@ -98,9 +98,9 @@ class Minter(Generic[F]):
 
         Raises: Corrupt if it is not an antichain at each time.
         """
-        view: RemapTrace[F] = RemapTrace(self._domain, 0)
-        view.compact(self._hold)
+        view: RemapTrace[F] = RemapTrace(self._domain)
         view.insert(bindings, upper)
+        view.compact(self._hold)
         self._view = view
 
     def extend(self, bindings: Iterable[Binding[F]], upper: Frontier) -> None:

@@ -14,7 +14,7 @@ from tidemill.time import U64_MAX, Partitions
 U64Column = npt.NDArray[np.uint64]
 
 UNBOUND = U64_MAX
-"""Stands for the target of an offset that no closed binding covers."""
+"""Stands for the target of an offset that no closed binding covers, so it is no time here."""
 
 
 @dataclass(frozen=True, slots=True)

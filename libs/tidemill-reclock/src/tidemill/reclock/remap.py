@@ -36,10 +36,11 @@ class RemapTrace(Generic[F]):
     the width of the source frontier, however many they were.
     """
 
-    __slots__ = ("_base", "_changes", "_current", "_domain", "_open", "_since", "_upper")
+    __slots__ = ("_as_of", "_base", "_changes", "_current", "_domain", "_open", "_since", "_upper")
 
     def __init__(self, domain: TimeDomain[F], since: int = 0) -> None:
         self._domain = domain
+        self._as_of = since
         self._since = frontier(since)
         self._upper = frontier(0)
         self._base: Antichain[F] = Antichain(domain)
@@ -61,7 +62,7 @@ class RemapTrace(Generic[F]):
 
     @property
     def current(self) -> Antichain[F]:
-        """R just before upper."""
+        """R just before upper, wherever since is."""
         return self._current
 
     @property
@@ -79,11 +80,13 @@ class RemapTrace(Generic[F]):
     def insert(self, bindings: Iterable[Binding[F]], upper: Frontier | None = None) -> None:
         """Add bindings, then move upper; `None` leaves it.
 
-        Raises: UsageError if a binding is not beyond upper as it was, or upper would go back;
-            Corrupt if R is not a well-formed antichain at a time that upper passed, or goes back.
+        Raises: UsageError if a binding, advanced to the first since, is not beyond upper as it was,
+            or upper would go back; Corrupt if R is not a well-formed antichain at a time that upper
+            passed, or goes back.
         """
         for source, time, diff in bindings:
-            if not self._upper.less_equal(time):
+            counted_at = max(time, self._as_of)
+            if not self._upper.less_equal(counted_at):
                 raise UsageError(
                     f"binding refused: {time} is not beyond the upper {self._upper}",
                     reason="UpdateNotBeyondLower",
@@ -91,7 +94,6 @@ class RemapTrace(Generic[F]):
                     upper=self._upper,
                 )
             if not self._since.empty:
-                counted_at = max(time, self._since.elements[0])
                 self._open.setdefault(counted_at, ChangeBatch()).update(source, diff)
         if upper is not None:
             self._close(upper)
@@ -158,8 +160,6 @@ class RemapTrace(Generic[F]):
             self._base = _applied(self._base, changes)
             passed += 1
         del self._changes[:passed]
-        for time in [time for time in self._open if time < since]:
-            self._open.setdefault(since, ChangeBatch()).extend(self._open.pop(time))
 
     def _close(self, upper: Frontier) -> None:
         if not self._upper.precedes(upper):
@@ -170,6 +170,8 @@ class RemapTrace(Generic[F]):
         self._upper = upper
         for time in sorted(time for time in self._open if not upper.less_equal(time)):
             changes = tuple(self._open.pop(time).drain())
+            if not changes:
+                continue
             self._current = _checked(self._current, changes, time)
             if self._since.less_equal(time) and time not in self._since:
                 self._changes.append((time, changes))

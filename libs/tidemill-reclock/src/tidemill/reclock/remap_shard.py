@@ -63,7 +63,7 @@ class RemapShard(Generic[F]):
     @property
     def bindings(self) -> Sequence[Binding[F]]:
         """The content, its times advanced to since, consolidated."""
-        return tuple(self._bindings)
+        return tuple(advance_updates(self._bindings, self._since, U64_TIME))
 
     def open(self, name: str, as_of: int) -> None:
         """Open an operator that holds `as_of` and sees the collection as it is now.
@@ -153,5 +153,7 @@ class RemapShard(Generic[F]):
         for minter in self._operators.values():
             held = held.meet(minter.hold)
         self._since = self._since.join(held, U64_TIME)
-        advanced = advance_updates(self._bindings, self._since, U64_TIME)
-        self._bindings = sorted(advanced, key=lambda binding: binding[1])
+        # A hold may lie beyond upper. What is stored stays before it: minters ask for R there.
+        readable = frontier(*[time - 1 for time in self._upper])
+        stored = self._since.meet(readable) if len(readable) else self._since
+        self._bindings = advance_updates(self._bindings, stored, U64_TIME)

@@ -1,0 +1,110 @@
+"""Hypothesis strategies for times, antichains, remap histories and source updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tidemill.time import (
+    PARTITIONED,
+    U64_MAX,
+    U64_TIME,
+    Antichain,
+    Partitions,
+    ProductOrder,
+    SourceFrontier,
+    TimeDomain,
+    partition_frontier,
+)
+
+PRODUCT_2 = ProductOrder(2)
+
+Domain = TimeDomain[Any]  # Any: strategies are written for each domain of times
+
+LATTICES: list[Domain] = [U64_TIME, PRODUCT_2, ProductOrder(3)]
+DOMAINS: list[Domain] = [*LATTICES, PARTITIONED]
+
+_NUMBERS = st.one_of(st.integers(0, 4), st.sampled_from([U64_MAX - 1, U64_MAX]))
+
+
+def times_of(domain: Domain) -> st.SearchStrategy[Any]:
+    """Times of `domain`, mostly small so that they meet, some at the end of the range."""
+    if domain is U64_TIME:
+        return _NUMBERS
+    if domain is PARTITIONED:
+        bounds = st.tuples(_NUMBERS, _NUMBERS).map(sorted)
+        return st.builds(lambda ends, at: Partitions(ends[0], ends[1], at), bounds, _NUMBERS)
+    return st.tuples(*[_NUMBERS] * len(domain.minimum()))
+
+
+def antichains_of(domain: Domain, max_size: int = 4) -> st.SearchStrategy[Antichain[Any]]:
+    """Antichains of `domain`, the empty one included."""
+    listed = st.lists(times_of(domain), max_size=max_size)
+    return listed.map(lambda times: Antichain.of(domain, times))
+
+
+@st.composite
+def partition_histories(draw: st.DrawFn, max_steps: int = 5) -> list[SourceFrontier]:
+    """Source frontiers of a partitioned log, each beyond the one before, the first the minimum.
+
+    Offsets grow, partitions appear with or without content, and some end for good.
+    """
+    history = [partition_frontier({})]
+    offsets: dict[int, int] = {}
+    ended: set[int] = set()
+    for _ in range(draw(st.integers(0, max_steps))):
+        for partition in draw(st.lists(st.integers(0, 3), max_size=3)):
+            offsets[partition] = offsets.get(partition, 0) + draw(st.integers(0, 3))
+        if offsets and draw(st.integers(0, 5)) == 0:
+            ended.add(draw(st.sampled_from(sorted(offsets))))
+        if draw(st.integers(0, 11)) == 0:
+            history.append(Antichain(PARTITIONED))
+            break
+        elements = [
+            element
+            for element in partition_frontier(offsets)
+            if not (element.lo == element.hi and element.lo in ended)
+        ]
+        history.append(Antichain.of(PARTITIONED, elements))
+    return history
+
+
+@st.composite
+def lattice_histories(draw: st.DrawFn, domain: Domain, max_steps: int = 5) -> list[Antichain[Any]]:
+    """Frontiers of a lattice of times, each beyond the one before, the first the minimum."""
+    lattice: Any = domain
+    history = [Antichain.minimum(domain)]
+    for _ in range(draw(st.integers(0, max_steps))):
+        history.append(history[-1].join(draw(antichains_of(domain, 3)), lattice))
+        if history[-1].empty:
+            break
+    return history
+
+
+def histories_of(domain: Domain) -> st.SearchStrategy[list[Antichain[Any]]]:
+    """Source frontiers of `domain`, each beyond the one before, the first the minimum."""
+    return partition_histories() if domain is PARTITIONED else lattice_histories(domain)
+
+
+def points_of(domain: Domain) -> st.SearchStrategy[Any]:
+    """Times at which source updates come: of a partitioned log single partitions."""
+    if domain is PARTITIONED:
+        return st.builds(lambda p, o: Partitions(p, p, o), st.integers(0, 4), st.integers(0, 9))
+    return times_of(domain)
+
+
+@st.composite
+def remap_histories(
+    draw: st.DrawFn, domain: Domain, latest: int = U64_MAX
+) -> list[tuple[int, Antichain[Any]]]:
+    """R as pairs of a time and the source frontier from then on: ascending, from time 0 on."""
+    sources = draw(histories_of(domain))
+    last = st.sampled_from([20, latest])
+    later = st.lists(
+        st.one_of(st.integers(1, 20), last),
+        min_size=len(sources) - 1,
+        max_size=len(sources) - 1,
+        unique=True,
+    )
+    return list(zip([0, *sorted(draw(later))], sources, strict=True))

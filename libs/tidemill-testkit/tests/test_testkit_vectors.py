@@ -1,0 +1,32 @@
+"""Every case of the case files kept with the tests passes, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
+from tidemill.testkit.conformance.registry import Options, run_case
+
+VECTORS = Path(__file__).parent / "vectors"
+FILES = sorted(file for file in VECTORS.rglob("*") if file.suffix in (".json", ".yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(VECTORS)))
+def test_the_product_answers_every_case_of_the_file(file: Path) -> None:
+    found = list(find_cases([file]))
+    assert found
+    failures: dict[str, list[str]] = {}
+    for case in found:
+        assert isinstance(case, FoundCase), case
+        differences = run_case(case.case, Options())
+        if differences:
+            failures[case.name] = differences
+    assert failures == {}
+
+
+def test_the_ids_of_all_cases_differ() -> None:
+    names = [case.name for case in find_cases([VECTORS])]
+    assert len(names) == len(set(names))
+    assert len(FILES) >= 12

@@ -42,7 +42,9 @@ class Diagnostic:
         """The mistake as a person reads it: place, line, underline, what to write."""
         lines = text.split("\n")
         shown = lines[self.line - 1] if self.line <= len(lines) else ""
-        width = self.span.end_column - self.column if self.span.end_line == self.line else len(shown)
+        width = (
+            self.span.end_column - self.column if self.span.end_line == self.line else len(shown)
+        )
         gutter = str(self.line)
         blank = " " * len(gutter)
         parts = [

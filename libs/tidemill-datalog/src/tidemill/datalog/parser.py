@@ -57,15 +57,13 @@ def _grammar() -> Lark:
     return Lark(source, parser="lalr", propagate_positions=True, maybe_placeholders=True)
 
 
-_ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|.)')
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 
 
 def _span(tree: Tree[Any] | Token) -> Span:
     place = tree.meta if isinstance(tree, Tree) else tree
-    return Span(
-        place.line or 1, place.column or 1, place.end_line or 1, place.end_column or 1
-    )
+    return Span(place.line or 1, place.column or 1, place.end_line or 1, place.end_column or 1)
 
 
 def _between(first: Span, last: Span) -> Span:
@@ -80,9 +78,7 @@ class _Builder:
         self._file = file
 
     def program(self, tree: Tree[Any]) -> Program:
-        rules = tuple(
-            self._rule(number, child) for number, child in enumerate(tree.children, 1)
-        )
+        rules = tuple(self._rule(number, child) for number, child in enumerate(tree.children, 1))
         return Program(rules, self._text, self._file)
 
     def _refuse(self, code: str, message: str, span: Span, hint: str) -> NoReturn:
@@ -145,7 +141,7 @@ class _Builder:
                 "E012", "an infix application is no atom", span,
                 "put the condition into the guard: … if " + self._written(span),
             )  # fmt: skip
-        self._refuse(
+        return self._refuse(
             "E006", "an atom is a name with arguments", span, f"write {self._written(span)}(…)"
         )
 
@@ -160,7 +156,7 @@ class _Builder:
                 "E012", "an infix application is no parafact", span,
                 "match the value with a variable and compare it in the guard: @time(t) … if t > …",
             )  # fmt: skip
-        self._refuse(
+        return self._refuse(
             "E004", "`@` needs a lattice with its value in parentheses", span,
             f"write @time({written})",
         )  # fmt: skip
@@ -239,7 +235,10 @@ class _Builder:
         value = int(written)
         if value > INT_MAX + 1:
             self._refuse(
-                "E009", "a whole number has at most 64 bits", span, "write a float: " + written + ".0"
+                "E009",
+                "a whole number has at most 64 bits",
+                span,
+                "write a float: " + written + ".0",
             )
         return value
 

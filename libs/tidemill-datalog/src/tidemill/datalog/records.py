@@ -150,7 +150,7 @@ def _parsed(start: str, text: str) -> Tree[Token]:
         return _grammar().parse(text, start=start)
     except UnexpectedInput as error:
         raise UsageError(
-            f"not a {start}: {text!r} at column {error.column}; write p(1, \"a\") @time(10)",
+            f'not a {start}: {text!r} at column {error.column}; write p(1, "a") @time(10)',
             reason="InvalidRecord",
         ) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,8 @@ class _Stop:
     @property
     def depth(self) -> int:
         """How many parentheses are open."""
-        opened = sum(token == "(" for token in self.before)
-        return opened - sum(token == ")" for token in self.before)
+        signs = [str(token) for token in self.before]
+        return signs.count("(") - signs.count(")")
 
     @property
     def previous(self) -> str:
@@ -68,7 +69,8 @@ def _stop(grammar: Lark, text: str, error: UnexpectedInput) -> _Stop:
         accepts = frozenset(error.allowed or ())
     else:
         token: Any = getattr(error, "token", None)
-        accepts = frozenset(getattr(error, "accepts", None) or getattr(error, "expected", ()))
+        wanted: Any = getattr(error, "accepts", None) or getattr(error, "expected", None)
+        accepts = frozenset(wanted or ())
         if token is not None and token.type != "$END":
             found = str(token)
         else:
@@ -83,11 +85,8 @@ def _stop(grammar: Lark, text: str, error: UnexpectedInput) -> _Stop:
 def _tokens_before(grammar: Lark, text: str, position: int) -> tuple[Token, ...]:
     """The tokens that the parser had taken; what cannot be read as tokens ends the list."""
     taken: list[Token] = []
-    try:
-        for token in grammar.lex(text[:position], dont_ignore=False):
-            taken.append(token)
-    except UnexpectedInput:
-        pass
+    with suppress(UnexpectedInput):
+        taken.extend(grammar.lex(text[:position], dont_ignore=False))
     return tuple(taken)
 
 
@@ -100,7 +99,12 @@ def _classify(stop: _Stop, text: str, position: int) -> tuple[str, str, str, tup
     if text.startswith(":-", position) and found == ":":
         return "E011", "`:-` is not the sign between head and formula", "write :=", here
     if found == "~" or stop.previous == "~":
-        return "E003", "`~` stands after an atom, before the name of a lattice", "write not p(…)", here
+        return (
+            "E003",
+            "`~` stands after an atom, before the name of a lattice",
+            "write not p(…)",
+            here,
+        )
     if found == "(" and len(stop.before) > 1 and stop.before[-2] == "~":
         name = stop.before[-1]
         place = (name.line or 1, name.column or 1)

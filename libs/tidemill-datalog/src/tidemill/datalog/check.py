@@ -1,0 +1,66 @@
+"""All static checks in the order in which their mistakes are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemill.datalog.ast import Program
+from tidemill.datalog.catalog import Catalog
+from tidemill.datalog.check_recursion import check_cycles, check_recursion, check_times
+from tidemill.datalog.check_safety import check_safety
+from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
+from tidemill.datalog.column_types import infer_types
+from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.lint import lint
+from tidemill.datalog.resolution import Resolution
+from tidemill.datalog.strata import PredicateGraph
+
+
+def check(
+    program: Program,
+    catalog: Catalog,
+    *,
+    functions: Mapping[str, ScalarFunction] = FUNCTIONS,
+    lattices: Mapping[str, int] = LATTICE_ARITY,
+) -> CheckedProgram:
+    """The program with everything resolved, or all mistakes of the first kind that it has.
+
+    Kinds in order: names, columns and arities; definitions, functions and lattices; clock arguments;
+    body; guard; head; cycles; times; recursion; types. Raises: ProgramErrors. Cost: near linear in the
+    length of the program.
+    """
+    resolution = Resolution(program, catalog)
+    resolution.resolve()
+    _refuse(resolution.mistakes, program)
+    rules = resolution.rules
+    _refuse(check_safety(rules, program.file, functions, lattices), program)
+    graph = PredicateGraph(rules)
+    _refuse(check_cycles(rules, graph, program.file), program)
+    timed, mistakes = check_times(rules, resolution.inputs, program.file)
+    _refuse(mistakes, program)
+    _refuse(check_recursion(rules, graph, timed, program.file), program)
+    types = infer_types(rules, resolution.inputs, resolution.column_names, program.file)
+    _refuse(types.mistakes, program)
+    columns = {
+        predicate: tuple(zip(names, types.columns.get(predicate, ()), strict=False))
+        for predicate, names in resolution.column_names.items()
+    }
+    checked = CheckedProgram(
+        program=program,
+        rules=rules,
+        inputs=resolution.inputs,
+        columns=columns,
+        strata=graph.strata(),
+        components=graph.components_in_order(),
+        recursive=graph.recursive,
+        variable_types=types.variables,
+        lattice_types=types.lattices,
+        carries_time=timed,
+    )
+    return lint(checked)
+
+
+def _refuse(mistakes: list[Diagnostic], program: Program) -> None:
+    if mistakes:
+        raise ProgramErrors(mistakes, program.text)

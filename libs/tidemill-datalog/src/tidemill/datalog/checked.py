@@ -1,0 +1,127 @@
+"""A program that passed every check: what engines evaluate.
+
+Arguments are positional, columns have names and types, predicates have strata. Expressions keep their place
+in the text, for error messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.datalog.ast import AsyncTo, Expression, NextTick, Program, Rule, Span
+from tidemill.datalog.catalog import ColumnType, InputSchema
+from tidemill.datalog.diagnostics import Diagnostic
+
+CLOCK = "clock"
+LATTICE_ARITY: Mapping[str, int] = {
+    "time": 1, "expires": 1, "provenance": 1, "extent": 3, "earliest": 1, "latest": 1, "count": 1,
+    "count_distinct": 1, "sum": 1, "average": 1, "min": 1, "max": 1, "set": 1,
+}  # fmt: skip
+"""How many values each lattice of the language has."""
+NON_MONOTONE = frozenset(("count", "count_distinct", "sum", "average"))
+SEMILATTICES = frozenset(("min", "max", "set"))
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedParafact:
+    """A lattice with its terms, in the head or on an atom."""
+
+    lattice: str
+    terms: tuple[Expression, ...]
+    span: Span
+    name_span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAtom:
+    """An atom with one term for each column of its predicate; columns left out are wildcards."""
+
+    predicate: str
+    terms: tuple[Expression, ...]
+    parafacts: tuple[ResolvedParafact, ...]
+    suppressed: frozenset[str]
+    negated: bool
+    span: Span
+    name_span: Span
+
+    @property
+    def clock(self) -> bool:
+        """Whether the atom matches clock events."""
+        return self.predicate == CLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRule:
+    """One rule with positional arguments. `definitions` are the expressions of `where` by name."""
+
+    number: int
+    predicate: str
+    terms: tuple[Expression, ...]
+    parafacts: tuple[ResolvedParafact, ...]
+    suppressed: frozenset[str]
+    temporal: NextTick | AsyncTo | None
+    atoms: tuple[ResolvedAtom, ...]
+    guards: tuple[Expression, ...]
+    definitions: Mapping[str, Expression] = field(hash=False)
+    source: Rule
+
+    @property
+    def deductive(self) -> bool:
+        """Whether the head holds in the tick of the body."""
+        return self.temporal is None
+
+    @property
+    def aggregates(self) -> frozenset[str]:
+        """The lattices, other than time and expires, that the head mentions."""
+        return frozenset(p.lattice for p in self.parafacts) - {"time", "expires"}
+
+    @property
+    def positive(self) -> tuple[ResolvedAtom, ...]:
+        """The atoms that bind."""
+        return tuple(atom for atom in self.atoms if not atom.negated)
+
+    def mentions(self, lattice: str) -> bool:
+        """Whether the head has an expression for a lattice."""
+        return any(parafact.lattice == lattice for parafact in self.parafacts)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """A program ready to run.
+
+    `columns`: (name, type) of every predicate but `clock`. `strata`: language.md 6.6. `components`: the
+    derived predicates in an order in which each component reads only itself and earlier ones.
+    `recursive`: predicates on some cycle within a tick. `variable_types`: per rule number.
+    """
+
+    program: Program
+    rules: tuple[ResolvedRule, ...]
+    inputs: Mapping[str, InputSchema]
+    columns: Mapping[str, tuple[tuple[str, ColumnType], ...]]
+    strata: Mapping[str, int]
+    components: tuple[tuple[str, ...], ...]
+    recursive: frozenset[str]
+    variable_types: Mapping[int, Mapping[str, ColumnType]]
+    lattice_types: Mapping[tuple[str, str], tuple[ColumnType, ...]]
+    carries_time: frozenset[str]
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """The predicates that rules derive, in the order of their first rule."""
+        return tuple(dict.fromkeys(rule.predicate for rule in self.rules))
+
+    @property
+    def ticked(self) -> bool:
+        """Whether some rule holds in a later tick or at another node."""
+        return any(rule.temporal is not None for rule in self.rules)
+
+    @property
+    def timeline(self) -> str | None:
+        """The one timeline of the inputs; None for a program without inputs."""
+        return next((schema.timeline for schema in self.inputs.values()), None)
+
+    def lattices_of(self, predicate: str) -> tuple[str, ...]:
+        """The lattices other than time and expires that records of a predicate may carry, by name."""
+        return tuple(sorted(lattice for name, lattice in self.lattice_types if name == predicate))

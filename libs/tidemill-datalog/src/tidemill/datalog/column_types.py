@@ -1,0 +1,350 @@
+"""Column types: declared by inputs, inferred for the rest; and what does not fit (S120)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidemill.datalog.ast import (
+    AsyncTo,
+    Binary,
+    Call,
+    Expression,
+    Literal,
+    Span,
+    Unary,
+    Variable,
+    Wildcard,
+)
+from tidemill.datalog.catalog import ColumnType, InputSchema
+from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
+from tidemill.datalog.diagnostics import Diagnostic
+
+_NUMBERS = frozenset(("int", "float", "any"))
+_TIMES: tuple[ColumnType, ...] = ("int",)
+_RETURNS: Mapping[str, ColumnType] = {
+    "floor": "int", "ceil": "int", "round": "int", "length": "int", "lower": "text", "upper": "text",
+    "concat": "text", "substring": "text", "starts_with": "bool", "ends_with": "bool",
+    "contains": "bool", "int": "int", "float": "float", "text": "text", "is_null": "bool",
+}  # fmt: skip
+_NUMERIC_ARGUMENTS = frozenset(("abs", "floor", "ceil", "round", "bucket"))
+_TEXT_ARGUMENTS = frozenset(("lower", "upper", "starts_with", "ends_with"))
+_COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
+
+
+class _Mismatch(Exception):
+    """Two types that do not meet, at a place."""
+
+    def __init__(self, message: str, span: Span) -> None:
+        super().__init__(message)
+        self.message = message
+        self.span = span
+
+
+@dataclass(slots=True)
+class Types:
+    """What was inferred, and the mistakes."""
+
+    columns: dict[str, tuple[ColumnType, ...]]
+    lattices: dict[tuple[str, str], tuple[ColumnType, ...]] = field(default_factory=dict)
+    variables: dict[int, dict[str, ColumnType]] = field(default_factory=dict)
+    mistakes: list[Diagnostic] = field(default_factory=list)
+
+
+def _unknown(count: int) -> tuple[ColumnType, ...]:
+    nothing: ColumnType = "any"
+    return (nothing,) * count
+
+
+def unite(a: ColumnType, b: ColumnType) -> ColumnType | None:
+    """The least type that holds both, None if there is none."""
+    if a == b or b == "any":
+        return a
+    if a == "any":
+        return b
+    return "float" if {a, b} == {"int", "float"} else None
+
+
+def infer_types(
+    rules: tuple[ResolvedRule, ...],
+    inputs: Mapping[str, InputSchema],
+    names: Mapping[str, tuple[str, ...]],
+    file: str,
+) -> Types:
+    """Types of all columns, lattice values and variables; S120 where two do not meet.
+
+    Columns only widen (any, then int, then float), so the rounds end. Cost: O(program) a round, few rounds.
+    """
+    unknown: dict[str, tuple[ColumnType, ...]] = {}
+    for predicate, columns in names.items():
+        unknown[predicate] = _unknown(len(columns))
+    types = Types(unknown)
+    for name, schema in inputs.items():
+        types.columns[name] = tuple(kind for _, kind in schema.columns)
+    changed = True
+    while changed:
+        changed = False
+        for rule in rules:
+            try:
+                changed |= _infer_rule(rule, types, inputs)
+            except _Mismatch as mismatch:
+                types.mistakes.append(
+                    Diagnostic(
+                        "S120", mismatch.message, mismatch.span, file, "make the types agree"
+                    )
+                )
+        if types.mistakes:
+            break
+    return types
+
+
+def _infer_rule(rule: ResolvedRule, types: Types, inputs: Mapping[str, InputSchema]) -> bool:
+    variables = _bind(rule, types)
+    types.variables[rule.number] = variables
+    scope = _Expressions(variables, rule.definitions)
+    _check_body(rule, types, scope)
+    for guard in rule.guards:
+        scope.demand(guard, ("bool",), "a guard is true or false")
+    if isinstance(rule.temporal, AsyncTo):
+        scope.type_of(rule.temporal.node)
+    changed = _widen_columns(rule, types, scope, inputs)
+    return _widen_lattices(rule, types, scope) or changed
+
+
+def _bind(rule: ResolvedRule, types: Types) -> dict[str, ColumnType]:
+    """The types of variables from where they stand alone in positive atoms."""
+    variables: dict[str, ColumnType] = {}
+    for atom in rule.positive:
+        for term, kind in _typed_terms(atom, types):
+            if not isinstance(term, Variable) or term.name in rule.definitions:
+                continue
+            known = variables.get(term.name, "any")
+            both = unite(known, kind)
+            if both is None:
+                raise _Mismatch(f"`{term.name}` is {_word(known)} and {_word(kind)}", term.span)
+            variables[term.name] = both
+    return variables
+
+
+def _typed_terms(atom: ResolvedAtom, types: Types) -> Iterator[tuple[Expression, ColumnType]]:
+    if not atom.clock:
+        kinds = types.columns.get(atom.predicate, ())
+        yield from zip(atom.terms, kinds, strict=False)
+    for parafact in atom.parafacts:
+        values = _lattice_types(atom.predicate, parafact.lattice, len(parafact.terms), types)
+        yield from zip(parafact.terms, values, strict=False)
+
+
+def _lattice_types(predicate: str, lattice: str, arity: int, types: Types) -> Sequence[ColumnType]:
+    if lattice in ("time", "expires", "count", "count_distinct"):
+        return ("int",)
+    if lattice == "average":
+        return ("float",)
+    if lattice in ("set", "provenance"):
+        return ("set",)
+    return types.lattices.get((predicate, lattice), _unknown(arity))
+
+
+def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
+    for atom in rule.atoms:
+        if atom.clock:
+            for term in atom.terms:
+                scope.demand(term, ("int",), "a clock counts whole milliseconds")
+        for term, kind in _typed_terms(atom, types):
+            if isinstance(term, Wildcard):
+                continue
+            given = scope.type_of(term)
+            if unite(given, kind) is None:
+                message = f"a column of {_word(kind)} never equals {_word(given)}"
+                raise _Mismatch(message, term.span)
+
+
+def _widen_columns(
+    rule: ResolvedRule, types: Types, scope: _Expressions, inputs: Mapping[str, InputSchema]
+) -> bool:
+    """Let the head's columns hold what this rule gives them; whether that changed anything."""
+    held = types.columns.get(rule.predicate, ())
+    widened: list[ColumnType] = []
+    declared = rule.predicate in inputs
+    for index, term in enumerate(rule.terms):
+        given = scope.type_of(term)
+        known = held[index] if index < len(held) else "any"
+        both = unite(known, given)
+        if both is None or (declared and known not in ("any", both)):
+            raise _Mismatch(f"this column is {_word(known)}, not {_word(given)}", term.span)
+        widened.append(both)
+    changed = tuple(widened) != held
+    types.columns[rule.predicate] = tuple(widened)
+    return changed
+
+
+def _widen_lattices(rule: ResolvedRule, types: Types, scope: _Expressions) -> bool:
+    """Mentioned lattices get the types of their expressions, passed ones those of the atoms."""
+    changed = False
+    for parafact in rule.parafacts:
+        given = tuple(map(scope.type_of, parafact.terms))
+        if parafact.lattice in ("time", "expires"):
+            scope.demand(parafact.terms[0], _TIMES, f"@{parafact.lattice} is whole milliseconds")
+            continue
+        if parafact.lattice in ("sum", "average"):
+            scope.demand(parafact.terms[0], ("int", "float"), f"@{parafact.lattice} adds numbers")
+        changed |= _widen_lattice(rule, parafact.lattice, given, types, parafact.span)
+    mentioned = {parafact.lattice for parafact in rule.parafacts} | rule.suppressed
+    for atom in rule.positive:
+        for (predicate, lattice), values in list(types.lattices.items()):
+            if predicate == atom.predicate and lattice not in mentioned | atom.suppressed:
+                changed |= _widen_lattice(rule, lattice, values, types, atom.span)
+    return changed
+
+
+def _widen_lattice(
+    rule: ResolvedRule, lattice: str, given: tuple[ColumnType, ...], types: Types, span: Span
+) -> bool:
+    key = (rule.predicate, lattice)
+    if lattice in ("count", "count_distinct"):
+        given = ("int",)
+    elif lattice == "average":
+        given = ("float",)
+    elif lattice in ("set", "provenance"):
+        given = ("set",)
+    elif lattice == "extent":
+        given = (*given[:2], "set")
+    known = types.lattices.get(key)
+    if known is None:
+        types.lattices[key] = given
+        return True
+    both = tuple(unite(a, b) for a, b in zip(known, given, strict=True))
+    if None in both:
+        raise _Mismatch(f"@{lattice} of `{rule.predicate}` has two types", span)
+    widened = tuple(each for each in both if each is not None)
+    types.lattices[key] = widened
+    return widened != known
+
+
+class _Expressions:
+    """The types of expressions of one rule."""
+
+    def __init__(
+        self, variables: Mapping[str, ColumnType], definitions: Mapping[str, Expression]
+    ) -> None:
+        self._variables = variables
+        self._definitions = definitions
+
+    def type_of(self, expression: Expression) -> ColumnType:
+        """The type of an expression. Raises: _Mismatch inside it."""
+        match expression:
+            case Literal(value=value):
+                return literal_type(value)
+            case Variable(name=name):
+                if name in self._definitions:
+                    return self.type_of(self._definitions[name])
+                return self._variables.get(name, "any")
+            case Wildcard():
+                return "any"
+            case Unary():
+                return self.demand(expression.operand, ("int", "float"), "a sign needs a number")
+            case Binary():
+                return self._binary(expression)
+            case Call():
+                return self._call(expression)
+
+    def demand(
+        self, expression: Expression, wanted: tuple[ColumnType, ...], reason: str
+    ) -> ColumnType:
+        """The type of an expression that has to be one of `wanted`."""
+        given = self.type_of(expression)
+        if given != "any" and given not in wanted:
+            raise _Mismatch(f"{reason}, not {_word(given)}", expression.span)
+        return given
+
+    def _binary(self, expression: Binary) -> ColumnType:
+        if expression.operator in ("&&", "||"):
+            for side in (expression.left, expression.right):
+                self.demand(side, ("bool",), f"`{expression.operator}` joins truths")
+            return "bool"
+        if expression.operator in ("<", "<=", ">", ">=", "==", "!="):
+            left, right = self.type_of(expression.left), self.type_of(expression.right)
+            if unite(left, right) is None:
+                message = f"{_word(left)} and {_word(right)} do not compare"
+                raise _Mismatch(message, expression.place)
+            return "bool"
+        reason = f"`{expression.operator}` needs numbers"
+        left = self.demand(expression.left, ("int", "float"), reason)
+        right = self.demand(expression.right, ("int", "float"), reason)
+        return unite(left, right) or "any"
+
+    def _call(self, call: Call) -> ColumnType:
+        arguments = call.arguments
+        if call.name in _NUMERIC_ARGUMENTS:
+            given = [
+                self.demand(each, ("int", "float"), f"{call.name} needs numbers")
+                for each in arguments
+            ]
+            if call.name in _RETURNS:
+                return _RETURNS[call.name]
+            return _united(given)
+        if call.name in _TEXT_ARGUMENTS:
+            for each in arguments:
+                self.demand(each, ("text",), f"{call.name} needs text")
+        elif call.name == "substring":
+            self.demand(arguments[0], ("text",), "substring needs text")
+            for each in arguments[1:]:
+                self.demand(each, ("int",), "substring counts characters")
+        elif call.name == "length":
+            self.demand(arguments[0], ("text", "set"), "length is of text or a set")
+        elif call.name == "contains":
+            if (
+                self.demand(arguments[0], ("text", "set"), "contains looks into text or a set")
+                == "text"
+            ):
+                self.demand(arguments[1], ("text",), "text contains text")
+            else:
+                self.type_of(arguments[1])
+        else:
+            given = [self.type_of(each) for each in arguments]
+            if call.name in _COMMON_ARGUMENTS:
+                return self._common(call, given)
+        return _RETURNS.get(call.name, "any")
+
+    def _common(self, call: Call, given: Sequence[ColumnType]) -> ColumnType:
+        result: ColumnType = "any"
+        for argument, kind in zip(call.arguments, given, strict=True):
+            both = unite(result, kind)
+            if both is None:
+                raise _Mismatch(f"{call.name} of {_word(result)} and {_word(kind)}", argument.span)
+            result = both
+        return result
+
+
+def _united(kinds: Iterable[ColumnType]) -> ColumnType:
+    result: ColumnType = "any"
+    for kind in kinds:
+        result = unite(result, kind) or "any"
+    return result
+
+
+def literal_type(value: object) -> ColumnType:
+    """The type of a value: `any` for null."""
+    match value:
+        case None:
+            return "any"
+        case bool():
+            return "bool"
+        case int():
+            return "int"
+        case float():
+            return "float"
+        case str():
+            return "text"
+        case _:
+            return "set"
+
+
+_WORDS: Mapping[str, str] = {
+    "int": "a whole number", "float": "a float", "text": "text", "bool": "a boolean",
+    "set": "a set", "any": "null",
+}  # fmt: skip
+
+
+def _word(kind: ColumnType) -> str:
+    return _WORDS[kind]

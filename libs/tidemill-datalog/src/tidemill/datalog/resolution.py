@@ -1,0 +1,215 @@
+"""Names, columns and arities: from rules as written to rules with one term for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from tidemill.datalog.ast import Application, Argument, Atom, Expression, Program, Rule, Wildcard
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.checked import CLOCK, ResolvedAtom, ResolvedParafact, ResolvedRule
+from tidemill.datalog.diagnostics import Diagnostic
+
+
+class Resolution:
+    """Resolves the rules of one program against a catalogue and collects what does not fit."""
+
+    def __init__(self, program: Program, catalog: Catalog) -> None:
+        self._program = program
+        self._catalog = catalog
+        self.mistakes: list[Diagnostic] = []
+        self.inputs: dict[str, InputSchema] = {}
+        self.column_names: dict[str, tuple[str, ...]] = {}
+        self._derived = dict.fromkeys(rule.head.application.name for rule in program.rules)
+        self.rules: tuple[ResolvedRule, ...] = ()
+
+    def resolve(self) -> None:
+        """Fill `rules`, `inputs` and `column_names`, or `mistakes`."""
+        for rule in self._program.rules:
+            self._declare_head(rule)
+        self.rules = tuple(self._rule(rule) for rule in self._program.rules)
+        timelines: dict[str, str] = {}
+        for rule in self._program.rules:
+            for atom in rule.atoms:
+                schema = self.inputs.get(atom.application.name)
+                if schema is not None:
+                    timelines.setdefault(schema.timeline, schema.name)
+                    if len(timelines) == 2:
+                        self._report_timelines(timelines, atom)
+                        return
+
+    def _report_timelines(self, timelines: Mapping[str, str], atom: Atom) -> None:
+        (one, first), (other, second) = timelines.items()
+        self._report(
+            "S125",
+            f"`{first}` is on the timeline {one}, `{second}` on {other}",
+            atom.application,
+            "reclock one of them onto the timeline of the other",
+        )
+
+    def _report(
+        self, code: str, message: str, place: Application | Argument, hint: str = ""
+    ) -> None:
+        span = place.name_span if isinstance(place, Application) else place.span
+        self.mistakes.append(Diagnostic(code, message, span, self._program.file, hint))
+
+    def _declare_head(self, rule: Rule) -> None:
+        """The first rule of a predicate says how many columns it has, the first named one their names."""
+        head = rule.head.application
+        known = self._catalog.inputs.get(head.name)
+        if head.name == CLOCK:
+            self._report(
+                "S110", "`clock` is the predicate of clock events", head, "take another name"
+            )
+        elif known is not None:
+            self.column_names.setdefault(head.name, _input_names(known))
+            self.inputs.setdefault(head.name, known)
+        elif head.named and all(argument.name for argument in head.arguments):
+            names = tuple(argument.name or "" for argument in head.arguments)
+            current = self.column_names.get(head.name)
+            if current is None or (len(current) == len(names) and current == _plain(len(names))):
+                self.column_names[head.name] = names
+        else:
+            self.column_names.setdefault(head.name, _plain(len(head.arguments)))
+
+    def _rule(self, rule: Rule) -> ResolvedRule:
+        terms = self._terms(rule.head.application, complete=True)
+        atoms = tuple(self._atom(atom) for atom in rule.atoms)
+        return ResolvedRule(
+            number=rule.number,
+            predicate=rule.head.application.name,
+            terms=terms,
+            parafacts=tuple(map(self._parafact, rule.head.parafacts)),
+            suppressed=frozenset(mark.lattice for mark in rule.head.suppressed),
+            temporal=rule.head.temporal,
+            atoms=atoms,
+            guards=rule.guards,
+            definitions={each.name: each.value for each in rule.definitions},
+            source=rule,
+        )
+
+    def _atom(self, atom: Atom) -> ResolvedAtom:
+        application = atom.application
+        if application.name == CLOCK:
+            terms = self._clock_terms(application)
+        else:
+            self._know(application)
+            terms = self._terms(application, complete=False)
+        return ResolvedAtom(
+            predicate=application.name,
+            terms=terms,
+            parafacts=tuple(map(self._parafact, atom.parafacts)),
+            suppressed=frozenset(mark.lattice for mark in atom.suppressed),
+            negated=atom.negated,
+            span=atom.span,
+            name_span=application.name_span,
+        )
+
+    def _parafact(self, application: Application) -> ResolvedParafact:
+        for argument in application.arguments:
+            if argument.name is not None:
+                self._report(
+                    "S121", f"a lattice has no column `{argument.name}`", argument,
+                    "give its values by position",
+                )  # fmt: skip
+        return ResolvedParafact(
+            application.name,
+            tuple(argument.value for argument in application.arguments),
+            application.span,
+            application.name_span,
+        )
+
+    def _clock_terms(self, application: Application) -> tuple[Expression, ...]:
+        names = ("offset", "period")
+        return self._by_position(application, names, complete=True)
+
+    def _know(self, application: Application) -> None:
+        """An atom's predicate has to be derived or an input; an open catalogue learns new inputs."""
+        name = application.name
+        schema = self._catalog.inputs.get(name)
+        if schema is not None:
+            self.inputs.setdefault(name, schema)
+            self.column_names.setdefault(name, _input_names(schema))
+        elif name not in self._derived:
+            if self._catalog.closed:
+                self._report(
+                    "S124", f"`{name}` is neither derived nor an input", application,
+                    _did_you_mean(name, [*self._derived, *self._catalog.inputs]),
+                )  # fmt: skip
+            arity = len(application.arguments)
+            known = self.column_names.setdefault(name, ("",) * arity)
+            columns = tuple((column, "any") for column in known)
+            self.inputs.setdefault(
+                name,
+                InputSchema(name, self._catalog.default_kind, columns),  # type: ignore[arg-type]  # "any" is a ColumnType
+            )
+
+    def _terms(self, application: Application, *, complete: bool) -> tuple[Expression, ...]:
+        names = self.column_names.get(application.name, ())
+        return self._by_position(application, names, complete=complete)
+
+    def _by_position(
+        self, application: Application, names: tuple[str, ...], *, complete: bool
+    ) -> tuple[Expression, ...]:
+        arguments = application.arguments
+        if not arguments or arguments[0].name is None:
+            odd = next((each for each in arguments if each.name is not None), None)
+        else:
+            odd = next((each for each in arguments if each.name is None), None)
+        if odd is not None:
+            self._report(
+                "S123", "positional and named arguments do not mix", odd,
+                "name all arguments, or none",
+            )  # fmt: skip
+            return tuple(each.value for each in arguments)
+        if arguments and arguments[0].name is not None:
+            return self._named_terms(application, names, complete=complete)
+        if len(arguments) != len(names):
+            self._report(
+                "S109", f"`{application.name}` has {_columns(len(names))}, not {len(arguments)}",
+                application, _signature(application.name, names),
+            )  # fmt: skip
+        return tuple(each.value for each in arguments)
+
+    def _named_terms(
+        self, application: Application, names: tuple[str, ...], *, complete: bool
+    ) -> tuple[Expression, ...]:
+        given: dict[str, Expression] = {}
+        for argument in application.arguments:
+            name = argument.name or ""
+            if name not in names:
+                self._report(
+                    "S121", f"`{application.name}` has no column `{name}`", argument,
+                    _did_you_mean(name, names) or _signature(application.name, names),
+                )  # fmt: skip
+            elif name in given:
+                self._report("S121", f"the column `{name}` is given twice", argument)
+            given[name] = argument.value
+        if complete and len(given) < len(names):
+            self._report(
+                "S109", f"`{application.name}` has {_columns(len(names))}, not {len(given)}",
+                application, _signature(application.name, names),
+            )  # fmt: skip
+        wildcard = Wildcard(application.span)
+        return tuple(given.get(name, wildcard) for name in names)
+
+
+def _plain(arity: int) -> tuple[str, ...]:
+    return tuple(f"c{index}" for index in range(arity))
+
+
+def _input_names(schema: InputSchema) -> tuple[str, ...]:
+    return tuple(name for name, _ in schema.columns)
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def _signature(name: str, names: tuple[str, ...]) -> str:
+    return f"write {name}({', '.join(each or '_' for each in names)})"
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, [each for each in known if each], n=1)
+    return f"did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,52 @@
+"""Cases of kind `reject`: programs that must be refused at load, with the code and the place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.parser import parse
+
+
+def schema_catalog(schema: dict[str, Any]) -> Catalog:
+    """The closed catalogue that the `schema` of a case describes."""
+    return Catalog(
+        {
+            name: InputSchema(
+                name,
+                described["kind"],
+                tuple(described.get("columns", {}).items()),
+                described.get("timeline", "default"),
+            )
+            for name, described in schema.items()
+        }
+    )
+
+
+def run_reject(case: dict[str, Any]) -> list[str]:
+    """What differs between the first mistake found and the one expected."""
+    if "schema" in case:
+        catalog = schema_catalog(case["schema"])
+    else:
+        events = case.get("inputs") == "events"
+        catalog = Catalog(closed=False, default_kind="events" if events else "relation")
+    expected = case["error"]
+    try:
+        check(parse(case["program"]), catalog)
+    except ProgramErrors as refused:
+        first = refused.diagnostics[0]
+        found: dict[str, Any] = {
+            "code": first.code,
+            "line": first.line,
+            "col": first.column,
+            "cycle": sorted(set(first.cycle)),
+        }
+        differences = []
+        for name, wanted in expected.items():
+            value = sorted(set(wanted)) if name == "cycle" else wanted
+            if found.get(name) != value:
+                differences.append(f"error.{name}: - {value} + {found.get(name)}")
+        return differences
+    return [f"error.code: - {expected['code']} + accepted"]

@@ -19,6 +19,7 @@ from tidemill.reclock import (
     ReclockOperator,
     RemapTrace,
     map_offsets,
+    rows_of_bindings,
     target_times,
 )
 from tidemill.testkit.generators import partition_histories, remap_histories
@@ -56,7 +57,8 @@ def test_offsets_map_as_single_source_times_do(
     partitions = np.array([p for p, _ in listed], dtype=np.int64)
     offsets = np.array([o for _, o in listed], dtype=np.uint64)
     expected = target_times(remap, [Partitions(p, p, o) for p, o in listed])
-    bindings = Bindings.of_trace(remap)
+    rows = rows_of_bindings(bindings_of_history(history))
+    bindings = Bindings.of_rows(rows, since, frontier(upper))
     assert map_offsets(bindings, partitions, offsets).tolist() == [
         UNBOUND if time is None else time for time in expected
     ]

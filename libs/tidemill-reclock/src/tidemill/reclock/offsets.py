@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidemill.reclock.remap import RemapTrace
-from tidemill.time import U64_MAX, Partitions
+from tidemill.reclock.remap_rows import bindings_of_rows
+from tidemill.time import PARTITIONED, U64_MAX, Frontier, Partitions
 
 U64Column = npt.NDArray[np.uint64]
 
@@ -31,6 +33,17 @@ class Bindings:
     offsets: U64Column
     times: U64Column
     ended: U64Column
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table, since: int, upper: Frontier) -> Bindings:
+        """The closed bindings of a remap collection's updates; those before `since` count at it.
+
+        Shapes: columns lo, hi, offset, _time, _diff: REMAP_SCHEMA as updates.
+        Raises: Corrupt if they are no antichain at some time before `upper`.
+        """
+        remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED, since)
+        remap.insert(bindings_of_rows(rows), upper)
+        return cls.of_trace(remap)
 
     @classmethod
     def of_trace(cls, remap: RemapTrace[Partitions]) -> Bindings:

@@ -1,9 +1,8 @@
-"""Kernels on update tables compared with sums in plain dictionaries."""
+"""Kernels on update tables compared with their twins, which add up lists."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import pyarrow as pa
 import pytest
@@ -22,7 +21,8 @@ from tidemill.arrangement.updates import (
     stamp,
     update_schema,
 )
-from tidemill.time import U64_MAX, UsageError, frontier
+from tidemill.testkit.twins.collections import accumulated, consolidated
+from tidemill.time import U64_MAX, U64_TIME, UsageError, frontier
 
 SCHEMA = pa.schema(
     [
@@ -54,13 +54,6 @@ def table_of(listed: list[tuple[Row, int, int]]) -> pa.Table:
     )
 
 
-def sums_of(listed: list[tuple[Row, int, int]]) -> dict[tuple[Row, int], int]:
-    sums: dict[tuple[Row, int], int] = defaultdict(int)
-    for row, time, diff in listed:
-        sums[row, time] += diff
-    return {key: diff for key, diff in sums.items() if diff}
-
-
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
@@ -74,7 +67,7 @@ def test_consolidate_sums_the_diffs_of_equal_records_and_times(
     assert table.schema == update_schema(SCHEMA)
     assert rows_of(table) == sorted(rows_of(table), key=_order)
     found = {(tuple(row[:4]), row[4]): row[5] for row in rows_of(table)}
-    assert found == sums_of(listed)
+    assert found == consolidated(listed)
     assert len(found) == table.num_rows
 
 
@@ -102,13 +95,9 @@ def test_advance_keeps_every_accumulation_beyond_since(
 @given(updates, times)
 @settings(max_examples=60, deadline=None)
 def test_accumulate_gives_multiplicities(listed: list[tuple[Row, int, int]], as_of: int) -> None:
-    sums: dict[Row, int] = defaultdict(int)
-    for row, time, diff in listed:
-        sums[row] += diff if time <= as_of else 0
     table = accumulate(table_of(listed), as_of)
-    assert {tuple(row[:4]): row[4] for row in rows_of(table)} == {
-        row: n for row, n in sums.items() if n
-    }
+    found = {tuple(row[:4]): row[4] for row in rows_of(table)}
+    assert found == accumulated(U64_TIME, listed, as_of)
 
 
 def test_accumulating_the_cuts_is_accumulating_the_whole() -> None:

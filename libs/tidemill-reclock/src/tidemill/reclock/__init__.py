@@ -1,4 +1,8 @@
-"""From source progress to our times: remap collections, minting, reclocking, resuming."""
+"""From source progress (FromTime) to our times (IntoTime).
+
+A remap collection binds source frontiers to our times. Here it is minted, translated both ways,
+used to give each source update its time, and asked where to go on after a restart.
+"""
 
 from tidemill.reclock.chains import ChainBatch, DeferredUpdates
 from tidemill.reclock.live import LiveReclock, LiveUpdates

@@ -25,9 +25,15 @@ class Antichain(Generic[T]):
 
     @classmethod
     def of(cls, domain: TimeDomain[T], times: Iterable[T]) -> Antichain[T]:
-        """The minimal elements of `times`."""
+        """The minimal elements of `times`.
+
+        Cost: O(n log n + n · width of the answer).
+        """
+        distinct = set(times)
+        if len(distinct) < 2:
+            return cls(domain, tuple(distinct))
         kept: list[T] = []
-        for time in sorted(set(times), key=domain.sort_key):
+        for time in sorted(distinct, key=domain.sort_key):
             # The sort extends the partial order, so nothing later removes what was kept.
             if not any(domain.less_equal(earlier, time) for earlier in kept):
                 kept.append(time)

@@ -1,0 +1,81 @@
+"""What the library needs from outside: a clock, a log of versions, a store of immutable objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Clock(Protocol):
+    """Time of this machine; leases and polling depend on it, answers never do."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds` of this clock."""
+
+
+class Version(NamedTuple):
+    """One entry of a log: its number, from 0, and what it holds."""
+
+    number: int
+    data: bytes
+
+
+class Consensus(Protocol):
+    """One linearizable log of versions for each key.
+
+    Raises everywhere: Unavailable if it did not happen, Indeterminate if it may have.
+    """
+
+    async def head(self, key: str) -> Version | None:
+        """The newest version; None if the key has none."""
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        """All versions with number >= start that were not truncated, ascending."""
+
+    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        """Append `version` iff the newest number is `expected` (None: no version yet).
+
+        Durable when it returns True; nothing has happened when it returns False.
+        """
+
+    async def truncate(self, key: str, before: int) -> None:
+        """Forget the versions with number < before; the newest one always stays."""
+
+    async def keys(self) -> Sequence[str]:
+        """All keys that have a version, ascending."""
+
+    async def close(self) -> None:
+        """Release what the store holds on this machine."""
+
+
+class BlobEntry(NamedTuple):
+    """One object as a listing shows it."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+class Blob(Protocol):
+    """Immutable objects under keys that their writer never uses twice.
+
+    No key is a prefix folder of another. Raises as Consensus does.
+    """
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store an object; durable on return. The same key with the same data again is fine."""
+
+    async def get(self, key: str) -> bytes | None:
+        """The object, None if there is none."""
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; nothing if there is none."""
+
+    async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        """The objects whose key begins with `prefix`, ascending by key."""
+
+    async def close(self) -> None:
+        """Release what the store holds on this machine."""

@@ -11,7 +11,6 @@ import asyncio
 import fcntl
 import json
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from tidemill.runtime.log import (
     unknown_partition,
     unknown_topic,
 )
+from tidemill.runtime.log_groups import GroupCommit, Place
 from tidemill.runtime.log_partitioner import partition_of
 from tidemill.runtime.log_segments import (
     FrameCursor,
@@ -37,7 +37,7 @@ from tidemill.runtime.log_segments import (
     topic_directory,
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
-from tidemill.time.errors import Fenced, Indeterminate, TidemillError, Unavailable, UsageError
+from tidemill.time.errors import Fenced, Indeterminate, Unavailable, UsageError
 
 
 @dataclass(slots=True)
@@ -59,16 +59,6 @@ class _Topic:
         return self.next_keyless % len(self.partitions)
 
 
-@dataclass(slots=True)
-class _Append:
-    """One call of `append` that waits for the next group commit."""
-
-    topic: _Topic
-    entries: Sequence[Entry]
-    places: list[int]
-    done: asyncio.Future[list[tuple[int, int]]]
-
-
 class EmbeddedLog:
     """The log port on a directory. Belongs to one event loop.
 
@@ -88,8 +78,7 @@ class EmbeddedLog:
         self._segment_bytes_max = segment_bytes_max
         self._lock_fd = _lock(self._directory)
         self._topics: dict[str, _Topic] = {}
-        self._pending: deque[_Append] = deque()
-        self._committing: asyncio.Task[None] | None = None
+        self._groups = GroupCommit(self._write_runs)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="embedded-log")
         self._readers: set[EmbeddedReader] = set()
         self._closed = False
@@ -138,14 +127,7 @@ class EmbeddedLog:
         check_entries(topic, records, len(opened.partitions))
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
-        if not records:
-            return []
-        done: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
-        places = [opened.place(entry) for entry in records]
-        self._pending.append(_Append(opened, records, places, done))
-        if self._committing is None or self._committing.done():
-            self._committing = asyncio.create_task(self._commit_groups())
-        return await done
+        return await self._groups.append(topic, records, [opened.place(entry) for entry in records])
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> EmbeddedReader:
         reader = EmbeddedReader(self, self._topic(topic), self._clock)
@@ -172,8 +154,7 @@ class EmbeddedLog:
         if self._closed:
             return
         self._closed = True
-        if self._committing is not None:
-            await self._committing
+        await self._groups.drain()
         for reader in tuple(self._readers):
             await reader.close()
         self._release()
@@ -206,41 +187,25 @@ class EmbeddedLog:
     def _group_path(self, group: str, topic: str) -> Path:
         return self._directory / "groups" / quote(group, safe="") / f"{topic}.json"
 
-    async def _commit_groups(self) -> None:
-        """Write whatever waits, again and again until nothing does."""
+    async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Sequence[int]]:
+        now_ms = self._clock.now_ms()
         loop = asyncio.get_running_loop()
-        while self._pending:
-            group = list(self._pending)
-            self._pending.clear()
-            now_ms = self._clock.now_ms()
-            try:
-                answers = await loop.run_in_executor(self._writer, self._write, group, now_ms)
-            except TidemillError as error:
-                _refuse(group, error)
-            except BaseException:
-                _refuse(group, Indeterminate("append was interrupted"))
-                raise
-            else:
-                _acknowledge(group, answers)
+        offsets = await loop.run_in_executor(self._writer, self._write_and_sync, runs, now_ms)
+        for name in {name for name, _ in runs}:
+            _wake(self._topics[name])
+        return offsets
 
-    def _write(self, group: list[_Append], now_ms: int) -> list[list[tuple[int, int]]]:
-        """Write and sync the appends of a group: one frame and one fsync for each partition."""
+    def _write_and_sync(
+        self, runs: Mapping[Place, list[Entry]], now_ms: int
+    ) -> dict[Place, Sequence[int]]:
+        """Write all runs and make them durable: one write and one fsync for each partition."""
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
-        runs: dict[tuple[str, int], list[Entry]] = {}
-        starts: list[list[tuple[str, int, int]]] = []
-        writers: dict[tuple[str, int], PartitionWriter] = {}
-        for append in group:
-            name, at = append.topic.name, []
-            for place, entry in zip(append.places, append.entries, strict=True):
-                run = runs.setdefault((name, place), [])
-                at.append((name, place, len(run)))
-                run.append(entry)
-            starts.append(at)
-            for place in set(append.places):
-                writers[name, place] = append.topic.partitions[place]
+        writers = {
+            (name, partition): self._topics[name].partitions[partition] for name, partition in runs
+        }
         try:
-            firsts = {key: writers[key].write(run, now_ms) for key, run in runs.items()}
+            firsts = {place: writers[place].write(run, now_ms) for place, run in runs.items()}
         except OSError as error:
             self._undo(list(writers.values()), error)
             raise Unavailable(f"append failed, nothing was written: {error}") from error
@@ -250,7 +215,7 @@ class EmbeddedLog:
         except OSError as error:
             self._broken = error
             raise Indeterminate(f"append failed while it was made durable: {error}") from error
-        return [[(place, firsts[name, place] + i) for name, place, i in at] for at in starts]
+        return {place: range(first, first + len(runs[place])) for place, first in firsts.items()}
 
     def _undo(self, writers: list[PartitionWriter], cause: OSError) -> None:
         try:
@@ -381,20 +346,6 @@ class _RecordCursor:
 
     def close(self) -> None:
         self._frames.close()
-
-
-def _refuse(group: list[_Append], error: TidemillError) -> None:
-    for waiting in group:
-        if not waiting.done.done():
-            waiting.done.set_exception(error)
-
-
-def _acknowledge(group: list[_Append], answers: list[list[tuple[int, int]]]) -> None:
-    for waiting, answer in zip(group, answers, strict=True):
-        if not waiting.done.done():
-            waiting.done.set_result(answer)
-    for topic in {waiting.topic.name: waiting.topic for waiting in group}.values():
-        _wake(topic)
 
 
 def _wake(topic: _Topic) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from random import Random
+from random import Random  # noqa: TID251  seeded, so that a failure repeats
 
 import pytest
 

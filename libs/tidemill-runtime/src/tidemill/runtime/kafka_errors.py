@@ -1,0 +1,91 @@
+"""What aiokafka raises, said in Tidemill's words: the only place that knows its error classes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    ConsumerStoppedError,
+    CorruptRecordException,
+    GroupAuthorizationFailedError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    ProducerClosed,
+    RecordListTooLargeError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnsupportedVersionError,
+)
+
+from tidemill.time.errors import (
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UsageError,
+)
+
+_REFUSED = (
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    UnsupportedVersionError,
+)
+_FORBIDDEN = (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+)
+
+FOREIGN = (KafkaError, ConsumerStoppedError, TimeoutError, asyncio.TimeoutError, OSError)
+"""Everything that a call of aiokafka may raise when the broker, the network or the call is to blame."""
+
+
+def translate(tried: str, error: BaseException, *, writing: bool = False) -> TidemillError:
+    """The error for the caller: `tried` failed because of `error`.
+
+    With `writing` a failure that does not say whether the broker acted is Indeterminate, otherwise
+    it is Unavailable: a read can always be repeated.
+    """
+    words = f"{tried} failed: {str(error) or type(error).__name__}"
+    if isinstance(error, OffsetOutOfRangeError):
+        return UsageError(words, reason="offset-out-of-range")
+    if isinstance(error, _REFUSED):
+        return UsageError(words, reason="refused-by-broker")
+    if isinstance(error, _FORBIDDEN):
+        return UsageError(words, reason="not-allowed")
+    if isinstance(error, CorruptRecordException):
+        return Corrupt(words)
+    if isinstance(error, ConsumerStoppedError | ProducerClosed):
+        return Fenced(words)
+    if writing:
+        return Indeterminate(words)
+    return Unavailable(words)
+
+
+@contextmanager
+def translated(tried: str) -> Iterator[None]:
+    """Translate what the body raises; for everything but appends."""
+    try:
+        yield
+    except FOREIGN as error:
+        raise translate(tried, error) from error

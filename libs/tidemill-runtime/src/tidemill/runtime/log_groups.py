@@ -1,0 +1,110 @@
+"""Group commit: appends that wait at the same time become one write.
+
+Both logs use it: one fsync, or one round trip to a broker, serves everybody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.runtime.log import Entry
+from tidemill.time.errors import Indeterminate, TidemillError
+
+Place: TypeAlias = tuple[str, int]
+"""(topic, partition)."""
+
+Outcome: TypeAlias = Sequence[int] | TidemillError
+"""The offset of each entry of a run, or why there is none."""
+
+WriteRuns = Callable[[Mapping[Place, list[Entry]]], Awaitable[Mapping[Place, Outcome]]]
+"""Write one run of entries for each place, each in order; raises TidemillError if nothing was written."""
+
+
+@dataclass(slots=True)
+class _Append:
+    """One call that waits for the next write."""
+
+    topic: str
+    entries: Sequence[Entry]
+    partitions: Sequence[int]
+    done: asyncio.Future[list[tuple[int, int]]]
+
+
+class GroupCommit:
+    """Collects appends and writes them in order, one group at a time."""
+
+    def __init__(self, write: WriteRuns) -> None:
+        self._write = write
+        self._waiting: deque[_Append] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def append(
+        self, topic: str, entries: Sequence[Entry], partitions: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        """Append `entries` to `partitions`, one for each; (partition, offset) of each in order.
+
+        Raises: what the write raised; Indeterminate if only a part of the entries was refused.
+        """
+        if not entries:
+            return []
+        done: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Append(topic, entries, partitions, done))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_groups())
+        return await done
+
+    async def drain(self) -> None:
+        """Return when everything that was asked for is written or refused."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def _write_groups(self) -> None:
+        while self._waiting:
+            group = list(self._waiting)
+            self._waiting.clear()
+            runs: dict[Place, list[Entry]] = {}
+            for append in group:
+                for partition, entry in zip(append.partitions, append.entries, strict=True):
+                    runs.setdefault((append.topic, partition), []).append(entry)
+            try:
+                outcomes = await self._write(runs)
+            except TidemillError as error:
+                outcomes = dict.fromkeys(runs, error)
+            except BaseException:
+                _answer(group, dict.fromkeys(runs, Indeterminate("append was interrupted")))
+                raise
+            _answer(group, outcomes)
+
+
+def _answer(group: list[_Append], outcomes: Mapping[Place, Outcome]) -> None:
+    """Give every append of the group the offsets of its entries, or its error."""
+    taken = dict.fromkeys(outcomes, 0)
+    for append in group:
+        places: list[tuple[int, int]] = []
+        errors: list[TidemillError] = []
+        for partition in append.partitions:
+            place = append.topic, partition
+            outcome = outcomes[place]
+            if isinstance(outcome, TidemillError):
+                errors.append(outcome)
+            else:
+                places.append((partition, outcome[taken[place]]))
+                taken[place] += 1
+        if append.done.done():
+            continue
+        if not errors:
+            append.done.set_result(places)
+        else:
+            append.done.set_exception(_joint_error(errors, partly=bool(places)))
+
+
+def _joint_error(errors: list[TidemillError], *, partly: bool) -> TidemillError:
+    """What one append is told; that nothing happened only if that is true of all its entries."""
+    first = errors[0]
+    if not partly and all(type(error) is type(first) for error in errors):
+        return type(first)(first.message, **first.details)
+    return Indeterminate(f"append may have succeeded in part: {first}", **first.details)

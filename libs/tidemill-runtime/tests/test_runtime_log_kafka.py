@@ -1,0 +1,131 @@
+"""The Kafka log keeps every law of the log port, and says what went wrong when the broker dies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from tidemill.runtime.log import Entry, Log
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.testkit.kits.log import LAWS, Law
+from tidemill.testkit.servers import kafka_server
+from tidemill.time.errors import Indeterminate, Unavailable, UsageError
+
+pytestmark = pytest.mark.server
+NUMBERS = count()
+
+
+@asynccontextmanager
+async def closing(log: KafkaLog) -> AsyncIterator[KafkaLog]:
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+async def test_the_kafka_log_conforms(law: Law, kafka_bootstrap: str) -> None:
+    async def open_log() -> Log:
+        return KafkaLog(kafka_bootstrap)
+
+    await law(open_log, f"law-{next(NUMBERS)}")
+
+
+@pytest.mark.timeout(60)
+async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: str) -> None:
+    topic = f"transactions-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        writer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=topic)
+        await writer.start()
+        async with writer.transaction():
+            await writer.send_and_wait(topic, b"kept", partition=0)
+        await writer.begin_transaction()
+        await writer.send_and_wait(topic, b"aborted", partition=0)
+        assert await log.bounds(topic) == {0: (0, 2)}, "an open transaction is not definite"
+        await writer.abort_transaction()
+        await writer.stop()
+
+        two_records_and_two_markers = {0: (0, 4)}
+        while await log.bounds(topic) != two_records_and_two_markers:
+            pass
+        reader = await log.reader(topic, {0: 0})
+        found = []
+        while reader.positions() != {0: 4}:
+            found += [record.value for record in await reader.poll(10, 0.2)]
+        assert found == [b"kept"]
+
+
+@pytest.mark.timeout(60)
+async def test_a_recreated_topic_is_an_error_not_a_jump(kafka_bootstrap: str) -> None:
+    topic = f"recreated-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        await log.append(topic, [Entry(None, b"%d" % number, 0) for number in range(10)])
+        reader = await log.reader(topic, {0: 10})
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+        await admin.start()
+        await admin.delete_topics([topic])
+        await admin.close()
+        while topic in await log.topics():
+            pass
+        await log.create_topic(topic, 1)
+        await log.append(topic, [Entry(None, b"other", 0)])
+        with pytest.raises(UsageError) as error:
+            await reader.poll(10, 20)
+        assert error.value.details["reason"] == "offset-out-of-range"
+        assert reader.positions() == {0: 10}
+
+
+@pytest.mark.timeout(60)
+async def test_deleted_records_leave_the_bounds(kafka_bootstrap: str) -> None:
+    topic = f"deleted-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        await log.append(topic, [Entry(None, b"%d" % number, 0) for number in range(10)])
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+        await admin.start()
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=8)})
+        await admin.close()
+        assert await log.bounds(topic) == {0: (8, 10)}
+        with pytest.raises(UsageError) as error:
+            await log.reader(topic, {0: 2})
+        assert error.value.details["reason"] == "offset-out-of-range"
+
+
+async def test_a_broker_that_is_not_there_is_unavailable() -> None:
+    async with closing(KafkaLog("127.0.0.1:9", deadline_s=2)) as log:
+        with pytest.raises(Unavailable, match="listing topics failed"):
+            await log.topics()
+
+
+async def test_what_was_acknowledged_survives_a_killed_broker() -> None:
+    acknowledged: list[bytes] = []
+    with kafka_server("killed") as server:
+        async with closing(KafkaLog(server.address, deadline_s=3)) as log:
+            await log.create_topic("t", 1)
+            for number in range(20):
+                await log.append("t", [Entry(None, b"%d" % number, 0)])
+                acknowledged.append(b"%d" % number)
+            server.control("kill", "1")
+            with pytest.raises((Unavailable, Indeterminate)):
+                await log.append("t", [Entry(None, b"lost or not", 0)])
+            server.control("start", "1")
+            while True:
+                try:
+                    await log.append("t", [Entry(None, b"after", 0)])
+                    break
+                except (Unavailable, Indeterminate):
+                    continue
+            low, high = (await log.bounds("t"))[0]
+            reader = await log.reader("t", {0: low})
+            found: list[bytes | None] = []
+            while reader.positions()[0] < high:
+                found += [record.value for record in await reader.poll(100, 1)]
+            assert found[: len(acknowledged)] == acknowledged
+            assert found[-1] == b"after"

@@ -1,0 +1,137 @@
+"""Real servers for tests, as a pytest plugin: fixtures `kafka_bootstrap` and `redis_url`.
+
+Each test run starts its own, on free ports, at the first test that asks, and stops them at its end. A
+server that cannot be started fails the tests that need it, with one line that says why.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+FIRST_PORT, LAST_PORT = 20_000, 29_000
+START_S_MAX = 300.0
+"""Enough for the first fetch of the jars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A started server: where it answers, and the script that controls it."""
+
+    address: str
+    script: Path
+    environment: dict[str, str]
+
+    def control(self, *arguments: str) -> str:
+        """Run the script with `arguments`, such as `kill 1`; what it prints."""
+        return _run(self.script, *arguments, environment=self.environment)
+
+
+@contextmanager
+def kafka_server(name: str = "kafka", brokers: int = 1) -> Iterator[Server]:
+    """A Kafka cluster of its own; `address` is the bootstrap string. Takes about four seconds."""
+    port = _free_ports(10 * (brokers - 1) + 2)
+    with _server(
+        "infra/kafka/kafka.sh", name, "--port", str(port), "--brokers", str(brokers)
+    ) as up:
+        yield up
+
+
+@contextmanager
+def redis_server(name: str = "redis") -> Iterator[Server]:
+    """A redis-server of its own that has every acknowledged write on disk; `address` is its URL."""
+    with _server("infra/redis/redis.sh", name, "--port", str(_free_ports(1))) as up:
+        yield up
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> Iterator[str]:
+    """The bootstrap servers of one real broker for the whole run."""
+    with kafka_server() as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of one real redis-server for the whole run."""
+    with redis_server() as server:
+        yield server.address
+
+
+@contextmanager
+def _server(script: str, name: str, *arguments: str) -> Iterator[Server]:
+    root = _repository()
+    _stop_leftovers(root)
+    state = root / ".state" / "tests" / str(os.getpid()) / name
+    environment = {"STATE": str(state), "CACHE": str(root / ".cache")}
+    printed = _run(root / script, "up", *arguments, environment=environment)
+    server = Server(printed.splitlines()[-1], root / script, environment)
+    try:
+        yield server
+    finally:
+        server.control("wipe")
+
+
+@cache
+def _repository() -> Path:
+    """The checkout that this file belongs to."""
+    for folder in Path(__file__).resolve().parents:
+        if (folder / "infra" / "lib.sh").exists():
+            return folder
+    pytest.fail(
+        "real servers need a checkout of the repository: infra/ was not found", pytrace=False
+    )
+
+
+@cache
+def _stop_leftovers(root: Path) -> None:
+    """Stop the servers of test runs that were killed; each folder is named by the pid of its run."""
+    for folder in (root / ".state" / "tests").glob("*"):
+        if folder.name.isdigit() and not Path("/proc", folder.name).exists():
+            for state in folder.iterdir():
+                for server in ("kafka", "redis"):
+                    if (state / server).exists():
+                        script = root / "infra" / server / f"{server}.sh"
+                        _run(script, "wipe", environment={"STATE": str(state)})
+
+
+def _run(script: Path, *arguments: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [str(script), *arguments],
+        env={**os.environ, **environment},  # noqa: TID251  scripts need PATH and JAVA_HOME
+        capture_output=True,
+        text=True,
+        timeout=START_S_MAX,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        pytest.fail(f"{script.stem} {' '.join(arguments)}: {said}", pytrace=False)
+    return done.stdout.strip()
+
+
+def _free_ports(count: int) -> int:
+    """The first of `count` adjacent ports that nobody listens on."""
+    begin = FIRST_PORT + os.getpid() * 50 % (LAST_PORT - FIRST_PORT)
+    for port in chain(range(begin, LAST_PORT, 50), range(FIRST_PORT, begin, 50)):
+        if all(_free(port + ahead) for ahead in range(count)):
+            return port
+    pytest.fail(f"no {count} adjacent free ports from {FIRST_PORT} to {LAST_PORT}", pytrace=False)
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

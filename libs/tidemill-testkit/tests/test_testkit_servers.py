@@ -1,0 +1,45 @@
+"""The servers that tests start are real and can be killed."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tidemill.testkit.servers import Server, redis_server
+
+pytestmark = pytest.mark.server
+
+
+def ask(server: Server, *words: str) -> bytes:
+    """One command to Redis in its own protocol, and the first line of the answer."""
+    host, port = server.address.removeprefix("redis://").removesuffix("/0").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        parts = [f"*{len(words)}", *(f"${len(word)}\r\n{word}" for word in words)]
+        connection.sendall(("\r\n".join(parts) + "\r\n").encode())
+        return connection.recv(1000)
+
+
+def test_what_redis_acknowledged_survives_its_death() -> None:
+    with redis_server("survives") as server:
+        assert ask(server, "SET", "key", "value") == b"+OK\r\n"
+        server.control("kill")
+        with pytest.raises(ConnectionRefusedError):
+            ask(server, "PING")
+        server.control("up")
+        assert ask(server, "GET", "key") == b"$5\r\nvalue\r\n"
+        assert "appendonly yes" in server.control("status")
+
+
+def test_a_server_that_cannot_start_fails_the_test_with_one_line() -> None:
+    with redis_server("first") as first:
+        port = first.address.split(":")[2].split("/")[0]
+        second = Server(
+            "", first.script, {**first.environment, "STATE": f"{first.environment['STATE']}-2"}
+        )
+        with pytest.raises(pytest.fail.Exception) as failure:
+            second.control("up", "--port", port)
+        assert str(failure.value) == (
+            f"redis up --port {port}: error: another process listens on 127.0.0.1:{port}:"
+            " choose another --port"
+        )

@@ -1,0 +1,368 @@
+"""One rule made ready to run over tables: planned for their sizes, written as Python, compiled once per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Call,
+    Expression,
+    RuleForm,
+    Type,
+    Variable,
+    variables_of,
+)
+from tidemill.datalog.evaluation.plans import LOWER, Plan, Planner, Step, clock_time
+from tidemill.datalog.evaluation.runtime import (
+    clock_cover,
+    lattice_cover,
+    names_of,
+    observer,
+)
+from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
+from tidemill.datalog.evaluation.writing import (
+    DerivationWriter,
+    MatchWriter,
+    Writer,
+    head_expressions,
+    tuple_of,
+)
+from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.lattices import TALLIES, Lattice
+from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.values import INT_MIN
+
+Fail: TypeAlias = "Callable[[str, Instant, Instant, tuple[Row, ...]], None]"
+ALL_TRAITS = Traits(timed=True, timeless=True, expiring=True, decorated=True)
+CLOCK_TRAITS = Traits(timed=True, timeless=False, expiring=False, decorated=False)
+
+
+class Handover(Enum):
+    """What a rule does with a derivation."""
+
+    COLLECT = "collect"  # add a part to the list of its key
+    ABSORB = "absorb"  # merge a part into a timeline at once, in a recursion
+    GROUP = "group"  # add a solution to its group
+    ESTABLISH = "establish"  # a solution that lives until its own expiry
+    LINGER = "linger"  # a match that some facts may leave
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run needs beside the rule: the program's types, host functions and lattices, the window."""
+
+    checked: CheckedProgram
+    functions: Mapping[str, ScalarFunction]
+    lattices: Mapping[str, Lattice]
+    lower: Instant
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A rule bound to tables. `run(out, fail, fail_clock)` makes one pass over all matches."""
+
+    run: Callable[[Any, Fail, Fail], None]
+    absences: Callable[..., Any] | None = None
+    head: Callable[..., Any] | None = None
+
+
+class CompiledRule:
+    """A rule and the code compiled for it so far.
+
+    Cost: the first run for a shape of tables (which may expire, hold nulls, overflow; which is smaller)
+    compiles, a few milliseconds; later runs only plan and write, some hundred microseconds.
+    """
+
+    def __init__(self, form: RuleForm) -> None:
+        self.form = form
+        self._code: dict[str, dict[str, Any]] = {}
+
+    def prepare(
+        self,
+        tables: Callable[[str], Table],
+        around: Surroundings,
+        handover: Handover,
+        delta: tuple[int, Table] | None = None,
+        always: bool = False,
+    ) -> Prepared | None:
+        """The rule ready for one pass; None if some positive atom has no facts, unless `always`."""
+        form = self.form
+        of_atoms: dict[int, Table] = {}
+        for i, atom in enumerate(form.atoms):
+            if atom.is_clock:
+                continue
+            table = delta[1] if delta is not None and delta[0] == i else tables(atom.predicate)
+            if not (table.rows or always):
+                return None
+            of_atoms[i] = table
+        scope = _scope(form, of_atoms, around)
+        plan = Planner(form, of_atoms, scope, delta[0] if delta else None, _extra(form, scope)).plan()
+        written = _write(form, plan, scope, of_atoms, around, handover)
+        names = self._code.get(written)
+        if names is None:
+            names = {**names_of(around.lattices), **scope.constants}
+            exec(compile(written, f"<rule {form.number}>", "exec"), names)  # our own text
+            self._code[written] = names
+        return _bind(names, form, plan, of_atoms, tables, around)
+
+
+def _bind(
+    names: Mapping[str, Any],
+    form: RuleForm,
+    plan: Plan,
+    of_atoms: Mapping[int, Table],
+    tables: Callable[[str], Table],
+    around: Surroundings,
+) -> Prepared:
+    fast = [_rows_of(step, of_atoms, False) for step in plan.steps]
+    slow = [_rows_of(step, of_atoms, True) if plan.fallible else None for step in plan.steps]
+    covers = [_cover_of(absent, tables, around) for absent in form.absent]
+    match = names["match"]
+
+    def run(out: Any, fail: Fail, fail_clock: Fail) -> None:
+        match(fast, slow, covers, out, fail, fail_clock, around.lower, around.upper)
+
+    if not form.lingers:
+        return Prepared(run)
+    absences = names["absences"]
+    return Prepared(run, lambda *rest: absences(covers, *rest), names["head"])
+
+
+def _rows_of(step: Step, tables: Mapping[int, Table], match_only: bool) -> Any:
+    """What the loop of a step looks into: an index, or all rows."""
+    table = tables.get(step.atom)
+    if table is None:
+        return None
+    if match_only:
+        positions = tuple(probe.position for probe in step.match_probes)
+        return table.index(positions) if positions else table.rows
+    if step.range_column is not None:
+        return table.ranged(step.positions, step.range_column)
+    return table.index(step.positions) if step.positions else table.rows
+
+
+def _cover_of(absent: AbsentForm, tables: Callable[[str], Table], around: Surroundings) -> Any:
+    sizes = [(name, len(terms)) for name, terms in absent.lattices]
+    if absent.is_clock:
+        return clock_cover(sizes, around.upper)
+    table = tables(absent.predicate)
+    if absent.by_columns:
+        return table.cover(tuple(position for position, _ in absent.columns()))
+    return lattice_cover(table, sizes, len(absent.terms), observer(around.lattices))
+
+
+def _scope(form: RuleForm, of_atoms: Mapping[int, Table], around: Surroundings) -> Scope:
+    bounds: dict[str, Bounds] = {}
+
+    def learn(name: str, known: Bounds) -> None:
+        mine = bounds.get(name)
+        if mine is not None:  # a variable in two places lies in both ranges
+            known = Bounds(
+                max(mine.low, known.low), min(mine.high, known.high), mine.nullable and known.nullable
+            )
+        bounds[name] = known
+
+    for i, atom in enumerate(form.atoms):
+        if atom.is_clock:
+            continue
+        for position, term in enumerate(atom.terms, 1):
+            if isinstance(term, Variable):
+                learn(term.name, of_atoms[i].bounds(position))
+        for name, terms in atom.lattices:
+            for term in terms:
+                if isinstance(term, Variable):
+                    learn(term.name, _lattice_bounds(of_atoms[i], name))
+    scope = Scope(form.types, bounds, around.functions, around.lattices)
+    for atom in form.atoms:
+        if atom.clock is not None:
+            time = clock_time(atom)
+            if isinstance(time, Variable):
+                learn(time.name, _tick_bounds(atom.clock[0], scope, around))
+    if around.lower != BEGINNING:
+        scope.types = {**form.types, LOWER: Type.INT}
+        bounds[LOWER] = Bounds(around.lower, around.lower, False)
+        scope.names[LOWER] = "lower"
+    return scope
+
+
+def _lattice_bounds(table: Table, name: str) -> Bounds:
+    if name == "time":
+        known = table.bounds(0)
+        return Bounds(known.low, known.high, False)
+    return table.expiry_bounds() if name == "expires" else UNBOUNDED
+
+
+def _tick_bounds(offset: Expression, scope: Scope, around: Surroundings) -> Bounds:
+    known = scope.bounds_of(offset)
+    low = INT_MIN if known is None or known.low == BEGINNING else known.low
+    return Bounds(low, max(low, around.upper - 1), False)
+
+
+def _extra(form: RuleForm, scope: Scope) -> tuple[Expression, ...]:
+    """What must hold for a solution to matter in the window: its own expiry lies in it or beyond.
+
+    Only where nothing of the head can fail, because a failure is reported even for a solution that is over.
+    """
+    if LOWER not in scope.bounds:
+        return ()
+    if any(scope.fallible(expression) for expression in head_expressions(form.head)):
+        return ()
+    if any(scope.fallible(e) for absent in form.absent for e in absent.expressions()):
+        return ()
+    return tuple(Call(">", (expires, Variable(LOWER))) for expires in form.head.expires)
+
+
+def _write(
+    form: RuleForm,
+    plan: Plan,
+    scope: Scope,
+    of_atoms: Mapping[int, Table],
+    around: Surroundings,
+    handover: Handover,
+) -> str:
+    checked = around.checked
+    writer = Writer()
+    column_types = [
+        () if atom.is_clock else [Type(kind) for _, kind in checked.columns[atom.predicate]]
+        for atom in form.atoms
+    ]
+    traits = [_traits_of(i, atom, of_atoms) for i, atom in enumerate(form.atoms)]
+    head_types = [Type(kind) for _, kind in checked.columns[form.head.predicate]]
+    lattice_types = {
+        name: tuple(map(Type, kinds))
+        for (predicate, name), kinds in checked.lattice_types.items()
+        if predicate == form.head.predicate
+    }
+    after = scope if handover is not Handover.LINGER else scope.without_bounds()
+    derivation = DerivationWriter(writer, form, after, traits, head_types, lattice_types)
+    with writer.block("def match(q, m, n, out, fail, fail_clock, lower, upper):"):
+        for number in range(len(plan.steps)):
+            writer.line(f"q{number} = q[{number}]; m{number} = m[{number}]")
+        for number in range(len(form.absent)):
+            writer.line(f"n{number} = n[{number}]")
+        depth = writer.depth
+        MatchWriter(writer, form, plan, scope, column_types).write()
+        if handover is Handover.LINGER:
+            values = [scope.name_of(name) for name in carried_variables(form)]
+            writer.line(f"out({derivation.rows()}, {tuple_of(values)}, s, f)")
+        else:
+            _write_tail(writer, form, scope, derivation, handover)
+        writer.depth = depth
+    if handover is Handover.LINGER:
+        _write_linger(writer, form, scope, derivation)
+    return writer.text()
+
+
+def _traits_of(i: int, atom: AtomForm, of_atoms: Mapping[int, Table]) -> Traits:
+    if atom.is_clock:
+        return CLOCK_TRAITS
+    if "expires" in atom.suppressed:
+        return ALL_TRAITS  # a solution of an earlier window may carry what no present row does
+    return of_atoms[i].traits
+
+
+def carried_variables(form: RuleForm) -> list[str]:
+    """The variables that a match hands on to the atoms under `not` and to the head."""
+    needed: set[str] = set()
+    for expression in head_expressions(form.head):
+        needed |= variables_of(expression)
+    for absent in form.absent:
+        for term in absent.expressions():
+            needed |= variables_of(term)
+    for atom in form.atoms:
+        for name, terms in atom.lattices:
+            if name != "time":
+                needed |= {term.name for term in terms if isinstance(term, Variable)}
+    return sorted(needed)
+
+
+def _write_tail(
+    writer: Writer,
+    form: RuleForm,
+    scope: Scope,
+    derivation: DerivationWriter,
+    handover: Handover,
+) -> None:
+    """Absences, head and handover inside the innermost loop."""
+    pieces = bool(form.absent)
+    if pieces:
+        derivation.absences()
+    if derivation.head_fallible():
+        with writer.block("try:"):
+            derivation.head()
+        with writer.block("except Failed as failed:"):
+            if pieces:
+                writer.line(f"for s, f in pieces: fail(failed.reason, s, f, {derivation.rows()})")
+            else:
+                writer.line(f"fail(failed.reason, s, f, {derivation.rows()})")
+            writer.line("continue")
+    else:
+        derivation.head()
+    if form.head.expires:
+        writer.line("if x <= lower: continue")
+    if pieces:
+        writer.open("for s, f in pieces:")
+    if form.head.time:
+        writer.line("if t > s: s = t")
+        writer.line("if s >= f or s >= upper: continue")
+    _write_handover(writer, form, derivation, handover)
+
+
+def _write_handover(
+    writer: Writer, form: RuleForm, derivation: DerivationWriter, handover: Handover
+) -> None:
+    if handover is Handover.ESTABLISH:
+        values = "v" if form.head.aggregates else "()"
+        writer.line(f"out({derivation.identity()}, s, f, t, x, a, {values}, p)")
+        return
+    if handover is Handover.GROUP:
+        tallied = any(name in TALLIES for name, _ in form.head.lattices)
+        identity = derivation.identity() if tallied else "None"
+        writer.line(f"key = (a, t)" if form.head.time else "key = (a,)")
+        value = f"(s, f, t, x, v, p, {identity})"
+    else:
+        if form.head.aggregates:
+            names = ", ".join(repr(name) for name, _ in form.head.lattices)
+            writer.line(f"p = merge(p, decorate(({names},), v))")
+        writer.line("key = (t, *a)")
+        value = "(s, f, x, p)"
+    if handover is Handover.ABSORB:
+        writer.line(f"out(key, {value})")
+        return
+    writer.line("known = out.get(key)")
+    writer.line(f"if known is None: out[key] = [{value}]")
+    writer.line(f"else: known.append({value})")
+
+
+def _write_linger(
+    writer: Writer, form: RuleForm, scope: Scope, derivation: DerivationWriter
+) -> None:
+    """The functions that look at the absences and the head of one solution."""
+    values = [scope.name_of(name) for name in carried_variables(form)]
+    rows = derivation.rows()
+
+    def unpack() -> None:
+        if form.atoms:
+            writer.line(f"{rows} = rows")
+        if values:
+            writer.line(f"{tuple_of(values)} = values")
+
+    with writer.block("def absences(n, rows, values, s, f, fail):"):
+        unpack()
+        for number in range(len(form.absent)):
+            writer.line(f"n{number} = n[{number}]")
+        derivation.absences("return ()")
+        writer.line("return pieces")
+    with writer.block("def head(rows, values):"):
+        unpack()
+        derivation.head()
+        writer.line(f"return a, t, x, {'v' if form.head.aggregates else '()'}, p")
+

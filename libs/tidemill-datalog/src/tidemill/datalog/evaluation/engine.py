@@ -1,0 +1,296 @@
+"""The engine `scratch`: a program over one window of its timeline, from the inputs present in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
+from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
+from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.state import EngineState
+from tidemill.datalog.evaluation.tables import Row, Table
+from tidemill.datalog.evaluation.timelines import merge_parts
+from tidemill.datalog.evaluation.translation import forms_of
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.lattices import (
+    LATTICES,
+    TALLIES,
+    Lattice,
+    Parafacts,
+    observe_parafacts,
+    tally,
+)
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.values import Value, widen
+
+
+class Presences(Mapping[str, list[Presence]]):
+    """For each predicate of an evaluation its presences; made when asked for."""
+
+    def __init__(
+        self, tables: Mapping[str, Table], names: Sequence[str], lattices: Mapping[str, Lattice]
+    ) -> None:
+        self._tables = tables
+        self._names = names
+        self._lattices = lattices
+        self._made: dict[str, list[Presence]] = {}
+
+    def __getitem__(self, predicate: str) -> list[Presence]:
+        known = self._made.get(predicate)
+        if known is None:
+            if predicate not in self._names:
+                raise KeyError(predicate)
+            table = self._tables.get(predicate)
+            rows = table.rows if table is not None else []
+            known = self._made[predicate] = presences_of(predicate, rows, self._lattices)
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What holds in a window [lower, upper).
+
+    `presences` has every predicate that rules derive, and every input: a presence that begins at `lower`
+    may have begun before, one whose end is infinite does not end below `upper`. `errors` is the error
+    collection in the window. `state` is what the next window needs; it begins at `upper` or at
+    `upper - 1`.
+    """
+
+    presences: Mapping[str, list[Presence]]
+    errors: list[ErrorPresence]
+    state: EngineState
+    tables: Mapping[str, Table] = field(repr=False)
+
+
+class Engine:
+    """A checked program, compiled as far as no facts are needed; keep it between windows.
+
+    Not for use by several threads at once: code compiled for a shape of tables is kept.
+    """
+
+    def __init__(
+        self,
+        checked: CheckedProgram,
+        *,
+        functions: Mapping[str, ScalarFunction] = FUNCTIONS,
+        lattices: Mapping[str, Lattice] = LATTICES,
+        limits: Limits | None = None,
+    ) -> None:
+        self.checked = checked
+        self.functions = functions
+        self.lattices = lattices
+        self.limits = limits or Limits()
+        self.forms = forms_of(checked)
+        self._rules = [CompiledRule(form) for form in self.forms if form.deductive]
+
+    def evaluate(
+        self,
+        inputs: Mapping[str, Sequence[Presence]],
+        *,
+        lower: int | None = None,
+        upper: int,
+        state: EngineState | None = None,
+        only: Collection[str] | None = None,
+    ) -> Evaluation:
+        """What the program derives in [lower, upper); see `tidemill.datalog.evaluation.evaluate`."""
+        failures = Failures()
+        start = BEGINNING if lower is None else lower
+        lattices = self.lattices
+        loaded = {
+            name: load(self.checked, name, presences, start, upper, lattices, failures)
+            for name, presences in inputs.items()
+        }
+        return self.evaluate_timelines(
+            loaded, lower=lower, upper=upper, state=state, only=only, failures=failures
+        )
+
+    def evaluate_timelines(
+        self,
+        inputs: Mapping[str, Timelines],
+        *,
+        lower: int | None = None,
+        upper: int,
+        state: EngineState | None = None,
+        only: Collection[str] | None = None,
+        failures: Failures | None = None,
+    ) -> Evaluation:
+        """As `evaluate`, for inputs that are timelines by key, already inside the window."""
+        start: Instant = BEGINNING if lower is None else lower
+        around = Surroundings(self.checked, self.functions, self.lattices, start, upper)
+        derived = set(self.checked.derived)
+        tables = {
+            name: Table.of_timelines(timelines)
+            for name, timelines in inputs.items()
+            if name not in derived
+        }
+        strata = Strata(self._rules, around, tables, state or EngineState(), self.limits)
+        if failures is not None:
+            strata.failures.extend(failures)
+        wanted = self._needed(only) if only is not None else None
+        for component in self.checked.components:
+            if wanted is None or not wanted.isdisjoint(component):
+                given = {name: inputs.get(name, {}) for name in component}
+                strata.run(component, given)
+        names = list(dict.fromkeys((*self.checked.derived, *inputs)))
+        return Evaluation(
+            presences=Presences(tables, names, self.lattices),
+            errors=strata.failures.presences(start, upper),
+            state=EngineState(
+                {number: kept for number, kept in strata.established.items() if kept},
+                {number: kept for number, kept in strata.lingering.items() if kept},
+            ),
+            tables=tables,
+        )
+
+    def _needed(self, only: Collection[str]) -> set[str]:
+        """The predicates from which the wanted ones are derived, and themselves."""
+        needed = set(only)
+        waiting = list(only)
+        reads: dict[str, set[str]] = {}
+        for form in self.forms:
+            if form.deductive:
+                mine = reads.setdefault(form.head.predicate, set())
+                mine.update(atom.predicate for atom in form.atoms)
+                mine.update(absent.predicate for absent in form.absent)
+        while waiting:
+            for predicate in reads.get(waiting.pop(), ()):
+                if predicate not in needed:
+                    needed.add(predicate)
+                    waiting.append(predicate)
+        return needed
+
+
+def load(
+    checked: CheckedProgram,
+    predicate: str,
+    presences: Sequence[Presence],
+    lower: Instant,
+    upper: int,
+    lattices: Mapping[str, Lattice],
+    failures: Failures,
+) -> Timelines:
+    """Input presences as timelines by key, inside the window, in the types of the columns."""
+    kinds = [kind for _, kind in checked.columns.get(predicate, ())]
+    floats = [at for at, kind in enumerate(kinds) if kind == "float"]
+    timelines: Timelines = {}
+    repeated: set[tuple[Any, ...]] = set()
+    for presence in presences:
+        start, end, record = presence.start, presence.end, presence.record
+        if start >= upper or end <= lower or start >= end:
+            continue
+        if start < lower:
+            start = lower
+        if end >= upper:
+            end = END
+        arguments = record.arguments
+        if floats:
+            arguments = _widened(arguments, floats)
+        key = (record.time, *arguments)
+        expires = END if record.expires is None else record.expires
+        parafacts = inject(record, lattices) if record.parafacts else None
+        parts = timelines.get(key)
+        if parts is None:
+            timelines[key] = [(start, end, expires, parafacts)]
+        else:
+            parts.append((start, end, expires, parafacts))
+            repeated.add(key)
+    for key in repeated:
+        report = failures.of_fact(0, predicate, key)
+        timelines[key] = merge_parts(timelines[key], lattices, report)
+    return timelines
+
+
+def _widened(arguments: tuple[Value, ...], floats: Sequence[int]) -> tuple[Value, ...]:
+    values = list(arguments)
+    for at in floats:
+        if at < len(values):
+            values[at] = widen(values[at])
+    return tuple(values)
+
+
+def inject(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
+    """The inner values of the parafacts that a record was delivered with."""
+    inner: list[tuple[str, Any]] = []
+    for name, seen in record.parafacts:
+        values = seen if isinstance(seen, tuple) else (seen,)
+        if name in TALLIES:
+            inner.append((name, tally(name, _contributions(name, record, values[0]))))
+        else:
+            inner.append((name, lattices[name].inject(*values)))
+    return tuple(sorted(inner, key=_name))
+
+
+def _name(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def _contributions(name: str, record: Record, value: Value) -> dict[tuple[Any, ...], Value]:
+    """Contributions that make a delivered count, sum or average what it is."""
+    if name == "count" and type(value) is int:
+        return {("given", *record.key, i): 1 for i in range(value)}
+    return {("given", *record.key): value}
+
+
+def presences_of(
+    predicate: str, rows: Sequence[Row], lattices: Mapping[str, Lattice]
+) -> list[Presence]:
+    """The rows as presences of records, stretches that look alike drawn together, by key and start."""
+    found: list[Presence] = []
+    by_key: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        by_key.setdefault(row[4:], []).append(row)
+    for key, mine in by_key.items():
+        mine.sort(key=_row_start)
+        last: Presence | None = None
+        for row in mine:
+            expires = None if row[2] == END else int(row[2])
+            seen = observe_parafacts(row[3], lattices) if row[3] is not None else ()
+            record = Record(predicate, key[1:], key[0], expires, seen)
+            if last is not None and last.end == row[0] and last.record == record:
+                last = Presence(record, last.start, row[1])
+                found[-1] = last
+            else:
+                last = Presence(record, row[0], row[1])
+                found.append(last)
+    return found
+
+
+def _row_start(row: Row) -> Instant:
+    start: Instant = row[0]
+    return start
+
+
+def evaluate(
+    checked: CheckedProgram,
+    inputs: Mapping[str, Sequence[Presence]],
+    *,
+    lower: int | None = None,
+    upper: int,
+    state: EngineState | None = None,
+    functions: Mapping[str, ScalarFunction] = FUNCTIONS,
+    lattices: Mapping[str, Lattice] = LATTICES,
+    limits: Limits | None = None,
+) -> Evaluation:
+    """What a program derives at every instant of the window [lower, upper); from the beginning without `lower`.
+
+    `inputs` are the presences of the input facts that overlap the window (others are ignored); `state` is
+    what the evaluation of the window before returned. The answer in the window is the one that an
+    evaluation of the whole history gives there. Text has to be in normal form C.
+
+    Units: instants in milliseconds of the timeline. Raises: LimitPassed. Cost: that of the joins over the
+    facts present in the window; an `Engine` kept between windows saves planning and compiling.
+    """
+    engine = Engine(checked, functions=functions, lattices=lattices, limits=limits)
+    return engine.evaluate(inputs, lower=lower, upper=upper, state=state)
+
+

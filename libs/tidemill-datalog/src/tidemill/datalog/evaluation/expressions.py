@@ -1,0 +1,216 @@
+"""Expressions as Python source: the shortest code that is right for what is known of the variables.
+
+Where the ranges show that an operator cannot fail and its operands are not null, the bare Python operator
+is written; elsewhere a call of the checked operator of `tidemill.datalog.values`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.datalog import values
+from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
+from tidemill.datalog.evaluation.ranges import bounds_of
+from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
+from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.lattices import Lattice
+
+_CHECKED: Mapping[str, Callable[..., Any]] = {
+    "+": values.add,
+    "-": values.subtract,
+    "*": values.multiply,
+    "/": values.divide,
+    "%": values.remainder,
+    "neg": values.negate,
+    "==": values.equal,
+    "!=": values.differ,
+    "<": values.less,
+    "<=": values.less_equal,
+    ">": values.greater,
+    ">=": values.greater_equal,
+}
+_NAMES = {
+    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder", "neg": "negate",
+    "==": "equal", "!=": "differ", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+}  # fmt: skip
+_ORDERS = frozenset({"<", "<=", ">", ">="})
+_INT_FUNCTIONS = frozenset({"floor", "ceil", "round", "length", "int"})
+_TEXT_FUNCTIONS = frozenset({"lower", "upper", "concat", "substring", "text"})
+_BOOL_FUNCTIONS = frozenset({"starts_with", "ends_with", "contains", "is_null"})
+_BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
+
+RUNTIME: Mapping[str, Any] = {
+    **{_NAMES[sign]: operator for sign, operator in _CHECKED.items()},
+    "widen": values.widen,
+    "inf": math.inf,
+}
+"""The names that generated code uses beside functions and constants."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is known where an expression stands: type and range of every variable, names of constants.
+
+    `constants` collects the values that generated code refers to by name.
+    """
+
+    types: Mapping[str, Type]
+    bounds: Mapping[str, Bounds]
+    functions: Mapping[str, ScalarFunction]
+    lattices: Mapping[str, Lattice]
+    names: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def without_bounds(self) -> Scope:
+        """The same names where nothing is known of the values."""
+        return Scope(self.types, {}, self.functions, self.lattices, self.names, self.constants)
+
+    def name_of(self, variable: str) -> str:
+        """The Python name of a variable."""
+        name = self.names.get(variable)
+        if name is None:
+            name = self.names[variable] = f"v{len(self.names)}"
+        return name
+
+    def constant(self, value: Any, prefix: str = "k") -> str:
+        """A Python name or literal for a value."""
+        if value is None or type(value) in (bool, int, str):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        name = f"{prefix}{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def bounds_of(self, expression: Expression) -> Bounds | None:
+        """The range of the expression, None if it may fail."""
+        return bounds_of(expression, self.bounds)
+
+    def fallible(self, expression: Expression) -> bool:
+        """Whether the expression may fail."""
+        return self.bounds_of(expression) is None
+
+    def nullable(self, expression: Expression) -> bool:
+        """Whether the expression may be null."""
+        known = self.bounds_of(expression)
+        return known is None or known.nullable
+
+
+def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
+    """The type of an expression, ANY where only the values can tell."""
+    if isinstance(expression, Constant):
+        return _type_of_value(expression.value)
+    if isinstance(expression, Variable):
+        return types.get(expression.name, Type.ANY)
+    name = expression.name
+    if name in _BOOL_SIGNS or name in _BOOL_FUNCTIONS:
+        return Type.BOOL
+    if name in _TEXT_FUNCTIONS:
+        return Type.TEXT
+    if name in _INT_FUNCTIONS:
+        return Type.INT
+    if name == "float":
+        return Type.FLOAT
+    found = {type_of(argument, types) for argument in expression.arguments}
+    if name in ("+", "-", "*", "/", "%", "neg", "abs", "bucket", "least", "greatest", "coalesce"):
+        if Type.FLOAT in found:
+            return Type.FLOAT
+        known = found - {Type.ANY}
+        return known.pop() if len(known) == 1 else Type.ANY
+    return Type.ANY
+
+
+def _type_of_value(value: values.Value) -> Type:
+    kinds: dict[type, Type] = {
+        bool: Type.BOOL, int: Type.INT, float: Type.FLOAT, str: Type.TEXT, frozenset: Type.SET,
+    }  # fmt: skip
+    return kinds.get(type(value), Type.ANY)
+
+
+def source_of(expression: Expression, scope: Scope) -> str:
+    """Python source that evaluates the expression; it raises Failed where the expression fails."""
+    if isinstance(expression, Constant):
+        return scope.constant(expression.value)
+    if isinstance(expression, Variable):
+        return scope.name_of(expression.name)
+    if expression.name in ("&&", "||"):
+        word = "and" if expression.name == "&&" else "or"
+        parts = [truth_of(argument, scope) for argument in expression.arguments]
+        return "(" + f" {word} ".join(parts) + ")"
+    if expression.name in _ORDERS or expression.name in ("==", "!="):
+        return _comparison(expression, scope)
+    if expression.name in _CHECKED:
+        return _arithmetic(expression, scope)
+    function = scope.functions[expression.name]
+    name = f"f_{expression.name}"
+    scope.constants[name] = function.evaluate
+    arguments = _widened(expression, scope)
+    return f"{name}({', '.join(arguments)})"
+
+
+def truth_of(expression: Expression, scope: Scope) -> str:
+    """Python source of a truth value: null counts as false."""
+    source = source_of(expression, scope)
+    certain = type_of(expression, scope.types) is Type.BOOL and not scope.nullable(expression)
+    if certain or (isinstance(expression, Call) and expression.name in _BOOL_SIGNS):
+        return source
+    return f"({source} is True)"
+
+
+def _widened(call: Call, scope: Scope) -> list[str]:
+    """The arguments; whole numbers widened where the result is a float (`coalesce`, `least`, …)."""
+    sources = [source_of(argument, scope) for argument in call.arguments]
+    if call.name in ("coalesce", "least", "greatest", "bucket") and (
+        type_of(call, scope.types) is Type.FLOAT
+    ):
+        return [
+            source if type_of(argument, scope.types) is Type.FLOAT else f"widen({source})"
+            for argument, source in zip(call.arguments, sources, strict=True)
+        ]
+    return sources
+
+
+def _arithmetic(call: Call, scope: Scope) -> str:
+    arguments = [source_of(argument, scope) for argument in call.arguments]
+    checked = f"{_NAMES[call.name]}({', '.join(arguments)})"
+    if scope.nullable(call) or scope.fallible(call):
+        return checked
+    kinds = {type_of(argument, scope.types) for argument in call.arguments}
+    if not kinds <= {Type.INT, Type.FLOAT}:
+        return checked
+    if call.name == "neg":
+        return f"(-{arguments[0]})"
+    if call.name in "+-*":
+        return f"({arguments[0]} {call.name} {arguments[1]})"
+    if Type.FLOAT in kinds:
+        return f"({arguments[0]} / {arguments[1]})" if call.name == "/" else checked
+    ranges = [scope.bounds_of(argument) for argument in call.arguments]
+    if all(known is not None and known.low >= 0 for known in ranges):
+        return f"({arguments[0]} {'//' if call.name == '/' else '%'} {arguments[1]})"
+    return checked
+
+
+def _comparison(call: Call, scope: Scope) -> str:
+    left, right = call.arguments
+    sources = [source_of(left, scope), source_of(right, scope)]
+    checked = f"{_NAMES[call.name]}({sources[0]}, {sources[1]})"
+    kinds = {type_of(left, scope.types), type_of(right, scope.types)}
+    if Type.ANY in kinds or Type.SET in kinds or len(kinds) > 1:
+        return checked
+    nulls = [
+        source
+        for source, argument in zip(sources, (left, right), strict=True)
+        if scope.nullable(argument)
+    ]
+    if nulls and call.name in _ORDERS:
+        if not all(isinstance(argument, Variable | Constant) for argument in (left, right)):
+            return checked
+        guards = " and ".join(f"{source} is not None" for source in nulls)
+        return f"({guards} and {sources[0]} {call.name} {sources[1]})"
+    return f"({sources[0]} {call.name} {sources[1]})"
+
+
+__all__ = ["RUNTIME", "UNBOUNDED", "Scope", "source_of", "truth_of", "type_of"]

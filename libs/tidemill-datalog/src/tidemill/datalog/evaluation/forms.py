@@ -1,0 +1,201 @@
+"""What an engine sees of a rule: definitions unfolded, every column a variable, conditions in their order.
+
+An atom holds only variables, constants and wildcards. Any other term of an atom becomes a *column variable*
+(its name begins with `#`) and a condition `column == expression`; the conditions of a rule stand in the order
+in which FORMAT-language.md 1.4 evaluates them, so the first that is not true or fails decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from tidemill.datalog.values import Value
+
+CLOCK = "clock"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of the rule."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator, by its sign (unary minus is `neg`), or a function, by its name."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wildcard:
+    """A term that matches anything and binds nothing."""
+
+
+Expression: TypeAlias = "Constant | Variable | Call"
+Term: TypeAlias = "Constant | Variable | Wildcard"
+
+
+class Type(Enum):
+    """What a column or an expression holds; null fits each."""
+
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+    BOOL = "bool"
+    SET = "set"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class AtomForm:
+    """An atom of a body: what each column and each lattice has to be.
+
+    `terms` are the arguments; `lattices` are the matched parafacts, `time` and `expires` among them, with
+    one term for each of their values, in the order of the text; `suppressed` are the lattices that are not
+    passed from it. The two arguments of a clock are expressions, kept in `clock`, and it has no terms.
+    """
+
+    predicate: str
+    terms: tuple[Term, ...]
+    lattices: tuple[tuple[str, tuple[Term, ...]], ...] = ()
+    suppressed: frozenset[str] = frozenset()
+    clock: tuple[Expression, Expression] | None = None
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether the atom matches clock events instead of facts."""
+        return self.predicate == CLOCK
+
+    def variables(self) -> Iterator[str]:
+        """The names bound by a match, columns first; a name may come twice."""
+        for term in self.every_term():
+            if isinstance(term, Variable):
+                yield term.name
+
+    def every_term(self) -> Iterator[Term]:
+        """All terms: arguments, then parafacts."""
+        yield from self.terms
+        for _, terms in self.lattices:
+            yield from terms
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentForm:
+    """An atom under `not`: expressions over bound variables, or wildcards."""
+
+    predicate: str
+    terms: tuple[Expression | Wildcard, ...]
+    lattices: tuple[tuple[str, tuple[Expression | Wildcard, ...]], ...] = ()
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether the atom denies clock events instead of facts."""
+        return self.predicate == CLOCK
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the values of columns of the key decide: arguments, and at most one bound time."""
+        if self.is_clock or len(self.lattices) > 1:
+            return False
+        return all(
+            name == "time" and not isinstance(terms[0], Wildcard) for name, terms in self.lattices
+        )
+
+    def columns(self) -> list[tuple[int, Expression]]:
+        """The bound columns of the key, each with its position, ascending; 0 is the time."""
+        known = [
+            (position, term)
+            for position, term in enumerate(self.terms, 1)
+            if not isinstance(term, Wildcard)
+        ]
+        times = [terms[0] for name, terms in self.lattices if name == "time"]
+        if times and not isinstance(times[0], Wildcard):
+            known.insert(0, (0, times[0]))
+        return known
+
+    def every_term(self) -> list[Expression | Wildcard]:
+        """All terms: arguments, then parafacts."""
+        return [*self.terms, *(term for _, terms in self.lattices for term in terms)]
+
+    def expressions(self) -> list[Expression]:
+        """All terms that are no wildcards."""
+        return [term for term in self.every_term() if not isinstance(term, Wildcard)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadForm:
+    """What a solution derives.
+
+    `time` and `expires` are the expressions written for them; `lattices` are the other
+    mentioned ones; `suppressed` are the lattices of which nothing is passed.
+    """
+
+    predicate: str
+    terms: tuple[Expression, ...]
+    time: tuple[Expression, ...] = ()
+    expires: tuple[Expression, ...] = ()
+    lattices: tuple[tuple[str, tuple[Expression, ...]], ...] = ()
+    suppressed: frozenset[str] = frozenset()
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether solutions are grouped: the head mentions a lattice other than time and expires."""
+        return bool(self.lattices)
+
+    @property
+    def outlives(self) -> bool:
+        """Whether a solution, once established, lives until its own expiry (language.md 4.3)."""
+        return bool(self.expires) or "expires" in self.suppressed
+
+
+@dataclass(frozen=True, slots=True)
+class RuleForm:
+    """A rule as engines evaluate it; `number` counts from 1 in the order of the text.
+
+    `guards` counts how many of the `conditions` at the end are guard expressions; the ones before them
+    come from terms of atoms. `types` gives the type of every variable.
+    """
+
+    number: int
+    head: HeadForm
+    atoms: tuple[AtomForm, ...]
+    absent: tuple[AbsentForm, ...]
+    conditions: tuple[Expression, ...]
+    guards: int
+    types: dict[str, Type] = field(hash=False)
+    has_body: bool = True
+    next_tick: bool = False
+    node: Expression | None = None
+    text: str = ""
+
+    @property
+    def deductive(self) -> bool:
+        """Whether the head holds in the tick of its body."""
+        return not self.next_tick and self.node is None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the end of some matched fact does not end a solution (`~expires` in the body)."""
+        return any("expires" in atom.suppressed for atom in self.atoms)
+
+
+def variables_of(expression: Expression | Wildcard) -> frozenset[str]:
+    """The names of the variables in an expression."""
+    if isinstance(expression, Variable):
+        return frozenset((expression.name,))
+    if isinstance(expression, Call):
+        return frozenset().union(*(variables_of(argument) for argument in expression.arguments))
+    return frozenset()

@@ -1,0 +1,136 @@
+"""Arithmetic bounds on one variable from comparisons that are linear in it.
+
+`te < tc ^ te >= tc - period` says `te + 1 <= tc <= te + period`, so a join with a clock costs the ticks that can
+match, and a join on a range of times costs the rows inside the range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from tidemill.datalog.evaluation.expressions import Scope, source_of, type_of
+from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable, variables_of
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Python sources of the least and the greatest value of a variable, several of each where known."""
+
+    low: tuple[str, ...] = ()
+    high: tuple[str, ...] = ()
+
+    @property
+    def both(self) -> bool:
+        """Whether the variable is bounded on both sides."""
+        return bool(self.low) and bool(self.high)
+
+    def __bool__(self) -> bool:
+        return bool(self.low) or bool(self.high)
+
+
+def conjuncts(expression: Expression) -> Iterable[Call]:
+    """The comparisons that must all be true for the expression to be."""
+    if isinstance(expression, Call):
+        if expression.name == "&&":
+            for argument in expression.arguments:
+                yield from conjuncts(argument)
+        elif expression.name in ("<", "<=", ">", ">=", "=="):
+            yield expression
+
+
+def limits_of(
+    variable: str, conditions: Sequence[Expression], bound: Set[str], scope: Scope
+) -> Limits:
+    """What the conditions say of a whole-number variable when the variables in `bound` have values.
+
+    Only comparisons of whole numbers that cannot fail and hold no null are read; the others say nothing.
+    """
+    low: list[str] = []
+    high: list[str] = []
+    if scope.types.get(variable) is not Type.INT:
+        return Limits()
+    for condition in conditions:
+        for comparison in conjuncts(condition):
+            _read(comparison, variable, bound, scope, low, high)
+    return Limits(tuple(low), tuple(high))
+
+
+def _read(
+    comparison: Call,
+    variable: str,
+    bound: Set[str],
+    scope: Scope,
+    low: list[str],
+    high: list[str],
+) -> None:
+    if not variables_of(comparison) - {variable} <= bound or scope.fallible(comparison):
+        return
+    left, right = (_linear(side, variable, scope) for side in comparison.arguments)
+    if left is None or right is None:
+        return
+    factor = left[0] - right[0]
+    if factor == 0:
+        return
+    rest = [*right[1], *(("-" if sign == "+" else "+", source) for sign, source in left[1])]
+    total = "0" + "".join(f" {sign} {source}" for sign, source in rest)
+    if abs(factor) > 1 and any(
+        math.isinf(border)
+        for name in variables_of(comparison) - {variable}
+        for border in (scope.bounds[name].low, scope.bounds[name].high)
+    ):
+        return  # an expiry may be infinite, and infinity has no whole quotient
+    sign = comparison.name
+    if factor < 0:
+        factor, total = -factor, f"-({total})"
+        sign = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
+    if sign == "<":
+        total = f"({total}) - 1"
+    elif sign == ">":
+        total = f"({total}) + 1"
+    if sign in ("<", "<=", "=="):
+        high.append(f"({total})" if factor == 1 else f"(({total}) // {factor})")
+    if sign in (">", ">=", "=="):
+        low.append(f"({total})" if factor == 1 else f"(-(-({total}) // {factor}))")
+
+
+def _linear(
+    expression: Expression, variable: str, scope: Scope
+) -> tuple[int, list[tuple[str, str]]] | None:
+    """(factor of the variable, signed sources of the rest); None if not linear in whole numbers."""
+    if type_of(expression, scope.types) is not Type.INT:
+        return None
+    if isinstance(expression, Variable) and expression.name == variable:
+        return 1, []
+    if variable not in variables_of(expression):
+        known = scope.bounds_of(expression)
+        if known is None or known.nullable:
+            return None
+        return 0, [("+", source_of(expression, scope))]
+    if not isinstance(expression, Call):
+        return None
+    parts = [_linear(argument, variable, scope) for argument in expression.arguments]
+    if expression.name in ("+", "-") and parts[0] is not None and parts[1] is not None:
+        (a, left), (b, right) = parts[0], parts[1]
+        if expression.name == "+":
+            return a + b, [*left, *right]
+        return a - b, [*left, *(("-" if s == "+" else "+", source) for s, source in right)]
+    if expression.name == "neg" and parts[0] is not None:
+        a, left = parts[0]
+        return -a, [("-" if s == "+" else "+", source) for s, source in left]
+    return _scaled(expression, variable, scope)
+
+
+def _scaled(
+    product: Call, variable: str, scope: Scope
+) -> tuple[int, list[tuple[str, str]]] | None:
+    if product.name != "*":
+        return None
+    for factor, other in (product.arguments, tuple(reversed(product.arguments))):
+        if isinstance(factor, Constant) and type(factor.value) is int:
+            inner = _linear(other, variable, scope)
+            if inner is not None:
+                scaled = [(sign, f"{factor.value} * {source}") for sign, source in inner[1]]
+                return inner[0] * factor.value, scaled
+    return None

@@ -1,0 +1,135 @@
+"""What a window hands to the next: solutions that live on without the facts that established them.
+
+The rows are plain and the same as long as a solution lives unchanged, so the difference between two states is
+the difference of two multisets of rows, and a state can be kept as a collection.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tidemill.datalog.lattices import Parafacts, Tally, tally
+from tidemill.datalog.presence import Instant
+from tidemill.time import UsageError
+
+StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
+
+ESTABLISHED = "established"
+LINGERING = "lingering"
+
+
+@dataclass(frozen=True, slots=True)
+class EstablishedSolution:
+    """A solution of a rule whose head has its own expiry: it lives until then, whatever ends.
+
+    `versions` are the parafacts it passes, each with the first instant at which the body gave them.
+    """
+
+    identity: tuple[Any, ...]
+    arguments: tuple[Any, ...]
+    time: int | None
+    expires: Instant
+    values: tuple[Any, ...]
+    versions: tuple[tuple[Instant, Parafacts], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LingeringSolution:
+    """A match of a rule with `~expires` in its body: it lives while the other facts are present.
+
+    `keys` are the facts of the match, `values` the variables it bound, `versions` for each time the facts
+    that may leave said something new their (expires, parafacts), one for each such atom.
+    """
+
+    keys: tuple[tuple[Any, ...], ...]
+    values: tuple[Any, ...]
+    versions: tuple[tuple[tuple[Instant, Parafacts], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """The living solutions at the end of a window, by rule number."""
+
+    established: dict[int, tuple[EstablishedSolution, ...]] = field(default_factory=dict)
+    lingering: dict[int, tuple[LingeringSolution, ...]] = field(default_factory=dict)
+
+    def to_rows(self) -> tuple[StateRow, ...]:
+        """The state as rows (rule, kind, JSON), sorted; equal states give equal rows.
+
+        Cost: O(size); a passed count, sum or average is written with all its contributions.
+        """
+        rows = [
+            (rule, ESTABLISHED, _written(_established_fields(solution)))
+            for rule, solutions in self.established.items()
+            for solution in solutions
+        ]
+        rows += [
+            (rule, LINGERING, _written((solution.keys, solution.values, solution.versions)))
+            for rule, solutions in self.lingering.items()
+            for solution in solutions
+        ]
+        return tuple(sorted(rows))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[StateRow]) -> EngineState:
+        """The state that `to_rows` wrote, in any order. Raises: UsageError for an unknown kind."""
+        established: dict[int, list[EstablishedSolution]] = {}
+        lingering: dict[int, list[LingeringSolution]] = {}
+        for rule, kind, text in rows:
+            fields = _decoded(json.loads(text))
+            if kind == ESTABLISHED:
+                established.setdefault(rule, []).append(EstablishedSolution(*fields))
+            elif kind == LINGERING:
+                lingering.setdefault(rule, []).append(LingeringSolution(*fields))
+            else:
+                raise UsageError(f"state refused: unknown kind {kind!r}", reason="InvalidState")
+        return cls(
+            {rule: tuple(solutions) for rule, solutions in established.items()},
+            {rule: tuple(solutions) for rule, solutions in lingering.items()},
+        )
+
+
+def _established_fields(solution: EstablishedSolution) -> tuple[Any, ...]:
+    return (
+        solution.identity,
+        solution.arguments,
+        solution.time,
+        solution.expires,
+        solution.values,
+        solution.versions,
+    )
+
+
+def _written(fields: tuple[Any, ...]) -> str:
+    return json.dumps(_encoded(fields), ensure_ascii=False, separators=(",", ":"))
+
+
+def _encoded(value: Any) -> Any:
+    """JSON in which lists, sets, tallies and infinities differ."""
+    if isinstance(value, tuple):
+        return [_encoded(each) for each in value]
+    if isinstance(value, frozenset):
+        return {"set": sorted((_encoded(each) for each in value), key=json.dumps)}
+    if isinstance(value, Tally):
+        members = [[_encoded(name), _encoded(each)] for name, each in value.members.items()]
+        return {"tally": value.kind, "members": sorted(members, key=json.dumps)}
+    if isinstance(value, float) and math.isinf(value):
+        return {"inf": 1 if value > 0 else -1}
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(each) for each in value)
+    if isinstance(value, dict):
+        if "set" in value:
+            return frozenset(_decoded(each) for each in value["set"])
+        if "inf" in value:
+            return math.inf * value["inf"]
+        members = {_decoded(name): _decoded(each) for name, each in value["members"]}
+        return tally(value["tally"], members)
+    return value

@@ -1,0 +1,172 @@
+"""From checked rules to the forms that engines evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tidemill.datalog import ast
+from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
+from tidemill.datalog.evaluation.expressions import RUNTIME
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Call,
+    Constant,
+    Expression,
+    HeadForm,
+    RuleForm,
+    Term,
+    Type,
+    Variable,
+    Wildcard,
+)
+from tidemill.datalog.values import Failed, Value, negate
+
+
+def forms_of(checked: CheckedProgram) -> tuple[RuleForm, ...]:
+    """Every rule of the program as engines evaluate it, in the order of the text."""
+    return tuple(_Translation(checked, rule).form() for rule in checked.rules)
+
+
+class _Translation:
+    """Translates one rule."""
+
+    def __init__(self, checked: CheckedProgram, rule: ResolvedRule) -> None:
+        self._checked = checked
+        self._rule = rule
+        self._types = {
+            name: Type(kind) for name, kind in checked.variable_types.get(rule.number, {}).items()
+        }
+        self._conditions: list[Expression] = []
+
+    def form(self) -> RuleForm:
+        rule = self._rule
+        atoms = tuple(
+            self._atom(index, atom)
+            for index, atom in enumerate(atom for atom in rule.atoms if not atom.negated)
+        )
+        absent = tuple(self._absent(atom) for atom in rule.atoms if atom.negated)
+        guards = [self.expression(guard) for guard in rule.guards]
+        temporal = rule.temporal
+        return RuleForm(
+            number=rule.number,
+            head=self._head(),
+            atoms=atoms,
+            absent=absent,
+            conditions=(*self._conditions, *guards),
+            guards=len(guards),
+            types=self._types,
+            has_body=rule.source.has_formula,
+            next_tick=isinstance(temporal, ast.NextTick),
+            node=self.expression(temporal.node) if isinstance(temporal, ast.AsyncTo) else None,
+        )
+
+    def expression(self, written: ast.Expression) -> Expression:
+        """The expression with definitions unfolded and constants folded."""
+        match written:
+            case ast.Literal():
+                return Constant(written.value)
+            case ast.Variable():
+                defined = self._rule.definitions.get(written.name)
+                return Variable(written.name) if defined is None else self.expression(defined)
+            case ast.Unary():
+                return _folded(Call("neg", (self.expression(written.operand),)))
+            case ast.Binary():
+                sides = (self.expression(written.left), self.expression(written.right))
+                return _folded(Call(written.operator, sides))
+            case ast.Call():
+                return Call(written.name, tuple(map(self.expression, written.arguments)))
+            case ast.Wildcard():
+                raise AssertionError("a wildcard is no expression; the checker refuses it")
+
+    def _head(self) -> HeadForm:
+        rule = self._rule
+        written: dict[str, list[Expression]] = {"time": [], "expires": []}
+        lattices: list[tuple[str, tuple[Expression, ...]]] = []
+        for parafact in rule.parafacts:
+            terms = tuple(map(self.expression, parafact.terms))
+            if parafact.lattice in written:
+                written[parafact.lattice].append(terms[0])
+            else:
+                lattices.append((parafact.lattice, terms))
+        return HeadForm(
+            predicate=rule.predicate,
+            terms=tuple(map(self.expression, rule.terms)),
+            time=tuple(written["time"]),
+            expires=tuple(written["expires"]),
+            lattices=tuple(lattices),
+            suppressed=rule.suppressed,
+        )
+
+    def _atom(self, index: int, atom: ResolvedAtom) -> AtomForm:
+        clock: tuple[Expression, Expression] | None = None
+        terms: tuple[Term, ...] = ()
+        if atom.clock:
+            clock = (self.expression(atom.terms[0]), self.expression(atom.terms[1]))
+        else:
+            columns = self._checked.columns[atom.predicate]
+            terms = tuple(
+                self._term(term, f"#{index}.{at}", Type(columns[at][1]))
+                for at, term in enumerate(atom.terms)
+            )
+        lattices = []
+        for place, parafact in enumerate(atom.parafacts):
+            kinds = self._lattice_types(atom.predicate, parafact.lattice, len(parafact.terms))
+            lattices.append(
+                (
+                    parafact.lattice,
+                    tuple(
+                        self._term(term, f"#{index}.{place}@{at}", kinds[at])
+                        for at, term in enumerate(parafact.terms)
+                    ),
+                )
+            )
+        return AtomForm(atom.predicate, terms, tuple(lattices), atom.suppressed, clock)
+
+    def _lattice_types(self, predicate: str, lattice: str, arity: int) -> Sequence[Type]:
+        if lattice in ("time", "expires"):
+            return (Type.INT,)
+        known = self._checked.lattice_types.get((predicate, lattice))
+        return (Type.ANY,) * arity if known is None else tuple(map(Type, known))
+
+    def _term(self, written: ast.Expression, column: str, kind: Type) -> Term:
+        if isinstance(written, ast.Wildcard):
+            return Wildcard()
+        expression = self.expression(written)
+        if isinstance(expression, Constant):
+            return expression
+        if isinstance(written, ast.Variable) and isinstance(expression, Variable):
+            if written.name not in self._rule.definitions:
+                return expression
+        self._types[column] = kind
+        self._conditions.append(Call("==", (Variable(column), expression)))
+        return Variable(column)
+
+    def _absent(self, atom: ResolvedAtom) -> AbsentForm:
+        def term(written: ast.Expression) -> Expression | Wildcard:
+            return Wildcard() if isinstance(written, ast.Wildcard) else self.expression(written)
+
+        return AbsentForm(
+            atom.predicate,
+            tuple(map(term, atom.terms)),
+            tuple((p.lattice, tuple(map(term, p.terms))) for p in atom.parafacts),
+        )
+
+
+def _folded(call: Call) -> Expression:
+    """The constant that the call always is, or the call where it is none or would fail."""
+    if not all(isinstance(argument, Constant) for argument in call.arguments):
+        return call
+    values: list[Value] = [a.value for a in call.arguments if isinstance(a, Constant)]
+    try:
+        return Constant(negate(values[0]) if call.name == "neg" else _OPERATORS[call.name](*values))
+    except (Failed, KeyError):
+        return call
+
+
+_OPERATORS: Mapping[str, Callable[..., Value]] = {
+    sign: RUNTIME[name]
+    for sign, name in {
+        "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder",
+    }.items()
+}  # fmt: skip

@@ -1,0 +1,226 @@
+"""Goals: one atom that is asked, or bound to an action that runs once for each event that matches (language.md 8)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.datalog import ast
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.records import Record, Value, format_record
+from tidemill.datalog.values import equal, normal
+from tidemill.time import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A pattern of records of one predicate.
+
+    `terms` and `parafacts` hold literals, variables and wildcards; `name` is what the user calls it, by
+    default its text.
+    """
+
+    name: str
+    text: str
+    predicate: str
+    terms: tuple[ast.Expression, ...]
+    parafacts: tuple[tuple[str, tuple[ast.Expression, ...]], ...] = ()
+
+    def bindings(self, record: Record) -> dict[str, Value] | None:
+        """The values of the goal's variables in a record that matches it, None if it does not."""
+        if record.predicate != self.predicate:
+            return None
+        bound: dict[str, Value] = {}
+        if not _match(self.terms, record.arguments, bound):
+            return None
+        for lattice, terms in self.parafacts:
+            values = _values_of(record, lattice)
+            if values is None or not _match(terms, values, bound):
+                return None
+        return bound
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of its variables in the order of the text."""
+        terms = (*self.terms, *(term for _, each in self.parafacts for term in each))
+        return tuple(dict.fromkeys(term.name for term in terms if isinstance(term, ast.Variable)))
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One run of an action: the goal, the instant at which the event's presence starts, the record then."""
+
+    at: Instant
+    goal: str
+    record: Record
+
+    def __str__(self) -> str:
+        start = "-inf" if self.at == -math.inf else str(self.at)
+        return f"{start}: {format_record(self.record)}"
+
+
+def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) -> Goal:
+    """The goal that `text` writes: one atom over a derived or an input predicate.
+
+    Arguments may be named by columns; those left out match anything. Raises: ProgramErrors for text that
+    is no atom, UsageError for an atom that does not fit the program.
+    """
+    rules = parse(f"goal() :=\n{text}\n;", "<goal>").rules
+    rule = rules[0]
+    if len(rules) != 1 or len(rule.atoms) != 1 or rule.guards or rule.definitions:
+        raise UsageError(f"goal refused: {text!r} is not one atom", reason="InvalidGoal")
+    atom = rule.atoms[0]
+    if atom.negated or atom.suppressed:
+        raise UsageError(f"goal refused: {text!r} is not a plain atom", reason="InvalidGoal")
+    predicate = atom.application.name
+    columns = checked.columns.get(predicate)
+    if columns is None:
+        known = ", ".join(sorted(checked.columns))
+        raise UsageError(
+            f"goal refused: no predicate {predicate!r}; there are {known}", reason="InvalidGoal"
+        )
+    parafacts = tuple((p.name, tuple(a.value for a in p.arguments)) for p in atom.parafacts)
+    terms = _positional(atom.application, [column for column, _ in columns])
+    for term in (*terms, *(term for _, each in parafacts for term in each)):
+        if not isinstance(term, ast.Literal | ast.Variable | ast.Wildcard):
+            raise UsageError(
+                f"goal refused: {text!r} holds an expression; write a literal, a variable or _",
+                reason="InvalidGoal",
+            )
+    return Goal(text if name is None else name, text, predicate, terms, parafacts)
+
+
+def _positional(
+    application: ast.Application, names: Sequence[str]
+) -> tuple[ast.Expression, ...]:
+    if not application.named:
+        if len(application.arguments) != len(names):
+            raise UsageError(
+                f"goal refused: {application.name} has {len(names)} columns, not "
+                f"{len(application.arguments)}",
+                reason="InvalidGoal",
+            )
+        return tuple(argument.value for argument in application.arguments)
+    given: dict[str, ast.Expression] = {}
+    for argument in application.arguments:
+        if argument.name is None or argument.name not in names:
+            raise UsageError(
+                f"goal refused: {application.name} has no column {argument.name!r}; it has "
+                f"{', '.join(names)}",
+                reason="InvalidGoal",
+            )
+        given[argument.name] = argument.value
+    return tuple(given.get(name, ast.Wildcard(application.span)) for name in names)
+
+
+def _match(
+    terms: Sequence[ast.Expression], values: Sequence[Value], bound: dict[str, Value]
+) -> bool:
+    if len(terms) != len(values):
+        return False
+    for term, value in zip(terms, values, strict=True):
+        if isinstance(term, ast.Literal):
+            if not equal(term.value, value):
+                return False
+        elif isinstance(term, ast.Variable):
+            if term.name in bound and not equal(bound[term.name], value):
+                return False
+            bound[term.name] = value
+    return True
+
+
+def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
+    """What a record carries of a lattice, as a tuple of its values; None if nothing."""
+    if lattice == "time":
+        return None if record.time is None else (record.time,)
+    if lattice == "expires":
+        return (END if record.expires is None else record.expires,)
+    for name, value in record.parafacts:
+        if name == lattice:
+            return value if isinstance(value, tuple) else (value,)
+    return None
+
+
+def fired(
+    goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]
+) -> list[Firing]:
+    """The actions of a history: for each goal, each distinct event that matches it fires once.
+
+    An event fires at the first instant at which it matches, with its record as of then; ordered by that
+    instant, then by the text of the record. Presence that begins at the lower end of a window may have begun
+    before: the caller keeps the keys that have fired.
+    """
+    firings: list[Firing] = []
+    for goal in goals:
+        first: dict[object, Presence] = {}
+        for presence in presences.get(goal.predicate, ()):
+            if goal.bindings(presence.record) is None:
+                continue
+            known = first.get(presence.record.key)
+            if known is None or presence.start < known.start:
+                first[presence.record.key] = presence
+        firings += [Firing(found.start, goal.name, found.record) for found in first.values()]
+    firings.sort(key=lambda firing: (firing.at, format_record(firing.record), firing.goal))
+    return firings
+
+
+ACTION_KEY_VERSION = 1
+
+
+def action_key(goal_name: str, record: Record) -> str:
+    """The identity of one firing: the same on every machine and in every release.
+
+    SHA-256 over a version, the goal's name, the predicate, the typed arguments and the time; other
+    parafacts are not in it. Arguments of a float column have to be floats, as evaluation makes them.
+    """
+    parts = [
+        f"tidemill action {ACTION_KEY_VERSION}".encode(),
+        normal(goal_name).encode(),
+        record.predicate.encode(),
+        _encoded_sequence([encode_value(value) for value in record.arguments]),
+        encode_value(record.time),
+    ]
+    return hashlib.sha256(_encoded_sequence(parts)).hexdigest()
+
+
+def encode_value(value: Value) -> bytes:
+    """A value as bytes, one form for each value: tag, then text in UTF-8, decimal digits or IEEE bits."""
+    if value is None:
+        return b"n"
+    if value is True or value is False:
+        return b"b1" if value else b"b0"
+    if isinstance(value, int):
+        return b"i" + str(value).encode()
+    if isinstance(value, float):
+        return b"f" + struct.pack(">d", value + 0.0)  # minus zero plus zero is zero
+    if isinstance(value, str):
+        return b"t" + normal(value).encode()
+    return b"s" + _encoded_sequence(sorted(encode_value(element) for element in value))
+
+
+def _encoded_sequence(parts: Sequence[bytes]) -> bytes:
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One record that matches a question, with the values of the question's variables."""
+
+    record: Record
+    bindings: Mapping[str, Value]
+
+
+def ask(goal: Goal, records: Iterable[Record]) -> list[Answer]:
+    """The records that match the goal, by their text."""
+    found = []
+    for record in records:
+        bound = goal.bindings(record)
+        if bound is not None:
+            found.append(Answer(record, bound))
+    found.sort(key=lambda answer: format_record(answer.record))
+    return found

@@ -1,0 +1,195 @@
+"""Lattices: the values that ride beside a fact (language.md 3 and 5).
+
+A lattice says how a written value enters (`inject`), how two values of one fact or of one solution become
+one (`merge`: commutative, associative, idempotent) and what is seen of it (`observe`). `count`, `sum` and
+`average` are not idempotent on numbers, so inside they are sets of contributions, each with the identity of
+the solution that made it (`Tally`): merging is union, and the number is observed only at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tidemill.datalog.sums import exact_average, exact_sum
+from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
+
+Identity: TypeAlias = "tuple[Any, ...]"  # names one contribution: rule, expression, facts of the solution
+Parafacts: TypeAlias = "tuple[tuple[str, Any], ...] | None"  # (lattice, inner value), by name; None for none
+
+TALLIES = frozenset({"count", "sum", "average"})
+
+
+class Tally:
+    """A set of contributions and the number observed of it.
+
+    The contributions are asked for only when two different tallies meet; until then a tally of a group of
+    n solutions costs O(1).
+    """
+
+    __slots__ = ("_contributions", "_members", "kind", "value")
+
+    def __init__(
+        self,
+        kind: str,
+        value: Value,
+        contributions: Callable[[], Mapping[Identity, Value]],
+    ) -> None:
+        self.kind = kind
+        self.value = value
+        self._contributions: Callable[[], Mapping[Identity, Value]] = contributions
+        self._members: Mapping[Identity, Value] | None = None
+
+    @property
+    def members(self) -> Mapping[Identity, Value]:
+        """The contributions by identity."""
+        if self._members is None:
+            self._members = self._contributions()
+        return self._members
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Tally):
+            return NotImplemented
+        return (
+            self.kind == other.kind and self.value == other.value and self.members == other.members
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.value))
+
+    def __repr__(self) -> str:
+        return f"Tally({self.kind!r}, {self.value!r})"
+
+
+def tally(kind: str, members: Mapping[Identity, Value]) -> Tally:
+    """The tally of the given contributions. Raises: Failed(overflow)."""
+    return Tally(kind, _observed(kind, members.values()), lambda: members)
+
+
+def _observed(kind: str, values: Iterable[Value]) -> Value:
+    if kind == "count":
+        return sum(value is not None for value in values)
+    return exact_sum(values) if kind == "sum" else exact_average(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """A named lattice of `arity` written values.
+
+    `inject(*values)` gives an inner value, `merge(a, b)` the least inner value above both,
+    `observe(inner)` the values seen, as many as the arity.
+    """
+
+    name: str
+    arity: int
+    inject: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
+    observe: Callable[[Any], tuple[Value, ...]]
+
+
+def _merge_tallies(a: Tally, b: Tally) -> Tally:
+    if a is b:
+        return a
+    return tally(a.kind, {**a.members, **b.members})
+
+
+def _least(a: Value, b: Value) -> Value:
+    if a is None or b is None:
+        return b if a is None else a
+    return a if compare(a, b) <= 0 else b
+
+
+def _greatest(a: Value, b: Value) -> Value:
+    if a is None or b is None:
+        return b if a is None else a
+    return a if compare(a, b) >= 0 else b
+
+
+def _singleton(value: Value) -> frozenset[Value]:
+    return frozenset() if value is None else frozenset((value,))
+
+
+def _sources(value: Value) -> frozenset[Value]:
+    return value if isinstance(value, frozenset) else _singleton(value)
+
+
+def _inject_extent(low: Value, high: Value, sources: Value) -> tuple[Value, Value, frozenset[Value]]:
+    return low, high, _sources(sources)
+
+
+def _merge_extents(a: Any, b: Any) -> Any:
+    return _least(a[0], b[0]), _greatest(a[1], b[1]), a[2] | b[2]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _seen(value: Any) -> tuple[Value, ...]:
+    return (value,)
+
+
+def _no_tally_without_solutions(*_: Value) -> Tally:
+    raise Failed(WRONG_TYPE)
+
+
+def _standard() -> Mapping[str, Lattice]:
+    def one(name: str, inject: Any, merge: Any, observe: Any = _seen) -> Lattice:
+        return Lattice(name, 1, inject, merge, observe)
+
+    def size(values: Any) -> tuple[Value, ...]:
+        return (len(values),)
+
+    def number(value: Any) -> tuple[Value, ...]:
+        return (value.value,)
+
+    lattices = [
+        one("min", _itself, _least),
+        one("max", _itself, _greatest),
+        one("earliest", _itself, _least),
+        one("latest", _itself, _greatest),
+        one("set", _singleton, frozenset.union),
+        one("count_distinct", _singleton, frozenset.union, size),
+        one("provenance", _sources, frozenset.union),
+        Lattice("extent", 3, _inject_extent, _merge_extents, _itself),
+        *(one(name, _no_tally_without_solutions, _merge_tallies, number) for name in sorted(TALLIES)),
+    ]
+    return {lattice.name: lattice for lattice in lattices}
+
+
+LATTICES: Mapping[str, Lattice] = _standard()
+"""The lattices every program may use beside `time` and `expires`; a host program adds its own."""
+
+
+def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice]) -> Parafacts:
+    """The values of both, merged where both have one. Raises: Failed where a merged sum overflows."""
+    if a is None or a is b:
+        return b
+    if b is None:
+        return a
+    merged = dict(a)
+    for name, value in b:
+        if name in merged:
+            mine = merged[name]
+            merged[name] = mine if mine is value else lattices[name].merge(mine, value)
+        else:
+            merged[name] = value
+    return tuple(sorted(merged.items(), key=_by_name))
+
+
+def _by_name(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def observe_parafacts(parafacts: Parafacts, lattices: Mapping[str, Lattice]) -> tuple[Any, ...]:
+    """What is seen of the values: (lattice, value), or (lattice, tuple of values) for a product."""
+    if parafacts is None:
+        return ()
+    seen = []
+    for name, inner in parafacts:
+        values = lattices[name].observe(inner)
+        seen.append((name, values[0] if len(values) == 1 else values))
+    return tuple(seen)

@@ -1,0 +1,78 @@
+"""Sums and averages that are exact inside, so that every engine gives the same digits (language.md 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
+
+
+class ExactSum:
+    """The exact sum of the numbers added and not removed again, and how many they are.
+
+    Every finite float is a whole number of 2**-shift, so the total is one whole number and removal leaves
+    no residue. Nulls are skipped. Cost: O(1) per number for numbers of like size.
+    """
+
+    __slots__ = ("_floats", "_shift", "_total", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._floats = 0
+        self._shift = 0
+        self._total = 0
+
+    def add(self, value: Value, sign: int = 1) -> None:
+        """Add a number, or take one away again with sign -1."""
+        if value is None:
+            return
+        self.count += sign
+        if type(value) is int:
+            self._total += sign * (value << self._shift)
+            return
+        if type(value) is not float:
+            raise Failed(WRONG_TYPE)
+        try:
+            numerator, denominator = value.as_integer_ratio()
+        except (OverflowError, ValueError):
+            raise Failed(OVERFLOW) from None
+        self._floats += sign
+        shift = denominator.bit_length() - 1
+        if shift > self._shift:
+            self._total <<= shift - self._shift
+            self._shift = shift
+        self._total += sign * (numerator << (self._shift - shift))
+
+    def sum(self) -> int | float | None:
+        """The sum, rounded once if any number is a float; null for none. Raises: Failed(overflow)."""
+        if self.count == 0:
+            return None
+        if self._floats == 0:
+            return whole(self._total >> self._shift)
+        return self._quotient(1)
+
+    def average(self) -> float | None:
+        """The exact quotient of the exact sum, rounded once; null for none. Raises: Failed(overflow)."""
+        return self._quotient(self.count) if self.count else None
+
+    def _quotient(self, divisor: int) -> float:
+        try:
+            return self._total / (divisor << self._shift)
+        except OverflowError:
+            raise Failed(OVERFLOW) from None
+
+
+def exact_sum(values: Iterable[Value]) -> int | float | None:
+    """The sum of the numbers, exact inside; null for none that is not null."""
+    total = ExactSum()
+    for value in values:
+        total.add(value)
+    return total.sum()
+
+
+def exact_average(values: Iterable[Value]) -> float | None:
+    """The average of the numbers, exact inside; null for none that is not null."""
+    total = ExactSum()
+    for value in values:
+        total.add(value)
+    return total.average()

@@ -1,0 +1,180 @@
+"""Values of the language and the operators on them, exactly as language.md 2 and FORMAT-language.md 7 fix them.
+
+Whole numbers are 64 bit: what leaves the range fails with `overflow`, and so does a float that leaves
+the finite ones. Whole / whole truncates toward zero and `%` matches it. Null is `None`; arithmetic with
+null is null, a comparison by order with null is false, and `&&`, `||` take null for false. The instant
+`inf`, which `@expires(u)` binds where nothing ends, may be compared and stored; arithmetic on it overflows.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable
+
+from tidemill.datalog.records import Value
+
+INT_MIN = -(1 << 63)
+INT_MAX = (1 << 63) - 1
+
+DIVISION_BY_ZERO = "division by zero"
+OVERFLOW = "overflow"
+NOT_A_NUMBER = "not a number"
+WRONG_TYPE = "wrong type"
+PERIOD_NOT_POSITIVE = "period not positive"
+SIZE_NOT_POSITIVE = "size not positive"
+NEGATIVE_INDEX = "negative index"
+
+
+class Failed(Exception):
+    """An expression has no value; `reason` is one of the texts of FORMAT-language.md 1.4.
+
+    Never leaves the library: the solution is dropped and the reason recorded in the error collection.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def whole(number: int) -> int:
+    """The number itself if it fits 64 bit. Raises: Failed(overflow)."""
+    if INT_MIN <= number <= INT_MAX:
+        return number
+    raise Failed(OVERFLOW)
+
+
+def finite(number: float) -> float:
+    """The number itself if it is finite. Raises: Failed(overflow)."""
+    if math.isfinite(number):
+        return number
+    raise Failed(OVERFLOW)
+
+
+def normal(text: str) -> str:
+    """The text in normal form C, in which all text of the language is kept."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def is_number(value: object) -> bool:
+    """Whether the value is a whole number or a float; booleans are neither."""
+    kind = type(value)
+    return kind is int or kind is float
+
+
+def _arithmetic(
+    on_whole: Callable[[int, int], int], on_float: Callable[[float, float], float]
+) -> Callable[[Value, Value], Value]:
+    def operator(a: Value, b: Value) -> Value:
+        if a is None or b is None:
+            return None
+        if type(a) is int and type(b) is int:
+            return whole(on_whole(a, b))
+        if not (is_number(a) and is_number(b)):
+            raise Failed(WRONG_TYPE)
+        try:
+            return finite(on_float(float(a), float(b)))  # type: ignore[arg-type]
+        except OverflowError:
+            raise Failed(OVERFLOW) from None
+
+    return operator
+
+
+def _divide_whole(a: int, b: int) -> int:
+    if b == 0:
+        raise Failed(DIVISION_BY_ZERO)
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def _divide_float(a: float, b: float) -> float:
+    if b == 0.0:
+        raise Failed(DIVISION_BY_ZERO)
+    return a / b
+
+
+def _remain_whole(a: int, b: int) -> int:
+    if b == 0:
+        raise Failed(DIVISION_BY_ZERO)
+    rest = abs(a) % abs(b)
+    return -rest if a < 0 else rest
+
+
+def _remain_float(a: float, b: float) -> float:
+    if b == 0.0:
+        raise Failed(DIVISION_BY_ZERO)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        raise Failed(OVERFLOW)
+    return math.fmod(a, b)
+
+
+add = _arithmetic(lambda a, b: a + b, lambda a, b: a + b)
+subtract = _arithmetic(lambda a, b: a - b, lambda a, b: a - b)
+multiply = _arithmetic(lambda a, b: a * b, lambda a, b: a * b)
+divide = _arithmetic(_divide_whole, _divide_float)
+remainder = _arithmetic(_remain_whole, _remain_float)
+
+
+def negate(a: Value) -> Value:
+    """Minus the number, null for null. Raises: Failed(overflow) for the least whole number."""
+    if a is None:
+        return None
+    if type(a) is int:
+        return whole(-a)
+    if type(a) is float:
+        return finite(-a)
+    raise Failed(WRONG_TYPE)
+
+
+def equal(a: Value, b: Value) -> bool:
+    """Whether the two are one value; null equals only itself, a whole number its float."""
+    if type(a) is int and type(b) is float:
+        return float(a) == b
+    if type(a) is float and type(b) is int:
+        return a == float(b)
+    return a == b
+
+
+def differ(a: Value, b: Value) -> bool:
+    """Whether the two are not one value."""
+    return not equal(a, b)
+
+
+def _ordered(order: Callable[[int], bool]) -> Callable[[Value, Value], bool]:
+    def operator(a: Value, b: Value) -> bool:
+        if a is None or b is None:
+            return False
+        return order(compare(a, b))
+
+    return operator
+
+
+def compare(a: Value, b: Value) -> int:
+    """-1, 0 or 1 by the order of the language: numbers by value, text by code point, false before true.
+
+    Raises: Failed(wrong type) where the two have no common order.
+    """
+    if is_number(a) and is_number(b):
+        if type(a) is not type(b):
+            a, b = float(a), float(b)  # type: ignore[arg-type]
+    elif type(a) is not type(b) or isinstance(a, frozenset):
+        raise Failed(WRONG_TYPE)
+    return 0 if a == b else -1 if a < b else 1  # type: ignore[operator]
+
+
+less = _ordered(lambda c: c < 0)
+less_equal = _ordered(lambda c: c <= 0)
+greater = _ordered(lambda c: c > 0)
+greater_equal = _ordered(lambda c: c >= 0)
+
+
+def widen(value: Value) -> Value:
+    """The value as a float column holds it: whole numbers become floats, null stays null.
+
+    Cost: O(1), O(n) for a set.
+    """
+    if type(value) is int:
+        return float(value)
+    if type(value) is frozenset:
+        return frozenset(widen(element) for element in value)
+    return value

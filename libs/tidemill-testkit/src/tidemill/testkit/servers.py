@@ -7,6 +7,7 @@ server that cannot be started fails the tests that need it, with one line that s
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ def _server(script: str, name: str, *arguments: str) -> Iterator[Server]:
         yield server
     finally:
         server.control("wipe")
+        shutil.rmtree(state)
 
 
 @cache
@@ -102,6 +104,7 @@ def _stop_leftovers(root: Path) -> None:
                     if (state / server).exists():
                         script = root / "infra" / server / f"{server}.sh"
                         _run(script, "wipe", environment={"STATE": str(state)})
+            shutil.rmtree(folder)
 
 
 def _run(script: Path, *arguments: str, environment: dict[str, str]) -> str:

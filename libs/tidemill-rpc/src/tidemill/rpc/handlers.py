@@ -1,0 +1,155 @@
+"""What a server needs from whoever answers its calls; all in domain types.
+
+Handlers raise the errors of `tidemill.time.errors` and nothing else. `wait_s` is how long the
+caller lets the handler wait for an instant to become definite: None or 0 means NotYet at once.
+An `as_of` of None is the latest definite instant, which is the last one before the upper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.rpc.messages import (
+    Answer,
+    AppendOutcome,
+    Applied,
+    CapabilityPair,
+    CollectionInfo,
+    CollectionShape,
+    Event,
+    Explanation,
+    HeldCapability,
+    Inserted,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+)
+from tidemill.time import Frontier
+
+
+class QueryHandlers(Protocol):
+    """Exact reads."""
+
+    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+        """The whole collection at one instant."""
+        ...
+
+    async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
+        """The records that match a goal such as `late(f, d)` or `delays/late(f, d)`.
+
+        The columns are the goal's variables under their names, then the parafacts.
+        """
+        ...
+
+    def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        """Changes of a goal or collection from `start`, the snapshot there first if asked for.
+
+        Ends once the upper has passed `until`, and never if that is None and the collection stays
+        open. A progress statement comes at least every second.
+        """
+        ...
+
+    async def why(self, record: str, as_of: int | None) -> Explanation:
+        """The proof of a record that is present."""
+        ...
+
+    async def why_not(self, record: str, as_of: int | None) -> Explanation:
+        """For each rule that could derive the record, how far it came and what stopped it."""
+        ...
+
+    async def explain(self, view: str) -> str:
+        """Strata, plan, sizes and frontiers of a view."""
+        ...
+
+    async def tables(
+        self, names: Sequence[str], as_of: int | None, wait_s: float | None
+    ) -> Mapping[str, Answer]:
+        """All named collections at one and the same instant.
+
+        With `as_of` None that is the latest instant at which every one of them is definite.
+        """
+        ...
+
+    async def collections(self) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them."""
+        ...
+
+
+class CatalogHandlers(Protocol):
+    """Resources, and rows from users."""
+
+    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
+        """Make all resources so, or none of them if one is refused."""
+        ...
+
+    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+        """Resources of a kind (None: all) and name (None: all). No match is an empty answer."""
+        ...
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details; UnknownCollection if there is none."""
+        ...
+
+    async def delete(self, kind: str, name: str) -> None:
+        """Remove the resource; refused while another one reads what it makes."""
+        ...
+
+    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+        """Write rows durably to a table. An int64 column `_diff` of −1 removes rows."""
+        ...
+
+    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+        """Write raw rows ahead to the log of a source, durably before the answer."""
+        ...
+
+
+class StorageHandlers(Protocol):
+    """The commands of durable collections."""
+
+    async def create(
+        self,
+        collection: str,
+        shape: CollectionShape,
+        start: Frontier,
+        owner: str,
+        lease_ms: int | None,
+    ) -> CapabilityPair:
+        """Bind a name that was never bound, with since and upper at `start`."""
+        ...
+
+    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
+        """Capabilities at the collection's since and upper."""
+        ...
+
+    async def clone(self, capability: HeldCapability) -> HeldCapability:
+        """A second capability with the same right and frontier."""
+        ...
+
+    async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
+        """Give up the times before `to`."""
+        ...
+
+    async def drop(self, capability: HeldCapability) -> None:
+        """Give up the capability."""
+        ...
+
+    async def update_and_downgrade(
+        self,
+        capability: HeldCapability,
+        updates: pa.Table | None,
+        new: Frontier,
+        token: str | None,
+    ) -> AppendOutcome:
+        """Append and move on in one step. A repeated token never writes twice."""
+        ...
+
+    def subscribe_at(
+        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+    ) -> AsyncIterator[Event]:
+        """The collection's changes from `at`, the snapshot there first if asked for."""
+        ...

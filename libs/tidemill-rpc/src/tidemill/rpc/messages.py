@@ -1,0 +1,214 @@
+"""What crosses the wire, in domain types: no generated class is seen outside this package.
+
+Tables are Arrow tables. An answer has the data columns and `_diff`, the multiplicity of the row;
+changes have the data columns, `_time` and `_diff`. Times are u64 milliseconds of a timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidemill.time import Frontier
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+"""What survives a trip through JSON unchanged."""
+
+
+# Reading.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The exact contents of one collection or goal at `as_of`, where since ≤ as_of < upper."""
+
+    table: pa.Table
+    as_of: int
+    since: Frontier
+    upper: Frontier
+    collection: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Updates of a subscription, with their times; those of a snapshot all carry its time."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Everything before `upper` has been sent; an empty frontier means nothing more will come."""
+
+    upper: Frontier
+
+
+Event: TypeAlias = "Changes | Progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a record is, or is not, present: text for people, a tree for programs.
+
+    A node of the tree is an object with `fact`, `rule` and `children`, and keys of its own kind.
+    """
+
+    text: str
+    tree: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class HolderInfo:
+    """Who keeps history, the frontier held, and when the lease ends (None: never)."""
+
+    owner: str
+    frontier: Frontier
+    lease_end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """One data column; `type` is the name of its Arrow type."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionInfo:
+    """A collection as its readers see it; `lag_ms` is None where no clock measures the timeline."""
+
+    id: str
+    kind: str
+    timeline: str
+    since: Frontier
+    upper: Frontier
+    lag_ms: int | None = None
+    holders: tuple[HolderInfo, ...] = ()
+    updates: int = 0
+    batches: int = 0
+    bytes: int = 0
+    columns: tuple[ColumnInfo, ...] = ()
+
+
+# The catalog.
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDocument:
+    """YAML text with one or more documents; `file` is the name that its errors carry."""
+
+    text: str
+    file: str
+
+
+class Outcome(Enum):
+    """What an apply did to one resource."""
+
+    CREATED = "created"
+    CONFIGURED = "configured"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One resource of an apply and what became of it."""
+
+    kind: str
+    name: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStatus:
+    """A resource and how it does; frontiers and durations are None where they have no meaning."""
+
+    kind: str
+    name: str
+    ready: bool
+    reason: str = ""
+    message: str = ""
+    since: Frontier | None = None
+    upper: Frontier | None = None
+    lag_ms: int | None = None
+    age_ms: int | None = None
+    document_yaml: str = ""
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """The rows are durable and present from `time` on."""
+
+    time: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """So many rows are in the log; they appear in the source once their offsets are bound."""
+
+    accepted: int
+
+
+# Storage.
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionShape:
+    """How to create a collection: its data columns and what it promises about them."""
+
+    schema: pa.Schema
+    kind: str = "table"
+    timeline: str = "system"
+    key: tuple[str, ...] = ()
+    retain_ms: int | None = None
+    allow_negative: bool = False
+    user_writable: bool = False
+
+
+class Right(Enum):
+    """What a capability allows."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCapability:
+    """A right on a collection, held at `frontier`. The id is a secret: it never prints."""
+
+    id: str = field(repr=False)
+    collection: str
+    frontier: Frontier
+    right: Right
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityPair:
+    """What create and acquire hand out; no writer for a collection that users cannot write."""
+
+    read: HeldCapability
+    write: HeldCapability | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The updates are durable; also the answer to a retry whose token is already known."""
+
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class UpperMismatch:
+    """The race was lost and nothing was written: re-read, recompute, retry at `current`."""
+
+    current: Frontier
+
+
+AppendOutcome: TypeAlias = "Appended | UpperMismatch"

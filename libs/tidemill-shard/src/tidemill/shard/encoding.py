@@ -151,8 +151,9 @@ def _pack_part(part: Part) -> list[object]:
 
 
 def _unpack_part(packed: list[Any]) -> Part:
-    *fields, bounds = packed
-    return Part(*fields, bounds={name: (low, high) for name, (low, high) in bounds.items()})
+    rows, size, digest, time_min, time_max, key, inline, bounds = packed
+    limits = {name: (low, high) for name, (low, high) in bounds.items()}
+    return Part(rows, size, digest, time_min, time_max, key, inline, limits)
 
 
 def pack_part(part: Part) -> bytes:

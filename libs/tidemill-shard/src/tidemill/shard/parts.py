@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,13 +77,13 @@ def encode_parts(
 
 def describe(piece: pa.Table, data: bytes, key: Sequence[str], *, inline: bool) -> Part:
     """The statistics of one part."""
-    times = pc.min_max(piece["_time"]).as_py()
+    time_min, time_max = _extremes(piece["_time"])
     return Part(
         rows=piece.num_rows,
         size=len(data),
         checksum=checksum(data),
-        time_min=times["min"],
-        time_max=times["max"],
+        time_min=time_min,
+        time_max=time_max,
         inline=data if inline else None,
         bounds=dict(_bounds(piece, key)),
     )
@@ -94,10 +95,15 @@ def _bounds(piece: pa.Table, key: Sequence[str]) -> Iterator[tuple[str, tuple[ob
         column = piece[name]
         if column.null_count == len(column) or not _comparable(column.type):
             continue
-        least = pc.min_max(column).as_py()
-        if isinstance(least["min"], str) and len(least["max"]) > 64:
+        least, greatest = _extremes(column)
+        if isinstance(greatest, str) and len(greatest) > 64:
             continue
-        yield name, (least["min"], least["max"])
+        yield name, (least, greatest)
+
+
+def _extremes(column: Any) -> tuple[Any, Any]:
+    """(least, greatest) value of a column."""
+    return pc.min(column).as_py(), pc.max(column).as_py()
 
 
 def _comparable(kind: pa.DataType) -> bool:
@@ -175,7 +181,7 @@ def key_hashes(table: pa.Table, key: Sequence[str]) -> np.ndarray:
     return hashes
 
 
-def _column_hashes(column: pa.ChunkedArray) -> np.ndarray:
+def _column_hashes(column: Any) -> np.ndarray:
     """One number for each value; equal values, equal numbers."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -188,4 +194,6 @@ def _column_hashes(column: pa.ChunkedArray) -> np.ndarray:
         + [0],
         np.uint64,
     )
-    return values[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
+    places = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+    hashes: np.ndarray = values[places]
+    return hashes

@@ -259,7 +259,7 @@ def expire(state: State, capabilities: Sequence[str]) -> State:
 
 def expire_due(state: State, now_ms: int) -> State:
     """Every lease that has run out by now ends."""
-    holds = [*state.reads.items(), *state.writes.items()]
+    holds: list[tuple[str, ReadHold | WriteHold]] = [*state.reads.items(), *state.writes.items()]
     due = []
     for name, hold in holds:
         end = hold.lease_end_ms()
@@ -317,15 +317,11 @@ def apply_merge(
     state: State, replaced: Sequence[Batch], merged: Batch, now_ms: int
 ) -> tuple[bool, State]:
     """Put a merged batch in place of adjacent ones iff they are still there and since allows it (P6)."""
-    ids = [id(batch) for batch in state.batches]
-    try:
-        first = ids.index(id(replaced[0]))
-    except ValueError:
+    lowers = [batch.lower for batch in state.batches]
+    if not replaced or replaced[0].lower not in lowers:
         return False, state
-    present = state.batches[first : first + len(replaced)]
-    if len(present) != len(replaced) or any(
-        a is not b for a, b in zip(present, replaced, strict=True)
-    ):
+    first = lowers.index(replaced[0].lower)
+    if state.batches[first : first + len(replaced)] != tuple(replaced):
         return False, state
     if not merged.since.precedes(state.since):
         return False, state

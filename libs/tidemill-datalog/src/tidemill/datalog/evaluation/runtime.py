@@ -182,7 +182,7 @@ def names_of(lattices: Mapping[str, Lattice]) -> dict[str, Any]:
         "seen": observer(lattices),
         "merge": lambda a, b: merge_parafacts(a, b, lattices),
         "decorate": lambda names, values: decorate(names, values, lattices),
-        "subtract": subtract,
+        "cut": subtract,
         "any_value": ANY_VALUE,
         "Failed": Failed,
         "once": (0,),

@@ -326,7 +326,7 @@ class DerivationWriter:
             else:
                 w.line(f"cover = {source}")
             with w.block("if cover:"):
-                w.line("pieces = subtract(pieces, cover)")
+                w.line("pieces = cut(pieces, cover)")
                 w.line(f"if not pieces: {give_up}")
 
     def _cover(self, number: int, absent: AbsentForm) -> str:

@@ -1,0 +1,24 @@
+"""The kinds of language cases: `events`, `pointwise`, `ticks`, `reject`, `explain` (FORMAT-language.md)."""
+
+from __future__ import annotations
+
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.testkit.conformance.language_events import run_events
+from tidemill.testkit.conformance.language_pointwise import run_pointwise
+from tidemill.testkit.conformance.language_reject import run_reject
+from tidemill.testkit.conformance.registry import Case, Options
+
+_KINDS = {"events": run_events, "pointwise": run_pointwise}
+
+
+def run_case(case: Case, options: Options) -> list[str]:
+    """What differs when the case is run on the engine of the options; empty if it passes."""
+    kind = case["kind"]
+    if kind == "reject":
+        return run_reject(case)
+    if options.engine != "scratch":
+        return [f"engine: {options.engine} does not run language cases yet; use --engine scratch"]
+    try:
+        return _KINDS[kind](case)
+    except ProgramErrors as refused:
+        return ["program: refused", *refused.render().splitlines()]

@@ -1,0 +1,52 @@
+"""Cases of kind `pointwise`: inputs with exact instants, every presence of the named predicates."""
+
+from __future__ import annotations
+
+from tidemill.datalog.evaluation import Engine
+from tidemill.testkit.conformance.language_inputs import (
+    InputError,
+    Updates,
+    check_program,
+    compare_lists,
+    compare_sets,
+    known_inputs,
+    only_keys,
+    presence_lines,
+    strata_differences,
+)
+from tidemill.testkit.conformance.registry import Case
+
+
+def run_pointwise(case: Case) -> list[str]:
+    """What differs between the presences of a case and those expected."""
+    only_keys(case, "updates", "upper", "expect", "errors", "input_error")
+    updates = Updates(case["updates"], case.get("schema"))
+    checked = check_program(case, updates.fed, updates.kinds, "relation")
+    upper = case["upper"]
+    inputs = updates.presences(checked, upper)
+    found = strata_differences(case, checked)
+    if isinstance(inputs, InputError) or "input_error" in case:
+        return found + _input_error(case, inputs if isinstance(inputs, InputError) else None)
+    evaluation = Engine(checked).evaluate(known_inputs(checked, inputs), upper=upper)
+    for predicate, expected in case.get("expect", {}).items():
+        presences = evaluation.presences.get(predicate, [])
+        found += compare_sets(f"expect.{predicate}", expected, presence_lines(presences))
+    errors = [
+        f"[{_instant(e.start)},{'-' if e.end == float('inf') else e.end}) {e.text}"
+        for e in evaluation.errors
+    ]
+    return found + compare_sets("errors", case.get("errors", []), errors)
+
+
+def _instant(start: float) -> str:
+    return "-inf" if start == float("-inf") else str(start)
+
+
+def _input_error(case: Case, refused: InputError | None) -> list[str]:
+    expected = case.get("input_error")
+    got = refused and {
+        "input": refused.predicate,
+        "row": list(refused.row),
+        "time": refused.time,
+    }
+    return compare_lists("input_error", [expected], [got])

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.time import Frontier
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What survives a trip through JSON unchanged."""
 
 

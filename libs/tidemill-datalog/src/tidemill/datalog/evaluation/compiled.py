@@ -56,13 +56,18 @@ class Handover(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run needs beside the rule: the program's types, host functions and lattices, the window."""
+    """What a run needs beside the rule: the program's types, host functions and lattices, the window.
+
+    `frozen` says that only the instant `upper - 1` counts: every fact present then is present from the
+    beginning without end, so facts can be handed from one instant to another as they are.
+    """
 
     checked: CheckedProgram
     functions: Mapping[str, ScalarFunction]
     lattices: Mapping[str, Lattice]
     lower: Instant
     upper: int
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,8 @@ def _write(
     ]
     traits = [_traits_of(i, atom, of_atoms) for i, atom in enumerate(form.atoms)]
     head_types = [Type(kind) for _, kind in checked.columns[form.head.predicate]]
+    if form.sends:
+        head_types.insert(0, Type.ANY)
     lattice_types = {
         name: tuple(map(Type, kinds))
         for (predicate, name), kinds in checked.lattice_types.items()
@@ -249,12 +256,12 @@ def _write(
         for number in range(len(form.absent)):
             writer.line(f"n{number} = n[{number}]")
         depth = writer.depth
-        MatchWriter(writer, form, plan, scope, column_types).write()
+        MatchWriter(writer, form, plan, scope, column_types, around.frozen).write()
         if handover is Handover.LINGER:
             values = [scope.name_of(name) for name in carried_variables(form)]
             writer.line(f"out({derivation.rows()}, {tuple_of(values)}, s, f)")
         else:
-            _write_tail(writer, form, scope, derivation, handover)
+            _write_tail(writer, form, derivation, handover, around.frozen)
         writer.depth = depth
     if handover is Handover.LINGER:
         _write_linger(writer, form, scope, derivation)
@@ -287,9 +294,9 @@ def carried_variables(form: RuleForm) -> list[str]:
 def _write_tail(
     writer: Writer,
     form: RuleForm,
-    scope: Scope,
     derivation: DerivationWriter,
     handover: Handover,
+    frozen: bool,
 ) -> None:
     """Absences, head and handover inside the innermost loop."""
     pieces = bool(form.absent)
@@ -307,10 +314,12 @@ def _write_tail(
     else:
         derivation.head()
     if form.head.expires:
-        writer.line("if x <= lower: continue")
+        writer.line("if x < upper: continue" if frozen else "if x <= lower: continue")
+    if form.head.time and frozen:
+        writer.line("if t >= upper: continue")
     if pieces:
         writer.open("for s, f in pieces:")
-    if form.head.time:
+    if form.head.time and not frozen:
         writer.line("if t > s: s = t")
         writer.line("if s >= f or s >= upper: continue")
     _write_handover(writer, form, derivation, handover)

@@ -91,7 +91,8 @@ class Engine:
         self.lattices = lattices
         self.limits = limits or Limits()
         self.forms = forms_of(checked)
-        self._rules = [CompiledRule(form) for form in self.forms if form.deductive]
+        self.rules = [CompiledRule(form) for form in self.forms if form.deductive]
+        self.later_rules = [CompiledRule(form) for form in self.forms if not form.deductive]
 
     def evaluate(
         self,
@@ -126,30 +127,48 @@ class Engine:
     ) -> Evaluation:
         """As `evaluate`, for inputs that are timelines by key, already inside the window."""
         start: Instant = BEGINNING if lower is None else lower
-        around = Surroundings(self.checked, self.functions, self.lattices, start, upper)
         derived = set(self.checked.derived)
         tables = {
             name: Table.of_timelines(timelines)
             for name, timelines in inputs.items()
             if name not in derived
         }
-        strata = Strata(self._rules, around, tables, state or EngineState(), self.limits)
+        strata = self.strata(tables, start, upper, state)
         if failures is not None:
             strata.failures.extend(failures)
         wanted = self._needed(only) if only is not None else None
         for component in self.checked.components:
             if wanted is None or not wanted.isdisjoint(component):
-                given = {name: inputs.get(name, {}) for name in component}
-                strata.run(component, given)
+                strata.run(component, {name: inputs.get(name, {}) for name in component})
         names = list(dict.fromkeys((*self.checked.derived, *inputs)))
+        return self.result(strata, names)
+
+    def strata(
+        self,
+        tables: dict[str, Table],
+        lower: Instant,
+        upper: int,
+        state: EngineState | None,
+        frozen: bool = False,
+    ) -> Strata:
+        """An evaluation of a window that has begun: `tables` are the finished predicates, the inputs.
+
+        A `frozen` one looks at the instant `upper - 1` alone.
+        """
+        around = Surroundings(self.checked, self.functions, self.lattices, lower, upper, frozen)
+        return Strata(self.rules, around, tables, state or EngineState(), self.limits)
+
+    def result(self, strata: Strata, names: Sequence[str]) -> Evaluation:
+        """What an evaluation has found."""
+        around = strata.around
         return Evaluation(
-            presences=Presences(tables, names, self.lattices),
-            errors=strata.failures.presences(start, upper),
+            presences=Presences(strata.tables, names, self.lattices),
+            errors=strata.failures.presences(around.lower, around.upper),
             state=EngineState(
                 {number: kept for number, kept in strata.established.items() if kept},
                 {number: kept for number, kept in strata.lingering.items() if kept},
             ),
-            tables=tables,
+            tables=strata.tables,
         )
 
     def _needed(self, only: Collection[str]) -> set[str]:

@@ -60,8 +60,8 @@ class Strata:
         limits: Limits,
     ) -> None:
         self._rules = rules
-        self._around = around
-        self._tables = tables
+        self.around = around
+        self.tables = tables
         self._state = state
         self._limits = limits
         self._seen = observer(around.lattices)
@@ -71,9 +71,9 @@ class Strata:
 
     def table(self, predicate: str) -> Table:
         """The facts of a predicate as known so far."""
-        table = self._tables.get(predicate)
+        table = self.tables.get(predicate)
         if table is None:
-            table = self._tables[predicate] = Table([])
+            table = self.tables[predicate] = Table([])
         return table
 
     def run(self, component: Sequence[str], given: Mapping[str, Timelines]) -> None:
@@ -83,7 +83,7 @@ class Strata:
         if not recursive:
             derived = self._derive(rules, given)
             for predicate in component:
-                self._tables[predicate] = self._finished(predicate, derived[predicate])
+                self.tables[predicate] = self._finished(predicate, derived[predicate])
         elif self._may_take_back(rules, component):
             self._iterate_anew(rules, component, given)
         else:
@@ -107,6 +107,17 @@ class Strata:
 
     # One pass over rules that do not feed themselves.
 
+    def derive(self, rule: CompiledRule) -> Timelines:
+        """What one rule derives from the tables as they are, apart from what else is known of its head."""
+        found: Timelines = {}
+        self._apply(rule, found)
+        for key, parts in found.items():
+            if len(parts) > 1:
+                form = rule.form
+                report = self.failures.of_fact(form.number, form.head.predicate, key)
+                found[key] = merge_parts(parts, self.around.lattices, report)
+        return found
+
     def _derive(
         self, rules: Sequence[CompiledRule], given: Mapping[str, Timelines]
     ) -> dict[str, Timelines]:
@@ -124,7 +135,7 @@ class Strata:
             for key, parts in timelines.items():
                 if len(parts) > 1:
                     report = self.failures.of_fact(numbers.get(predicate, 0), predicate, key)
-                    timelines[key] = merge_parts(parts, self._around.lattices, report)
+                    timelines[key] = merge_parts(parts, self.around.lattices, report)
         return found
 
     def _apply(self, rule: CompiledRule, out: Timelines) -> None:
@@ -132,7 +143,7 @@ class Strata:
         form = rule.form
         if form.lingers:
             self._add_living(form, self._linger(rule), out)
-        elif form.head.outlives:
+        elif form.outlives:
             self._add_living(form, self._establish(rule).living(), out)
         elif form.head.aggregates:
             groups: dict[Any, list[Any]] = {}
@@ -142,7 +153,7 @@ class Strata:
             self._run(rule, Handover.COLLECT, out)
 
     def _run(self, rule: CompiledRule, handover: Handover, out: Any) -> Prepared | None:
-        prepared = rule.prepare(self.table, self._around, handover)
+        prepared = rule.prepare(self.table, self.around, handover)
         if prepared is not None:
             prepared.run(
                 out, self.failures.of_match(rule.form), self.failures.of_clock(rule.form)
@@ -152,7 +163,10 @@ class Strata:
     def _establish(self, rule: CompiledRule) -> Established:
         number = rule.form.number
         solutions = Established(
-            self._state.established.get(number, ()), self._around.lower, self._around.upper
+            self._state.established.get(number, ()),
+            self.around.lower,
+            self.around.upper,
+            self.around.frozen,
         )
         if rule.form.lingers:
             for identity, arguments, time, values, parts in self._lingering_lives(rule):
@@ -171,7 +185,7 @@ class Strata:
         return parts[0][2] if form.head.expires else float("inf")
 
     def _linger(self, rule: CompiledRule) -> Iterable[Living]:
-        if rule.form.head.outlives:
+        if rule.form.outlives:
             return self._establish(rule).living()
         return self._lingering_lives(rule)
 
@@ -179,12 +193,12 @@ class Strata:
         number = rule.form.number
         carried = self._state.lingering.get(number, ())
         fail = self.failures.of_match(rule.form)
-        prepared = rule.prepare(self.table, self._around, Handover.LINGER, always=bool(carried))
+        prepared = rule.prepare(self.table, self.around, Handover.LINGER, always=bool(carried))
         if prepared is None:
             self.lingering[number] = ()
             return []
         solutions = Lingering(
-            rule.form, prepared, carried, self.table, self._seen, self._around.lower, fail
+            rule.form, prepared, carried, self.table, self._seen, self.around, fail
         )
         prepared.run(solutions.add, fail, self.failures.of_clock(rule.form))
         living = solutions.living()
@@ -192,7 +206,7 @@ class Strata:
         return living
 
     def _add_living(self, form: RuleForm, living: Iterable[Living], out: Timelines) -> None:
-        lattices = self._around.lattices
+        lattices = self.around.lattices
         groups: dict[Any, list[Any]] = {}
         for identity, arguments, time, values, parts in living:
             report = self.failures.of_fact(form.number, form.head.predicate, (time, *arguments))
@@ -211,7 +225,7 @@ class Strata:
         self, form: RuleForm, groups: Mapping[Any, list[Any]], out: Timelines
     ) -> None:
         names = [name for name, _ in form.head.lattices]
-        lattices = self._around.lattices
+        lattices = self.around.lattices
         predicate = form.head.predicate
         for key, solutions in groups.items():
             arguments = key[0]
@@ -254,8 +268,8 @@ class Strata:
                 elif atom.predicate not in component:
                     traits = traits | self.table(atom.predicate).traits
         for predicate in component:
-            if predicate in self._tables:
-                traits = traits | self._tables[predicate].traits
+            if predicate in self.tables:
+                traits = traits | self.tables[predicate].traits
         return traits
 
     def _iterate_anew(
@@ -268,7 +282,7 @@ class Strata:
         current: dict[str, Timelines] = {}
         rounds = 0
         for predicate in component:
-            self._tables[predicate] = Table([])
+            self.tables[predicate] = Table([])
         while True:
             rounds += 1
             self._count_round(rounds, component)
@@ -278,7 +292,7 @@ class Strata:
                 break
             current = derived
             for predicate in component:
-                self._tables[predicate] = self._finished(predicate, derived.get(predicate, {}))
+                self.tables[predicate] = self._finished(predicate, derived.get(predicate, {}))
         outer.extend(self.failures)
         self.failures = outer
 
@@ -289,7 +303,7 @@ class Strata:
         given: Mapping[str, Timelines],
     ) -> None:
         for predicate in component:
-            self._tables.setdefault(
+            self.tables.setdefault(
                 predicate, Table([(*p, *k) for k, ps in given.get(predicate, {}).items() for p in ps])
             )
         traits = self._traits(rules, component)
@@ -301,9 +315,9 @@ class Strata:
         recursion.run()
         tried, self.failures = self.failures, outer
         for predicate in component:
-            self._tables[predicate] = self._finished(predicate, timelines[predicate])
+            self.tables[predicate] = self._finished(predicate, timelines[predicate])
         for rule in inside:
-            if rule.form.head.outlives:
+            if rule.form.outlives:
                 self.established[rule.form.number] = recursion.established[
                     rule.form.number
                 ].carried()
@@ -334,7 +348,7 @@ class _Recursion:
         self._outs = {rule.form.number: self._out(rule.form) for rule in rules}
         for predicate in component:
             rows = [(*p, *key) for key, parts in timelines[predicate].items() for p in parts]
-            strata._tables[predicate] = Table(rows, traits)
+            strata.tables[predicate] = Table(rows, traits)
             self._deltas[predicate].rows = list(rows)
 
     def run(self) -> None:
@@ -370,8 +384,8 @@ class _Recursion:
         form = rule.form
         prepared = self._prepared.get((form.number, i))
         if prepared is None:
-            handover = Handover.ESTABLISH if form.head.outlives else Handover.ABSORB
-            prepared = rule.prepare(strata.table, strata._around, handover, (i, delta))
+            handover = Handover.ESTABLISH if form.outlives else Handover.ABSORB
+            prepared = rule.prepare(strata.table, strata.around, handover, (i, delta))
             if prepared is None:
                 return
             self._prepared[form.number, i] = prepared
@@ -388,19 +402,20 @@ class _Recursion:
                 delta.clear()
             if fresh:
                 delta.extend(fresh)
-                self._strata._tables[predicate].extend(fresh)
+                self._strata.tables[predicate].extend(fresh)
                 fresh.clear()
             if len(self._timelines[predicate]) > self._strata._limits.rows:
                 self._strata._finished(predicate, self._timelines[predicate])
 
     def _out(self, form: RuleForm) -> Any:
-        if not form.head.outlives:
+        if not form.outlives:
             return self._absorber(form)
         strata = self._strata
         solutions = self.established[form.number] = Established(
             strata._state.established.get(form.number, ()),
-            strata._around.lower,
-            strata._around.upper,
+            strata.around.lower,
+            strata.around.upper,
+            strata.around.frozen,
         )
 
         def establish(identity: Any, *rest: Any) -> None:
@@ -414,7 +429,7 @@ class _Recursion:
     def _decorated(self, form: RuleForm, part: Part, values: tuple[Any, ...]) -> Part:
         if not form.head.aggregates:
             return part
-        lattices = self._strata._around.lattices
+        lattices = self._strata.around.lattices
         names = [name for name, _ in form.head.lattices]
         assert not TALLIES.intersection(names)
         mine = decorate(names, values, lattices)
@@ -429,7 +444,7 @@ class _Recursion:
         timelines = self._timelines[predicate]
         fresh = self._fresh[predicate]
         strata = self._strata
-        lattices = strata._around.lattices
+        lattices = strata.around.lattices
 
         def take(key: Key, part: Part) -> None:
             timeline = timelines.get(key)

@@ -155,18 +155,14 @@ class HeadForm:
         """Whether solutions are grouped: the head mentions a lattice other than time and expires."""
         return bool(self.lattices)
 
-    @property
-    def outlives(self) -> bool:
-        """Whether a solution, once established, lives until its own expiry (language.md 4.3)."""
-        return bool(self.expires) or "expires" in self.suppressed
-
 
 @dataclass(frozen=True, slots=True)
 class RuleForm:
     """A rule as engines evaluate it; `number` counts from 1 in the order of the text.
 
     `guards` counts how many of the `conditions` at the end are guard expressions; the ones before them
-    come from terms of atoms. `types` gives the type of every variable.
+    come from terms of atoms. `types` gives the type of every variable. A rule that sends to a node has the
+    node as the first term of its head.
     """
 
     number: int
@@ -178,13 +174,21 @@ class RuleForm:
     types: dict[str, Type] = field(hash=False)
     has_body: bool = True
     next_tick: bool = False
-    node: Expression | None = None
-    text: str = ""
+    sends: bool = False
 
     @property
     def deductive(self) -> bool:
         """Whether the head holds in the tick of its body."""
-        return not self.next_tick and self.node is None
+        return not self.next_tick and not self.sends
+
+    @property
+    def outlives(self) -> bool:
+        """Whether a solution, once established, lives until its own expiry (language.md 4.3).
+
+        What is carried to another tick holds there and no longer.
+        """
+        own = bool(self.head.expires) or "expires" in self.head.suppressed
+        return own and self.deductive
 
     @property
     def lingers(self) -> bool:

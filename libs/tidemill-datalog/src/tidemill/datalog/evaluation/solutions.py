@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from tidemill.datalog.evaluation.compiled import Fail, Prepared, carried_variables
+from tidemill.datalog.evaluation.compiled import Fail, Prepared, Surroundings, carried_variables
 from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
 from tidemill.datalog.evaluation.state import EstablishedSolution, LingeringSolution
 from tidemill.datalog.evaluation.tables import Row, Table
 from tidemill.datalog.evaluation.timelines import Part
 from tidemill.datalog.lattices import Parafacts
 from tidemill.datalog.presence import (
+    BEGINNING,
     END,
     Instant,
     Interval,
@@ -34,14 +35,19 @@ class Established:
     """
 
     def __init__(
-        self, carried: Iterable[EstablishedSolution], lower: Instant, upper: Instant
+        self,
+        carried: Iterable[EstablishedSolution],
+        lower: Instant,
+        upper: Instant,
+        frozen: bool = False,
     ) -> None:
         self._lower = lower
         self._upper = upper
+        self._frozen = frozen
         self._known: dict[Any, tuple[Any, ...]] = {}
         self._versions: dict[Any, list[tuple[Instant, Parafacts]]] = {}
         for solution in carried:
-            if solution.expires > lower:
+            if solution.expires > lower and not (frozen and solution.expires < upper):
                 for start, parafacts in solution.versions:
                     self.add(
                         solution.identity, start, END, solution.time, solution.expires,
@@ -60,6 +66,8 @@ class Established:
         parafacts: Parafacts,
     ) -> Part | None:
         """The body holds from `start` on; the part that this adds, None if it was known."""
+        if self._frozen:
+            start = max(start, self._upper - 1)
         if start >= expires:
             return None
         versions = self._versions.get(identity)
@@ -77,6 +85,8 @@ class Established:
         return self._part(start, expires, parafacts)
 
     def _part(self, start: Instant, expires: Instant, parafacts: Parafacts) -> Part:
+        if self._frozen:
+            return BEGINNING, END, expires, parafacts
         end = expires if expires < self._upper else END
         return max(start, self._lower), end, expires, parafacts
 
@@ -119,14 +129,16 @@ class Lingering:
         carried: Iterable[LingeringSolution],
         tables: Callable[[str], Table],
         seen: Callable[..., Any],
-        lower: Instant,
+        around: Surroundings,
         fail: Fail,
     ) -> None:
         self._form = form
         self._prepared = prepared
         self._tables = tables
         self._seen = seen
-        self._lower = lower
+        self._lower = around.lower
+        self._upper = around.upper
+        self._frozen = around.frozen
         self._fail = fail
         self._leaving = [i for i, a in enumerate(form.atoms) if "expires" in a.suppressed]
         self._staying = [i for i, a in enumerate(form.atoms) if "expires" not in a.suppressed]
@@ -302,7 +314,9 @@ class Lingering:
                 continue
             time, expires, parafacts = head[1], head[2], head[4]
             if self._form.head.time and time > start:
-                start = time
+                if self._frozen and time >= self._upper:
+                    continue
+                start = start if self._frozen else time
             if start < end:
                 parts.append((start, end, expires, parafacts))
         if head is None or not parts:

@@ -58,7 +58,7 @@ class _Translation:
             types=self._types,
             has_body=rule.source.has_formula,
             next_tick=isinstance(temporal, ast.NextTick),
-            node=self.expression(temporal.node) if isinstance(temporal, ast.AsyncTo) else None,
+            sends=isinstance(temporal, ast.AsyncTo),
         )
 
     def expression(self, written: ast.Expression) -> Expression:
@@ -89,9 +89,12 @@ class _Translation:
                 written[parafact.lattice].append(terms[0])
             else:
                 lattices.append((parafact.lattice, terms))
+        terms = tuple(map(self.expression, rule.terms))
+        if isinstance(rule.temporal, ast.AsyncTo):
+            terms = (self.expression(rule.temporal.node), *terms)
         return HeadForm(
             predicate=rule.predicate,
-            terms=tuple(map(self.expression, rule.terms)),
+            terms=terms,
             time=tuple(written["time"]),
             expires=tuple(written["expires"]),
             lattices=tuple(lattices),

@@ -81,12 +81,14 @@ class MatchWriter:
         plan: Plan,
         scope: Scope,
         column_types: Sequence[Sequence[Type]],
+        frozen: bool,
     ) -> None:
         self._w = writer
         self._form = form
         self._plan = plan
         self._scope = scope
         self._column_types = column_types
+        self._frozen = frozen
         self._bound: set[str] = set()
         self._fallible_before = False
         self.careful = bool(plan.fallible)
@@ -275,14 +277,15 @@ class MatchWriter:
         )
         for name, terms in atom.lattices:
             self._lattice(step.atom, name, terms, set())
-        self._intersect(number, f"t{number}", "inf")
+        self._intersect(number, "beginning" if self._frozen else f"t{number}", "inf")
 
     def _ticks(self, number: int, step: Step, time: Constant | Variable | None) -> str:
         clock = f"o{number}, p{number}"
         if isinstance(time, Constant) or (isinstance(time, Variable) and time.name in self._bound):
             return f"tick_at({clock}, {source_of(time, self._scope)}, upper)"
         low = self._extreme("max", step.limits.low)
-        high = f"min({', '.join(['upper - 1', 'f - 1', *step.limits.high])})"
+        ends = ["upper - 1", "f - 1"]
+        high = f"min({', '.join([*ends, *step.limits.high])})"
         fast = f"ticks({clock}, {low}, {high})"
         if not self._fallible_before:
             return fast

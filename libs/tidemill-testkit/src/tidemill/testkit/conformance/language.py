@@ -6,9 +6,10 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.testkit.conformance.language_events import run_events
 from tidemill.testkit.conformance.language_pointwise import run_pointwise
 from tidemill.testkit.conformance.language_reject import run_reject
+from tidemill.testkit.conformance.language_ticks import run_ticks
 from tidemill.testkit.conformance.registry import Case, Options
 
-_KINDS = {"events": run_events, "pointwise": run_pointwise}
+_KINDS = {"events": run_events, "pointwise": run_pointwise, "ticks": run_ticks}
 
 
 def run_case(case: Case, options: Options) -> list[str]:

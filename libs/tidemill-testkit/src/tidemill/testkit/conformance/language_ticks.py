@@ -1,0 +1,153 @@
+"""Cases of kind `ticks`: rows per tick, updates on a timeline, or steps of several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.presence import END
+from tidemill.datalog.records import Record, format_fact, format_record, format_value
+from tidemill.datalog.ticks import Message, Tick, Ticker, TickState, change_instants, present_at
+from tidemill.testkit.conformance.language_inputs import (
+    Fed,
+    InputError,
+    Updates,
+    check_program,
+    coerced,
+    compare_lists,
+    compare_sets,
+    known_inputs,
+    only_keys,
+    row_of,
+    strata_differences,
+    value_of,
+)
+from tidemill.testkit.conformance.registry import Case
+from tidemill.testkit.conformance.values import CaseError, Json
+
+
+def run_ticks(case: Case) -> list[str]:
+    """What differs between the ticks of a case and those expected."""
+    if "steps" in case:
+        only_keys(case, "steps")
+        return _run_steps(case)
+    only_keys(case, "in", "out", "updates", "tick", "upper")
+    if "updates" in case:
+        return _run_updates(case)
+    fed = _fed(case.get("in", {}).values())
+    checked = check_program(case, fed, {}, "relation")
+    last = max((int(tick) for tick in (*case.get("in", {}), *case["out"])), default=-1)
+    ticker = Ticker(Engine(checked))
+    state: TickState | None = None
+    found = strata_differences(case, checked)
+    for number in range(last + 1):
+        answer = ticker.tick(number, _inputs(checked, case.get("in", {}).get(number, {})), state)
+        state = answer.state
+        found += _compare_out(f"out.{number}", checked, answer, case["out"].get(number, {}))
+    return found
+
+
+def _fed(sets: Iterable[Mapping[str, Json]]) -> Fed:
+    fed: dict[str, list[tuple[Any, ...]]] = {}
+    for rows_by_name in sets:
+        for name, rows in rows_by_name.items():
+            fed.setdefault(name, []).extend(map(row_of, rows))
+    return fed
+
+
+def _inputs(checked: CheckedProgram, rows_by_name: Mapping[str, Json]) -> dict[str, list[Record]]:
+    return {
+        name: [Record(name, coerced(checked, name, row_of(row))) for row in rows]
+        for name, rows in rows_by_name.items()
+        if name in checked.columns
+    }
+
+
+def _compare_out(
+    field: str, checked: CheckedProgram, answer: Tick, expected: Mapping[str, Json]
+) -> list[str]:
+    found: list[str] = []
+    for name, entries in expected.items():
+        records = answer.records(name)
+        if any(isinstance(entry, str) for entry in entries):
+            wanted, got = list(entries), [format_record(record) for record in records]
+        else:
+            wanted = [format_fact(name, coerced(checked, name, _wanted(row))) for row in entries]
+            got = [format_fact(name, record.arguments) for record in records]
+        found += compare_sets(f"{field}.{name}", wanted, got)
+    return found
+
+
+def _wanted(written: Json) -> tuple[Any, ...]:
+    """An expected row; a list inside it is a set."""
+    if not isinstance(written, list | tuple):
+        raise CaseError(f"not a row: {written!r}")
+    return tuple(
+        frozenset(map(value_of, value)) if isinstance(value, list) else value_of(value)
+        for value in written
+    )
+
+
+def _run_updates(case: Case) -> list[str]:
+    updates = Updates(case["updates"], case.get("schema"))
+    checked = check_program(case, updates.fed, updates.kinds, "relation")
+    upper = case.get("upper", END)
+    presences = updates.presences(checked, upper)
+    if isinstance(presences, InputError):
+        return [f"input_error: + {presences}"]
+    inputs = known_inputs(checked, presences)
+    last = max(map(int, case["out"]), default=-1)
+    tick = case["tick"]
+    if "period" in tick:
+        instants = [number * tick["period"] for number in range(last + 1)]
+    else:
+        instants = change_instants(presences, upper)
+    ticker = Ticker(Engine(checked))
+    state: TickState | None = None
+    found = strata_differences(case, checked)
+    if len(instants) <= last:
+        found.append(f"tick: - tick {last} + {len(instants)} ticks")
+    for number, at in enumerate(instants[: last + 1]):
+        answer = ticker.tick(at, present_at(inputs, at), state)
+        state = answer.state
+        found += _compare_out(f"out.{number}", checked, answer, case["out"].get(number, {}))
+    return found
+
+
+def _run_steps(case: Case) -> list[str]:
+    fed = _fed(step.get("in", {}) for step in case["steps"])
+    checked = check_program(case, fed, {}, "relation")
+    ticker = Ticker(Engine(checked))
+    states: dict[Any, TickState] = {}
+    counts: dict[Any, int] = {}
+    mail: dict[Any, list[Message]] = {}
+    found = strata_differences(case, checked)
+    for number, step in enumerate(case["steps"]):
+        unknown = set(step) - {"node", "in", "out", "sent"}
+        if unknown:
+            raise CaseError(f"unknown key {sorted(unknown)[0]!r} of a step")
+        node = value_of(step["node"])
+        inputs = _inputs(checked, step.get("in", {}))
+        for message in mail.pop(node, []):
+            inputs.setdefault(message.record.predicate, []).append(message.record)
+        at = counts.get(node, 0)
+        answer = ticker.tick(at, inputs, states.get(node))
+        counts[node], states[node] = at + 1, answer.state
+        for message in answer.messages:
+            mail.setdefault(message.node, []).append(message)
+        found += _compare_out(f"steps.{number}.out", checked, answer, step.get("out", {}))
+        if "sent" in step:
+            wanted = [_sent(checked, value_of(n), name, row) for n, name, *row in step["sent"]]
+            got = [_sent(checked, m.node, m.record.predicate, m.record.arguments) for m in answer.messages]
+            found += compare_sets(f"steps.{number}.sent", wanted, got)
+    return found
+
+
+def _sent(checked: CheckedProgram, node: Any, name: str, row: Iterable[Any]) -> str:
+    arguments = coerced(checked, name, _wanted(list(row)))
+    return f"{format_value(node)} {format_fact(name, arguments)}"
+
+
+__all__ = ["compare_lists", "run_ticks"]

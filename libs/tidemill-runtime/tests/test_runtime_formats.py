@@ -1,0 +1,134 @@
+"""Decoding gives the same rows whole and one by one, and a reason for every bad record."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.runtime.formats import (
+    Column,
+    CsvFormat,
+    JsonFormat,
+    RowDecoder,
+    infer_columns,
+)
+from tidemill.time import UsageError
+
+COLUMNS = (
+    Column("id", "int"),
+    Column("share", "float", nullable=True),
+    Column("name", "text", nullable=True),
+    Column("late", "bool", nullable=True),
+)
+DECODER = RowDecoder(COLUMNS, JsonFormat())
+
+documents = st.fixed_dictionaries(
+    {"id": st.integers(-(1 << 63), (1 << 63) - 1)},
+    optional={
+        "share": st.none()
+        | st.integers(-1000, 1000)
+        | st.floats(allow_nan=False, allow_infinity=False),
+        "name": st.none() | st.text(max_size=5),
+        "late": st.none() | st.booleans(),
+        "other": st.integers(),
+    },
+)
+mistakes = st.sampled_from(
+    [b"", b"{", b"[1]", b"7", b'{"id": "x"}', b'{"id": 1.5}', b'{"id": null}', b'{"id": true}',
+     b'{"id": 9223372036854775808}', b'{"id": 1, "share": "x"}', b'{"id": 1, "late": 1}',
+     b'{"id": 1, "name": 3}', b'{"id": 1} {"id": 2}', b"\xff", b'{"id": 1, "share": NaN}']
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(documents.map(lambda d: json.dumps(d).encode()) | mistakes, max_size=12))
+def test_a_batch_decodes_as_its_records_do_one_by_one(values: list[bytes]) -> None:
+    whole = DECODER.decode([3] * len(values), range(len(values)), values)
+    single = [DECODER.decode([3], [index], [value]) for index, value in enumerate(values)]
+    assert whole.rows.to_pylist() == [row for each in single for row in each.rows.to_pylist()]
+    assert whole.letters.to_pylist() == [row for each in single for row in each.letters.to_pylist()]
+    assert whole.rows.num_rows + whole.letters.num_rows == len(values)
+
+
+@settings(max_examples=50, deadline=None)
+@given(mistakes)
+def test_a_bad_record_becomes_a_letter_with_its_place_and_text(value: bytes) -> None:
+    decoded = DECODER.decode([2], [41], [value])
+    assert decoded.rows.num_rows == 0
+    letter = decoded.letters.to_pylist()[0]
+    assert (letter["partition"], letter["offset"]) == (2, 41)
+    assert letter["reason"]
+    assert letter["raw"] == value.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"share": 1}', "the column id is missing"),
+        (b'{"id": null}', "the column id is null"),
+        (b'{"id": "7"}', "the column id is text, not int"),
+        (
+            b'{"id": 9223372036854775808}',
+            "the column id has more than 64 bits: 9223372036854775808",
+        ),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_the_reason_names_the_column(value: bytes, reason: str) -> None:
+    assert DECODER.decode([0], [0], [value]).letters["reason"].to_pylist() == [reason]
+
+
+def test_a_record_without_value_is_a_letter() -> None:
+    letter = DECODER.decode([0], [0], [None]).letters.to_pylist()[0]
+    assert letter["reason"] == "the record has no value"
+
+
+def test_whole_numbers_widen_in_a_float_column_and_text_is_normalised() -> None:
+    value = json.dumps({"id": 1, "share": 2, "name": "e\u0301"}).encode()
+    row = DECODER.decode([0], [5], [value]).rows.to_pylist()[0]
+    assert row == {
+        "id": 1, "share": 2.0, "name": "\u00e9", "late": None, "_partition": 0, "_offset": 5,
+    }  # fmt: skip
+
+
+def test_csv_fields_are_read_by_the_types_of_their_columns() -> None:
+    decoder = RowDecoder(COLUMNS, CsvFormat(delimiter=";"))
+    values = [b'1;2.5;"a;b";true', b"2;;;", b"x;1;a;true", b"3;nan;a;true", b"4;1;a"]
+    decoded = decoder.decode([0] * 5, range(5), values)
+    assert decoded.rows.select(["id", "share", "name", "late"]).to_pylist() == [
+        {"id": 1, "share": 2.5, "name": "a;b", "late": True},
+        {"id": 2, "share": None, "name": None, "late": None},
+    ]
+    assert decoded.letters["reason"].to_pylist() == [
+        "the column id is not int: 'x'",
+        "the column share is not a finite number: nan",
+        "3 fields, not 4",
+    ]
+
+
+def test_a_decoder_travels_to_other_processes() -> None:
+    copy = pickle.loads(pickle.dumps(DECODER))
+    assert copy.decode([0], [0], [b'{"id": 1}']).rows.equals(
+        DECODER.decode([0], [0], [b'{"id": 1}']).rows
+    )
+
+
+def test_inference_takes_the_least_type_that_holds_the_sample() -> None:
+    sample = [b'{"a": 1, "b": null, "c": true}', b'{"a": 1.5, "d": "x"}', b"broken"]
+    assert infer_columns(sample, JsonFormat()) == (
+        Column("a", "float", True),
+        Column("b", "text", True),
+        Column("c", "bool", True),
+        Column("d", "text", True),
+    )
+    lines = [b"1,x,", b"2.5,y,3"]
+    assert [column.kind for column in infer_columns(lines, CsvFormat())] == ["float", "text", "int"]
+
+
+def test_a_sample_without_rows_is_refused() -> None:
+    with pytest.raises(UsageError):
+        infer_columns([b"broken"], JsonFormat())

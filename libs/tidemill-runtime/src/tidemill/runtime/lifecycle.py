@@ -1,0 +1,232 @@
+"""From start to stop: the components of a process, in order, and what ends it.
+
+Components start one after the other and stop in the opposite order. SIGTERM or SIGINT asks for a graceful
+stop; a second signal, or the end of the time for it, cancels what still runs. The first component that
+fails stops the process and is named. Here stands the only `except Exception` of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, TypeVar
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
+from tidemill.time.errors import TidemillError, UsageError
+
+STOP_S_MAX = 10.0
+
+log = get_logger("lifecycle")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Everything ended as it should, because of `reason`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The first component that failed, and how."""
+
+    component: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        kind = "" if isinstance(self.error, TidemillError) else f"{type(self.error).__name__}: "
+        return f"{self.component} failed: {kind}{self.error}"
+
+
+Outcome: TypeAlias = Stopped | Failed
+
+
+def exit_code(outcome: Outcome) -> int:
+    """What the process tells its parent."""
+    return 0 if isinstance(outcome, Stopped) else 1
+
+
+class Scope:
+    """What a running component knows of its life."""
+
+    def __init__(self) -> None:
+        self._started = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def ready(self) -> None:
+        """Say that the component does its work from now on; the next one may start."""
+        self._started.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the component is asked to end."""
+        return self._stopping.is_set()
+
+    async def until_stopping(self) -> None:
+        """Return when the component is asked to end."""
+        await self._stopping.wait()
+
+
+Component: TypeAlias = Callable[[Scope], Awaitable[None]]
+"""Runs until `scope.stopping`; calls `scope.ready()` once."""
+
+
+@dataclass(slots=True)
+class _Running:
+    name: str
+    scope: Scope
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _Planned:
+    name: str
+    component: Component
+    may_end: bool
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs components until a signal, a failure, or `stop`."""
+
+    clock: Clock
+    stop_s_max: float = STOP_S_MAX
+    _planned: list[_Planned] = field(default_factory=list)
+    _running: list[_Running] = field(default_factory=list)
+    _reason: asyncio.Future[Outcome] | None = None
+    _early: Outcome | None = None
+
+    def add(self, name: str, component: Component, *, may_end: bool = False) -> None:
+        """Start `component` after those added before. Without `may_end`, its end is a failure."""
+        if self._running:
+            raise UsageError(f"component {name} refused: the process already runs")
+        self._planned.append(_Planned(name, component, may_end))
+
+    def add_resource(
+        self, name: str, open_resource: Callable[[], AbstractAsyncContextManager[object]]
+    ) -> None:
+        """Enter a context manager at its turn, and leave it when everything later has stopped."""
+
+        async def hold(scope: Scope) -> None:
+            async with open_resource():
+                scope.ready()
+                await scope.until_stopping()
+
+        self.add(name, hold)
+
+    def stop(self, reason: str) -> None:
+        """Ask for a graceful stop."""
+        self._finish(Stopped(reason))
+
+    async def run(self) -> Outcome:
+        """Start everything, wait for the reason to end, stop everything; the reason."""
+        loop = asyncio.get_running_loop()
+        self._reason = loop.create_future()
+        if self._early is not None:
+            self._finish(self._early)
+        try:
+            with _signals(loop, self._signalled):
+                for planned in self._planned:
+                    if self._reason.done():
+                        break
+                    await self._start(planned)
+                await asyncio.wait([self._reason])
+                await self._stop_all()
+        finally:
+            for running in self._running:
+                running.task.cancel()
+        outcome = self._reason.result()
+        log.info("stopped", outcome=str(outcome))
+        return outcome
+
+    def _signalled(self, received: signal.Signals) -> None:
+        if self._reason is not None and self._reason.done():
+            log.warning("second signal: cancelling", signal=received.name)
+            for running in self._running:
+                running.task.cancel()
+        self._finish(Stopped(f"signal {received.name}"))
+
+    def _finish(self, outcome: Outcome) -> None:
+        if self._reason is None:
+            self._early = self._early or outcome
+        elif not self._reason.done():
+            self._reason.set_result(outcome)
+
+    async def _start(self, planned: _Planned) -> None:
+        """Return when the component is ready, has ended, or something else ends the process."""
+        assert self._reason is not None
+        scope = Scope()
+        task = asyncio.create_task(self._watch(planned, scope), name=planned.name)
+        self._running.append(_Running(planned.name, scope, task))
+        ready = asyncio.create_task(scope._started.wait())
+        await asyncio.wait((ready, task, self._reason), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            log.info("component ready", component=planned.name)
+        ready.cancel()
+
+    async def _watch(self, planned: _Planned, scope: Scope) -> None:
+        try:
+            await planned.component(scope)
+        except Exception as error:  # the outermost loop: name it, end the process
+            failure = Failed(planned.name, error)
+            expected = isinstance(error, TidemillError)
+            log.error(
+                "component failed", component=planned.name, exc_info=not expected, error=str(error)
+            )
+            self._finish(failure)
+        else:
+            if not (scope.stopping or planned.may_end):
+                self._finish(Failed(planned.name, RuntimeError("it ended without being asked to")))
+
+    async def _stop_all(self) -> None:
+        """Stop in the opposite order of the start; cancel what is still there at the deadline."""
+        deadline_s = self.clock.monotonic_s() + self.stop_s_max
+        for running in reversed(self._running):
+            running.scope._stopping.set()
+            if running.task.done():
+                continue
+            left_s = max(0.0, deadline_s - self.clock.monotonic_s())
+            timer = asyncio.ensure_future(self.clock.sleep(left_s))
+            await asyncio.wait((running.task, timer), return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            if not running.task.done():
+                log.warning("component did not stop in time: cancelling", component=running.name)
+                running.task.cancel()
+                await asyncio.wait([running.task])
+            log.info("component stopped", component=running.name)
+
+
+@contextmanager
+def _signals(
+    loop: asyncio.AbstractEventLoop, received: Callable[[signal.Signals], None]
+) -> Iterator[None]:
+    """Call `received` for SIGTERM and SIGINT while the body runs."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class Closable(Protocol):
+    """What holds something until it is closed."""
+
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+@asynccontextmanager
+async def closing(resource: C) -> AsyncIterator[C]:
+    """Close `resource` when the body is left, however it is left."""
+    try:
+        yield resource
+    finally:
+        await resource.close()

@@ -1,0 +1,88 @@
+"""Structured logs: one event per line with its values, for people or for machines.
+
+Libraries that use the logging module come out in the same form. ERROR asks somebody to act now, WARNING is
+read first in an incident, INFO is a change of state.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from enum import Enum
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+
+QUIET_LIBRARIES = ("aiokafka", "asyncio", "py4j", "aiohttp")
+"""These say at INFO what nobody acts on."""
+
+
+class Style(Enum):
+    """How an event is written."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def configure(style: Style | str, level: str = "info", stream: TextIO | None = None) -> None:
+    """Write all events of this process at `level` and above to `stream` (stderr).
+
+    May be called again; the last call counts.
+    """
+    target = stream or sys.stderr
+    shared: list[Any] = [  # structlog types a processor by Any
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    destination = logging.StreamHandler(target)
+    destination.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(Style(style), target),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [destination]
+    root.setLevel(level.upper())
+    for name in QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def get_logger(component: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a component; `bind` gives one that adds values to every event."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(component)
+    return logger
+
+
+def _rendering(style: Style, target: TextIO) -> list[Any]:  # structlog types a processor by Any
+    if style is Style.CONSOLE:
+        return [structlog.dev.ConsoleRenderer(colors=target.isatty())]
+    return [structlog.processors.format_exc_info, _to_json]
+
+
+def _to_json(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+    """One line; what has no JSON form of its own is written as its text."""
+    return msgspec.json.encode({name: _plain(value) for name, value in event.items()}).decode()
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)

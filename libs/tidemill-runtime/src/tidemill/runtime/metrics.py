@@ -1,0 +1,325 @@
+"""The metrics of one process, in a registry of its own.
+
+`CATALOGUE` is the whole list of names; a dashboard or an alert may use nothing else. Gauges are read
+when somebody scrapes, through callbacks, and never pushed: a source that stands still must look late. A
+collection without a frontier has no lag sample; it counts as hydrating.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidemill.runtime.clock import Clock
+from tidemill.time.antichain import Frontier, sole_time
+from tidemill.time.errors import UsageError
+
+SYSTEM_TIMELINE = "system"
+
+
+class Kind(Enum):
+    """What may be done with a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One name of the catalogue."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, meaning, labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, meaning, labels)
+
+
+def _histogram(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, meaning, labels)
+
+
+_OF_A_COLLECTION = ("collection", "timeline")
+_OF_A_PARTITION = ("source", "partition")
+
+COLLECTION_SINCE = _gauge(
+    "tidemill_collection_since",
+    "Oldest instant, in milliseconds of the timeline, at which the collection is exact.",
+    *_OF_A_COLLECTION,
+)
+COLLECTION_UPPER = _gauge(
+    "tidemill_collection_upper",
+    "First instant, in milliseconds of the timeline, that may still change.",
+    *_OF_A_COLLECTION,
+)
+COLLECTION_UPPER_LAG = _gauge(
+    "tidemill_collection_upper_lag_seconds",
+    "How far upper is behind the present; only for collections on the system timeline.",
+    *_OF_A_COLLECTION,
+)
+COLLECTION_SINCE_LAG = _gauge(
+    "tidemill_collection_since_lag_seconds",
+    "How far since is behind the present; only for collections on the system timeline.",
+    *_OF_A_COLLECTION,
+)
+COLLECTION_HISTORY = _gauge(
+    "tidemill_collection_history_seconds",
+    "How much of the timeline can be asked for: upper minus since.",
+    *_OF_A_COLLECTION,
+)
+COLLECTIONS_HYDRATING = _gauge(
+    "tidemill_collections_hydrating", "Collections that no frontier is known of yet."
+)
+COLLECTION_BATCHES = _gauge(
+    "tidemill_arrangement_batches", "Batches of the collection.", *_OF_A_COLLECTION
+)
+COLLECTION_UPDATES = _gauge(
+    "tidemill_arrangement_updates", "Updates in the batches of the collection.", *_OF_A_COLLECTION
+)
+COLLECTION_BYTES = _gauge(
+    "tidemill_arrangement_bytes",
+    "Stored bytes of the batches of the collection.",
+    *_OF_A_COLLECTION,
+)
+READ_HOLDS = _gauge(
+    "tidemill_read_holds", "Who holds the since of the collection back.", "collection", "holder"
+)
+SOURCE_OFFSET_KNOWN = _gauge(
+    "tidemill_source_offset_known", "Offset up to which the log has records.", *_OF_A_PARTITION
+)
+SOURCE_OFFSET_BOUND = _gauge(
+    "tidemill_source_offset_bound", "Offset up to which bindings are minted.", *_OF_A_PARTITION
+)
+SOURCE_OFFSET_COMMITTED = _gauge(
+    "tidemill_source_offset_committed",
+    "Offset up to which records are durably reclocked.",
+    *_OF_A_PARTITION,
+)
+SOURCE_UNBOUND_UPDATES = _gauge(
+    "tidemill_source_unbound_updates", "Updates that wait for a binding.", "source"
+)
+SOURCE_RECORDS = _counter(
+    "tidemill_source_records_total", "Records read from the source.", "source"
+)
+SOURCE_BYTES = _counter("tidemill_source_bytes_total", "Bytes read from the source.", "source")
+DECODE_ERRORS = _counter(
+    "tidemill_decode_errors_total", "Records that became dead letters.", "source"
+)
+REMAP_BINDINGS = _counter("tidemill_remap_bindings_total", "Bindings minted.", "source")
+MINT_RETRIES = _counter(
+    "tidemill_mint_retries_total", "Times a binding was minted by somebody else first.", "source"
+)
+RECLOCK_DURATION = _histogram(
+    "tidemill_reclock_duration_seconds",
+    "Time from records to durable updates, for each append.",
+    "source",
+)
+APPEND_MISMATCHES = _counter(
+    "tidemill_append_mismatches_total", "Appends that another writer was ahead of.", "collection"
+)
+COMPACTION_FUEL = _counter(
+    "tidemill_compaction_fuel_used_total", "Updates that compaction has rewritten.", "collection"
+)
+VIEW_LOCAL_LAG = _gauge(
+    "tidemill_view_local_lag_seconds",
+    "How far the view is behind its slowest direct input.",
+    "view",
+    "slowest",
+)
+VIEW_STEP_DURATION = _histogram(
+    "tidemill_view_step_duration_seconds", "Time to evaluate one window.", "view"
+)
+LATE_EVENTS = _counter(
+    "tidemill_late_events_total", "Events that came behind the event frontier.", "source"
+)
+ACTIONS_FIRED = _counter("tidemill_actions_fired_total", "Actions handed to their sink.", "action")
+ACTION_DUPLICATES = _counter(
+    "tidemill_action_duplicates_total", "Firings suppressed because they had happened.", "action"
+)
+ACTION_OUTBOX = _gauge(
+    "tidemill_action_outbox", "Firings in the outbox that the sink has not confirmed.", "action"
+)
+QUERY_DURATION = _histogram(
+    "tidemill_query_duration_seconds", "Time to answer, waiting included.", "kind"
+)
+SUBSCRIPTIONS = _gauge("tidemill_subscriptions", "Open subscriptions.", "collection")
+SPARK_JOBS = _gauge("tidemill_spark_jobs", "Bulk jobs by state.", "state")
+
+CATALOGUE: tuple[Metric, ...] = tuple(
+    sorted(
+        (value for value in globals().values() if isinstance(value, Metric)),
+        key=lambda metric: metric.name,
+    )
+)
+"""Every metric that Tidemill exports."""
+
+Reading: TypeAlias = tuple[Mapping[str, str], float]
+"""The labels of a sample, and its value."""
+
+_Sample: TypeAlias = tuple[Metric, Mapping[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionReading:
+    """What is known of one collection; a frontier of None is not known yet, an empty one is closed."""
+
+    collection: str
+    timeline: str = SYSTEM_TIMELINE
+    since: Frontier | None = None
+    upper: Frontier | None = None
+    batches: int | None = None
+    updates: int | None = None
+    bytes: int | None = None
+    holders: tuple[str, ...] = field(default=())
+
+
+class Metrics:
+    """Counts, measures and exposes; one for each process, handed to whoever counts."""
+
+    def __init__(self, clock: Clock) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._gauges = _ScrapedGauges()
+        for metric in CATALOGUE:
+            if metric.kind is Kind.COUNTER:
+                self._counters[metric.name] = Counter(
+                    metric.name, metric.meaning, metric.labels, registry=self._registry
+                )
+            elif metric.kind is Kind.HISTOGRAM:
+                self._histograms[metric.name] = Histogram(
+                    metric.name, metric.meaning, metric.labels, registry=self._registry
+                )
+        self._registry.register(self._gauges)
+
+    def increment(self, metric: Metric, by: float = 1, **labels: str) -> None:
+        """Add `by` to a counter."""
+        _check(metric, Kind.COUNTER, labels)
+        counter = self._counters[metric.name]
+        (counter.labels(**labels) if labels else counter).inc(by)
+
+    def observe(self, metric: Metric, seconds: float, **labels: str) -> None:
+        """Add one measurement to a histogram."""
+        _check(metric, Kind.HISTOGRAM, labels)
+        histogram = self._histograms[metric.name]
+        (histogram.labels(**labels) if labels else histogram).observe(seconds)
+
+    @contextmanager
+    def timed(self, metric: Metric, **labels: str) -> Iterator[None]:
+        """Add the duration of the body, if it succeeds, to a histogram."""
+        begun_s = self._clock.monotonic_s()
+        yield
+        self.observe(metric, self._clock.monotonic_s() - begun_s, **labels)
+
+    def watch(self, metric: Metric, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
+        """Call `read` at every scrape for the samples of a gauge; the answer ends that.
+
+        Several callbacks may serve one gauge; where they give equal labels the last one counts. A
+        callback must not wait.
+        """
+        _check(metric, Kind.GAUGE, None)
+        return self._gauges.add(lambda: ((metric, labels, value) for labels, value in read()))
+
+    def watch_collections(
+        self, read: Callable[[], Iterable[CollectionReading]]
+    ) -> Callable[[], None]:
+        """Call `read` at every scrape for the frontiers and sizes of collections; the answer ends that."""
+        return self._gauges.add(lambda: _collection_samples(list(read()), self._clock.now_ms()))
+
+    def expose(self) -> tuple[bytes, str]:
+        """All samples in the text format of Prometheus, and its content type."""
+        return prometheus_client.generate_latest(
+            self._registry
+        ), prometheus_client.CONTENT_TYPE_LATEST
+
+
+class _ScrapedGauges(Collector):
+    """Gauges whose samples are asked for at each scrape."""
+
+    def __init__(self) -> None:
+        self._reads: list[Callable[[], Iterable[_Sample]]] = []
+
+    def add(self, read: Callable[[], Iterable[_Sample]]) -> Callable[[], None]:
+        self._reads.append(read)
+        return lambda: self._reads.remove(read) if read in self._reads else None
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return [_family(metric) for metric in CATALOGUE if metric.kind is Kind.GAUGE]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        found: dict[Metric, dict[tuple[str, ...], float]] = {}
+        for read in self._reads:
+            for metric, labels, value in read():
+                _check(metric, Kind.GAUGE, labels)
+                values = tuple(labels[name] for name in metric.labels)
+                found.setdefault(metric, {})[values] = value
+        for metric, samples in found.items():
+            family = _family(metric)
+            for values, value in samples.items():
+                family.add_metric(values, value)
+            yield family
+
+
+def _family(metric: Metric) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+
+
+def _check(metric: Metric, kind: Kind, labels: Mapping[str, str] | None) -> None:
+    if metric.kind is not kind:
+        raise UsageError(f"{metric.name} is a {metric.kind.value}, not a {kind.value}")
+    if labels is not None and set(labels) != set(metric.labels):
+        raise UsageError(
+            f"{metric.name} has the labels {list(metric.labels)}, not {sorted(labels)}"
+        )
+
+
+def _instant(frontier: Frontier | None) -> int | None:
+    """The time of a frontier; None if it is not known or closed."""
+    return None if frontier is None or frontier.empty else sole_time(frontier)
+
+
+def _collection_samples(readings: list[CollectionReading], now_ms: int) -> Iterator[_Sample]:
+    hydrating = sum(reading.upper is None for reading in readings)
+    yield COLLECTIONS_HYDRATING, {}, hydrating
+    for reading in readings:
+        labels = {"collection": reading.collection, "timeline": reading.timeline}
+        since, upper = _instant(reading.since), _instant(reading.upper)
+        numbers = {
+            COLLECTION_SINCE: since,
+            COLLECTION_UPPER: upper,
+            COLLECTION_BATCHES: reading.batches,
+            COLLECTION_UPDATES: reading.updates,
+            COLLECTION_BYTES: reading.bytes,
+        }
+        seconds: dict[Metric, float] = {}
+        if since is not None and upper is not None:
+            seconds[COLLECTION_HISTORY] = max(0, upper - since) / 1000
+        if reading.timeline == SYSTEM_TIMELINE:
+            if since is not None:
+                seconds[COLLECTION_SINCE_LAG] = (now_ms - since) / 1000
+            if upper is not None:
+                seconds[COLLECTION_UPPER_LAG] = (now_ms - upper) / 1000
+        for metric, number in (*numbers.items(), *seconds.items()):
+            if number is not None:
+                yield metric, labels, number
+        for holder, held in Counted(reading.holders).items():
+            yield READ_HOLDS, {"collection": reading.collection, "holder": holder}, held

@@ -1,0 +1,170 @@
+"""Components start in order, stop in the opposite order, and the first failure is named."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tidemill.runtime.clock import ManualClock, SystemClock
+from tidemill.runtime.lifecycle import Failed, Scope, Stopped, Supervisor, closing, exit_code
+from tidemill.time.errors import Unavailable, UsageError
+
+
+class Story:
+    """Components that write down what happens to them."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def component(self, name: str, *, stubborn: bool = False, fails: Exception | None = None):  # type: ignore[no-untyped-def]
+        async def run(scope: Scope) -> None:
+            self.events.append(f"{name} starts")
+            await asyncio.sleep(0)
+            scope.ready()
+            if fails is not None:
+                raise fails
+            try:
+                await (asyncio.Event().wait() if stubborn else scope.until_stopping())
+                self.events.append(f"{name} stops")
+            except asyncio.CancelledError:
+                self.events.append(f"{name} is cancelled")
+                raise
+
+        return run
+
+
+async def test_the_stop_order_is_the_start_order_reversed() -> None:
+    story = Story()
+    supervisor = Supervisor(ManualClock())
+    supervisor.add("log", story.component("log"))
+
+    @asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        story.events.append("http opens")
+        yield
+        story.events.append("http closes")
+
+    supervisor.add_resource("http", resource)
+    supervisor.add("query", story.component("query"))
+    running = asyncio.create_task(supervisor.run())
+    await ManualClock().settle()
+    supervisor.stop("asked to")
+    outcome = await running
+    assert outcome == Stopped("asked to")
+    assert exit_code(outcome) == 0
+    assert story.events == [
+        "log starts", "http opens", "query starts", "query stops", "http closes", "log stops",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_gracefully(number: signal.Signals) -> None:
+    story = Story()
+    supervisor = Supervisor(SystemClock())
+    supervisor.add("a", story.component("a"))
+    running = asyncio.create_task(supervisor.run())
+    await ManualClock().settle()
+    os.kill(os.getpid(), number)
+    assert await running == Stopped(f"signal {number.name}")
+    assert story.events[-1] == "a stops"
+
+
+async def test_the_first_failure_is_named_and_stops_the_rest() -> None:
+    story = Story()
+    supervisor = Supervisor(ManualClock())
+    supervisor.add("log", story.component("log"))
+    supervisor.add("ingest", story.component("ingest", fails=Unavailable("broker gone")))
+    outcome = await supervisor.run()
+    assert isinstance(outcome, Failed)
+    assert str(outcome) == "ingest failed: broker gone"
+    assert exit_code(outcome) == 1
+    assert story.events == ["log starts", "ingest starts", "log stops"]
+
+
+async def test_what_comes_after_a_failed_start_is_not_started() -> None:
+    story = Story()
+
+    async def break_early(scope: Scope) -> None:
+        raise KeyError("config")
+
+    supervisor = Supervisor(ManualClock())
+    supervisor.add("early", break_early)
+    supervisor.add("later", story.component("later"))
+    outcome = await supervisor.run()
+    assert str(outcome) == "early failed: KeyError: 'config'"
+    assert story.events == []
+
+
+async def test_a_component_that_just_ends_is_a_failure_unless_it_may() -> None:
+    async def end(scope: Scope) -> None:
+        scope.ready()
+
+    supervisor = Supervisor(ManualClock())
+    supervisor.add("short", end, may_end=True)
+    supervisor.add("service", end)
+    assert str(await supervisor.run()) == (
+        "service failed: RuntimeError: it ended without being asked to"
+    )
+
+
+async def test_who_does_not_stop_in_time_is_cancelled() -> None:
+    story = Story()
+    clock = ManualClock()
+    supervisor = Supervisor(clock, stop_s_max=10)
+    supervisor.add("polite", story.component("polite"))
+    supervisor.add("stubborn", story.component("stubborn", stubborn=True))
+    running = asyncio.create_task(supervisor.run())
+    await clock.settle()
+    supervisor.stop("enough")
+    await clock.advance(9.9)
+    assert not running.done()
+    await clock.advance(0.1)
+    assert await running == Stopped("enough")
+    assert story.events[-2:] == ["stubborn is cancelled", "polite stops"]
+
+
+async def test_a_second_signal_does_not_wait() -> None:
+    story = Story()
+    clock = ManualClock()
+    supervisor = Supervisor(clock)
+    supervisor.add("stubborn", story.component("stubborn", stubborn=True))
+    running = asyncio.create_task(supervisor.run())
+    await clock.settle()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await clock.settle()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == Stopped("signal SIGTERM")
+    assert clock.monotonic_s() == 0
+
+
+async def test_a_stop_before_the_start_is_remembered() -> None:
+    story = Story()
+    supervisor = Supervisor(ManualClock())
+    supervisor.add("a", story.component("a"))
+    supervisor.stop("never mind")
+    assert await supervisor.run() == Stopped("never mind")
+    assert story.events == []
+
+
+async def test_a_resource_of_ours_is_closed_however_the_body_ends() -> None:
+    class Held:
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    held = Held()
+
+    async def leave_early() -> None:
+        async with closing(held) as inside:
+            assert inside is held
+            raise UsageError("left early")
+
+    with pytest.raises(UsageError):
+        await leave_early()
+    assert held.closed

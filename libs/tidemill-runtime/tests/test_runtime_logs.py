@@ -1,0 +1,63 @@
+"""Events are one line each, whoever says them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tidemill.runtime import logs
+from tidemill.time.antichain import frontier
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before, level = root.handlers, root.level
+    yield
+    root.handlers = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_json_events_hold_their_values_and_those_of_libraries_too() -> None:
+    written = io.StringIO()
+    logs.configure("json", stream=written)
+    log = logs.get_logger("ingest").bind(source="flights")
+    log.info("partition opened", partition=3, upper=frontier(7))
+    log.debug("not written")
+    logging.getLogger("grpc").warning("channel %s", "lost")
+    logging.getLogger("aiokafka").info("not written")
+    try:
+        raise ValueError("cause")
+    except ValueError:
+        log.exception("append failed")
+    events = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert all(event.pop("timestamp").endswith("Z") for event in events)
+    assert events[:2] == [
+        {
+            "event": "partition opened", "level": "info", "logger": "ingest",
+            "source": "flights", "partition": 3, "upper": "[7]",
+        },
+        {"event": "channel lost", "level": "warning", "logger": "grpc"},
+    ]  # fmt: skip
+    assert events[2]["exception"].endswith("ValueError: cause")
+    assert len(events) == 3
+
+
+def test_console_events_are_for_people() -> None:
+    written = io.StringIO()
+    logs.configure(logs.Style.CONSOLE, "debug", written)
+    logs.get_logger("remap").debug("minted", time=5)
+    assert "minted" in written.getvalue()
+    assert "time=5" in written.getvalue()
+    assert "\x1b" not in written.getvalue()
+
+
+def test_an_unknown_style_is_refused() -> None:
+    with pytest.raises(ValueError, match="xml"):
+        logs.configure("xml")

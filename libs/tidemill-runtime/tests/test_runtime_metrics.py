@@ -1,0 +1,111 @@
+"""Metrics are exact at the moment of the scrape."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.metrics import (
+    CATALOGUE,
+    DECODE_ERRORS,
+    RECLOCK_DURATION,
+    SOURCE_OFFSET_KNOWN,
+    SUBSCRIPTIONS,
+    CollectionReading,
+    Kind,
+    Metrics,
+)
+from tidemill.time.antichain import frontier
+from tidemill.time.errors import UsageError
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    """Every sample line, without comments and buckets."""
+    text = metrics.expose()[0].decode()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines if "_bucket" not in name}
+
+
+def test_lag_grows_while_nothing_moves() -> None:
+    clock = ManualClock(10_000)
+    metrics = Metrics(clock)
+    reading = CollectionReading("flights", since=frontier(4_000), upper=frontier(9_000))
+    metrics.watch_collections(lambda: [reading])
+    lag = 'tidemill_collection_upper_lag_seconds{collection="flights",timeline="system"}'
+    assert samples(metrics)[lag] == 1.0
+    clock.move(30)
+    assert samples(metrics)[lag] == 31.0
+    assert samples(metrics)[lag.replace("upper", "since")] == 36.0
+
+
+def test_a_collection_without_frontier_has_no_lag_and_counts_as_hydrating() -> None:
+    metrics = Metrics(ManualClock(10_000))
+    metrics.watch_collections(
+        lambda: [
+            CollectionReading("new"),
+            CollectionReading("closed", since=frontier(), upper=frontier()),
+            CollectionReading("air", "air", frontier(0), frontier(5_000), 2, 30, 999, ("s", "s")),
+        ]
+    )
+    assert samples(metrics) == {
+        "tidemill_collections_hydrating": 1,
+        'tidemill_collection_since{collection="air",timeline="air"}': 0,
+        'tidemill_collection_upper{collection="air",timeline="air"}': 5_000,
+        'tidemill_collection_history_seconds{collection="air",timeline="air"}': 5,
+        'tidemill_arrangement_batches{collection="air",timeline="air"}': 2,
+        'tidemill_arrangement_updates{collection="air",timeline="air"}': 30,
+        'tidemill_arrangement_bytes{collection="air",timeline="air"}': 999,
+        'tidemill_read_holds{collection="air",holder="s"}': 2,
+    }
+
+
+def test_counters_histograms_and_watched_gauges_are_exposed() -> None:
+    clock = ManualClock()
+    metrics = Metrics(clock)
+    metrics.increment(DECODE_ERRORS, source="flights")
+    metrics.increment(DECODE_ERRORS, 2, source="flights")
+    with metrics.timed(RECLOCK_DURATION, source="flights"):
+        clock.move(0.5)
+    known = {0: 17, 1: 4}
+    unwatch = metrics.watch(
+        SOURCE_OFFSET_KNOWN,
+        lambda: [({"source": "flights", "partition": str(p)}, at) for p, at in known.items()],
+    )
+    known[0] = 18
+    assert samples(metrics) == {
+        'tidemill_decode_errors_total{source="flights"}': 3,
+        'tidemill_reclock_duration_seconds_count{source="flights"}': 1,
+        'tidemill_reclock_duration_seconds_sum{source="flights"}': 0.5,
+        'tidemill_source_offset_known{partition="0",source="flights"}': 18,
+        'tidemill_source_offset_known{partition="1",source="flights"}': 4,
+    }
+    unwatch()
+    unwatch()
+    assert not any("offset_known" in name for name in samples(metrics))
+
+
+def test_a_wrong_use_is_refused() -> None:
+    metrics = Metrics(ManualClock())
+    with pytest.raises(UsageError, match="is a counter, not a histogram"):
+        metrics.observe(DECODE_ERRORS, 1.0, source="flights")
+    with pytest.raises(UsageError, match=r"has the labels \['source'\], not \['view'\]"):
+        metrics.increment(DECODE_ERRORS, view="v")
+    metrics.watch(SUBSCRIPTIONS, lambda: [({"view": "v"}, 1.0)])
+    with pytest.raises(UsageError, match=r"has the labels \['collection'\]"):
+        metrics.expose()
+
+
+def test_names_follow_the_conventions() -> None:
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE) > 30
+    for metric in CATALOGUE:
+        assert re.fullmatch(r"tidemill(_[a-z]+)+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.meaning.endswith(".")
+
+
+def test_two_processes_in_one_interpreter_count_apart() -> None:
+    one, two = Metrics(ManualClock()), Metrics(ManualClock())
+    one.increment(DECODE_ERRORS, source="flights")
+    assert samples(two) == {}

@@ -154,23 +154,25 @@ class Twin:
         }
 
     def reach(self, at: int) -> set[tuple[Any, ...]]:
-        """The widest path to each airport: the end of a path is the least end of its routes."""
+        """The widest path between two airports: the end of a path is the least end of its routes."""
         ends: dict[tuple[str, str], int] = {}
         for flight in self.flights:
             end = flight["at"] // DAY * DAY + 2 * DAY
             if flight["left"] is not None and flight["at"] <= at < end:
                 route = (flight["origin"], flight["dest"])
                 ends[route] = max(end, ends.get(route, 0))
-        best = {there: end for (here, there), end in ends.items() if here == "JFK"}
+        best = dict(ends)
         changed = True
         while changed:
             changed = False
-            for (a, b), end in ends.items():
-                for here, there in ((a, b), (b, a)):
-                    through = min(best.get(here, 0), end)
-                    if through > best.get(there, 0):
-                        best[there], changed = through, True
-        return {(airport, 0, end) for airport, end in best.items()}
+            for (home, here), so_far in list(best.items()):
+                for route, end in ends.items():
+                    if here not in route:
+                        continue
+                    there = route[1] if here == route[0] else route[0]
+                    if min(so_far, end) > best.get((home, there), 0):
+                        best[home, there], changed = min(so_far, end), True
+        return {(home, airport, 0, end) for (home, airport), end in best.items()}
 
 
 INSTANTS = [

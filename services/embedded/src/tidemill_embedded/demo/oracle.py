@@ -99,15 +99,15 @@ with recursive recent as (
   where dep_delay is not null and scheduled <= $at
     and scheduled >= $at - $at % 86400000 - 86400000),
 steps as (
-  select origin as a, dest as b, today, true as forth from recent
-  union select dest, origin, today, false from recent),
-reached(airport, today) as (
-  select b, today from steps where a = 'JFK' and forth
+  select origin as a, dest as b, today from recent
+  union select dest, origin, today from recent),
+reached(home, airport, today) as (
+  select origin, dest, today from recent
   union
-  select s.b, r.today and s.today from reached r join steps s on s.a = r.airport)
-select airport, 0 as time,
+  select r.home, s.b, r.today and s.today from reached r join steps s on s.a = r.airport)
+select home, airport, 0 as time,
   $at - $at % 86400000 + case when bool_or(today) then 172800000 else 86400000 end as expires
-from reached group by airport
+from reached group by home, airport
 """
 
 QUERIES = {

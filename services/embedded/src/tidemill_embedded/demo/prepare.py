@@ -7,6 +7,7 @@ scheduled departure, a weather report at its hour. Records arrive out of order, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Arrivals:
 
     def before(self, at_ms: int) -> int:
         """How many records arrive before `at_ms`."""
-        return int(np.searchsorted(np.asarray(self.at_ms, dtype=np.int64), at_ms, side="left"))
+        return bisect_left(self.at_ms, at_ms)
 
 
 def _read(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:

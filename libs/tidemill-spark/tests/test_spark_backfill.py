@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def targets() -> tuple[Target, Target]:
     return (
-        Target("flights", ROWS, hash_first_column, write_as_ipc, buckets=4),
-        Target("flights/deadletters", LETTERS, hash_first_column, write_as_ipc, buckets=1),
+        Target("flights", 0, ROWS, hash_first_column, write_as_ipc, buckets=4),
+        Target("flights/deadletters", 0, LETTERS, hash_first_column, write_as_ipc, buckets=1),
     )
 
 
@@ -137,6 +138,16 @@ def test_a_backfill_equals_the_kernels_applied_row_by_row(spark: SparkSession) -
     assert updates_of(written, rows.name).equals(expected_rows)
     assert updates_of(written, letters.name).equals(expected_letters)
     assert count_updates(written, letters.name) == expected_letters.num_rows > 0
+
+
+@pytest.mark.server
+def test_what_a_target_has_already_is_left_out(spark: SparkSession) -> None:
+    rows, letters = targets()
+    frame = read_with(spark, read_made_up_log, (OffsetRange(0, 0, 1_000),))
+    later = backfill(frame, decode, map_offsets, replace(rows, lower=1_500), letters)
+    times = updates_of(later, rows.name)["_time"].to_pylist()
+    assert times
+    assert min(times) == 2_000
 
 
 @pytest.mark.server

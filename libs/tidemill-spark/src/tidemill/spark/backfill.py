@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from tidemill.arrangement.updates import consolidate
@@ -47,13 +48,18 @@ KeyHash = Callable[[pa.Table], "np.ndarray"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the rows, or the letters, of a backfill go."""
+    """Where the rows, or the letters, of a backfill go.
+
+    Updates before `lower` are there already and are left out. `schema` are the data columns.
+    """
 
     name: str
+    lower: int
     schema: pa.Schema
     key_hash: KeyHash
     write: WritePart
     buckets: int
+    arrange: Callable[[pa.Table], pa.Table] = consolidate
 
 
 class Written(NamedTuple):
@@ -64,7 +70,7 @@ class Written(NamedTuple):
     part: bytes
 
 
-WRITTEN_SCHEMA = "target string, updates long, part binary"
+_WRITTEN_SCHEMA = "target string, updates long, part binary"
 
 
 def backfill(
@@ -79,7 +85,7 @@ def backfill(
     buckets = max(rows.buckets, letters.buckets)
     mapped = records.mapInArrow(_mapper(decode, map_offsets, rows, letters), _MAPPED_SCHEMA)
     parts = mapped.repartition(buckets, "target", "bucket").mapInArrow(
-        _writer(rows, letters), WRITTEN_SCHEMA
+        _writer(rows, letters), _WRITTEN_SCHEMA
     )
     return [Written(row["target"], row["updates"], bytes(row["part"])) for row in parts.collect()]
 
@@ -117,7 +123,10 @@ def _at_their_times(
 
 
 def _in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
-    table = updates.select([*target.schema.names, "_time", "_diff"])
+    lanes = pa.schema([("_time", pa.uint64()), ("_diff", pa.int64())])
+    table = updates.select([*target.schema.names, *lanes.names])
+    table = table.cast(pa.schema([*target.schema, *lanes]))
+    table = table.filter(pc.field("_time") >= pa.scalar(target.lower, pa.uint64()))
     if not table.num_rows:
         return
     bucket = bucket_of(target.key_hash(table), target.buckets)
@@ -157,7 +166,7 @@ def _writer(
             for row in batch.to_pylist():
                 held.setdefault((row["target"], row["bucket"]), []).append(_decode(row["batch"]))
         for (name, _), tables in sorted(held.items(), key=lambda item: item[0]):
-            updates = consolidate(pa.concat_tables(tables))
+            updates = targets[name].arrange(pa.concat_tables(tables))
             if updates.num_rows:
                 yield pa.RecordBatch.from_pydict(
                     {

@@ -1,0 +1,205 @@
+"""The Spark job that reclocks a backlog: reads its specification from standard input, writes parts.
+
+Run as `python -m tidemill_reclock.backfill_job`. It commits nothing; the last line it prints says which
+parts it wrote, and the service appends them by compare-and-append.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidemill.reclock import Bindings, map_offsets
+from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
+from tidemill.runtime.log_segments import read_range
+from tidemill.shard import DirectoryBlob
+from tidemill.shard.collections import part_key, placed
+from tidemill.shard.encoding import pack_part
+from tidemill.shard.parts import encode_parts, key_hashes, sorted_updates
+from tidemill.spark.backfill import Decoded, Target, backfill
+from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
+from tidemill.spark.session import LocalSettings, jars_in, local_session
+from tidemill.time import frontier
+
+ROWS_PER_BUCKET = 500_000
+_RECORD_FIELDS: list[pa.Field[Any]] = [
+    pa.field("partition", pa.int64()),
+    pa.field("offset", pa.int64()),
+    pa.field("value", pa.binary()),
+]
+_RECORD = pa.schema(_RECORD_FIELDS)
+
+
+class TargetSpec(msgspec.Struct, frozen=True):
+    """One collection to write: its data columns as a serialized Arrow schema, its sort key."""
+
+    collection: str
+    schema: bytes
+    key: list[str]
+    lower: int
+
+
+class ColumnSpec(msgspec.Struct, frozen=True):
+    """One column of the source."""
+
+    name: str
+    kind: str
+    nullable: bool
+
+
+class BackfillSpec(msgspec.Struct, frozen=True):
+    """Everything a backfill needs.
+
+    One of `log_directory` (embedded log) and `bootstrap` (Kafka) names the log. `bindings` are the
+    remap collection's updates before `upper` as an Arrow stream. `delimiter` is set for CSV.
+    """
+
+    source: str
+    topic: str
+    log_directory: str | None
+    bootstrap: str | None
+    ranges: list[tuple[int, int, int]]
+    bindings: bytes
+    upper: int
+    columns: list[ColumnSpec]
+    delimiter: str | None
+    rows: TargetSpec
+    letters: TargetSpec
+    blob_directory: str
+    jars_directory: str
+    scratch_directory: str
+    cores: int
+    memory_mb: int
+
+
+class WrittenPart(msgspec.Struct, frozen=True):
+    """One part that the job wrote, as `tidemill.shard` packs it, in base64."""
+
+    collection: str
+    updates: int
+    part: str
+
+
+class BackfillResult(msgspec.Struct, frozen=True):
+    """What the job prints on its last line."""
+
+    parts: list[WrittenPart]
+
+
+def decoder_of(spec: BackfillSpec) -> RowDecoder:
+    """The decoder of the live path."""
+    columns = [Column(c.name, c.kind, c.nullable) for c in spec.columns]  # type: ignore[arg-type]  # kinds were checked when the resource was applied
+    record_format = JsonFormat() if spec.delimiter is None else CsvFormat(spec.delimiter)
+    return RowDecoder(columns, record_format)
+
+
+def decode_batch(decoder: RowDecoder, batch: pa.RecordBatch) -> Decoded:
+    """A batch of log records as rows and letters."""
+    columns = batch.to_pydict()
+    rows, letters = decoder.decode(columns["partition"], columns["offset"], columns["value"])
+    return Decoded(rows, letters)
+
+
+def read_embedded(
+    directory: str, topic: str, partition: int, start: int, stop: int
+) -> Iterator[pa.RecordBatch]:
+    """A range of the embedded log with the columns of every bulk read."""
+    for batch in read_range(Path(directory), topic, partition, start, stop, _RECORD.names):
+        table = pa.Table.from_batches([batch]).select(_RECORD.names).cast(_RECORD)
+        yield from table.to_batches()
+
+
+def write_part(
+    blob_directory: str, collection: str, key: tuple[str, ...], updates: pa.Table
+) -> bytes:
+    """One sorted, consolidated table as a part in Blob, packed for whoever commits it."""
+    blob = DirectoryBlob(Path(blob_directory), partial(token_hex, 16))
+    packed = []
+    for part, data in encode_parts(updates, key, inline_bytes_max=0):
+        name = part_key(collection, token_hex(16))
+        blob.put_now(name, data)
+        packed.append(pack_part(placed(part, name)))
+    return msgspec.msgpack.encode(packed)
+
+
+def _target(spec: TargetSpec, blob_directory: str, records: int) -> Target:
+    key = tuple(spec.key)
+    return Target(
+        name=spec.collection,
+        lower=spec.lower,
+        schema=pa.ipc.read_schema(pa.py_buffer(spec.schema)),
+        key_hash=partial(_hashes, key),
+        write=partial(write_part, blob_directory, spec.collection, key),
+        buckets=max(2, -(-records // ROWS_PER_BUCKET)),
+        arrange=partial(_sorted, key),
+    )
+
+
+def _hashes(key: tuple[str, ...], table: pa.Table) -> np.ndarray:
+    return key_hashes(table, key)
+
+
+def _sorted(key: tuple[str, ...], table: pa.Table) -> pa.Table:
+    return sorted_updates(table, key)
+
+
+def run(spec: BackfillSpec, say: Callable[[str], None]) -> BackfillResult:
+    """The whole job. `say` is told what happens."""
+    settings = LocalSettings(
+        spec.cores, spec.memory_mb, jars_in(Path(spec.jars_directory)), Path(spec.scratch_directory)
+    )
+    spark = local_session(f"backfill {spec.source}", settings)
+    try:
+        ranges = tuple(OffsetRange(*each) for each in spec.ranges)
+        records = sum(part.stop - part.start for part in ranges)
+        say(f"reclocking {records} records of {spec.topic}")
+        if spec.log_directory is not None:
+            reader = partial(read_embedded, spec.log_directory, spec.topic)
+            frame = read_with(spark, reader, ranges)
+        else:
+            frame = read_kafka(spark, spec.bootstrap or "", spec.topic, ranges)
+        rows = pa.ipc.open_stream(spec.bindings).read_all()
+        times: list[Any] = rows["_time"].to_pylist()
+        since = min(times, default=0)
+        bindings = Bindings.of_rows(rows, since, frontier(spec.upper))
+        written = backfill(
+            frame,
+            partial(decode_batch, decoder_of(spec)),
+            partial(map_offsets, bindings),
+            _target(spec.rows, spec.blob_directory, records),
+            _target(spec.letters, spec.blob_directory, records // 100),
+        )
+        say(f"wrote {len(written)} parts")
+    finally:
+        spark.stop()
+    return BackfillResult(
+        [
+            WrittenPart(each.target, each.updates, base64.b64encode(each.part).decode())
+            for each in written
+        ]
+    )
+
+
+def unpack_parts(part: WrittenPart) -> list[bytes]:
+    """The packed parts behind one line of the result."""
+    return msgspec.msgpack.decode(base64.b64decode(part.part), type=list[bytes])
+
+
+def main() -> None:
+    """Read the specification, do the work, print the result as the last line."""
+    spec = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=BackfillSpec)
+    result = run(spec, lambda line: print(line, file=sys.stderr))
+    print(msgspec.json.encode(result).decode())
+
+
+if __name__ == "__main__":
+    main()

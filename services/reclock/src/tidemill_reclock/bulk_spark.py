@@ -1,0 +1,131 @@
+"""Bulk reclocking on Spark: starts the job off the hot path and appends what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from tidemill.runtime.formats import Column, CsvFormat, RecordFormat
+from tidemill.shard import Collections
+from tidemill.shard.encoding import unpack_part
+from tidemill.spark.launcher import JobFailed, SparkLauncher
+from tidemill.spark.log_ranges import ranges_between
+from tidemill.time import Unavailable, frontier, sole_time
+from tidemill_reclock.backfill_job import (
+    BackfillResult,
+    BackfillSpec,
+    ColumnSpec,
+    TargetSpec,
+    unpack_parts,
+)
+from tidemill_reclock.bulk import Backlog
+
+JOB = "tidemill_reclock.backfill_job"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the source's topic is: the folder of an embedded log, or Kafka's bootstrap servers."""
+
+    topic: str
+    directory: Path | None = None
+    bootstrap: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkSettings:
+    """What a job may use, and where its files are."""
+
+    blob_directory: Path
+    jars_directory: Path
+    scratch_directory: Path
+    cores: int = 2
+    memory_mb: int = 1024
+
+
+class SparkBulkReclock:
+    """Guarantees of BulkReclock, by one Spark job and two compare-and-appends."""
+
+    def __init__(
+        self,
+        launcher: SparkLauncher,
+        collections: Collections,
+        place: LogPlace,
+        columns: Sequence[Column],
+        record_format: RecordFormat,
+        settings: BulkSettings,
+    ) -> None:
+        self._launcher = launcher
+        self._collections = collections
+        self._place = place
+        self._columns = tuple(columns)
+        self._format = record_format
+        self._settings = settings
+
+    async def write(self, backlog: Backlog) -> None:
+        """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
+        spec = await self._spec(backlog)
+        name = "backfill-" + backlog.source.replace("/", "-")
+        outcome = await self._launcher.launch(name, JOB, msgspec.msgpack.encode(spec))
+        if isinstance(outcome, JobFailed):
+            raise Unavailable(
+                f"the backfill of {backlog.source} ended with {outcome.exit_status}: "
+                f"{outcome.reason} (log: {outcome.log})"
+            )
+        result = msgspec.convert(outcome.result, BackfillResult)
+        for target in (spec.letters, spec.rows):
+            parts = [
+                unpack_part(packed)
+                for written in result.parts
+                if written.collection == target.collection
+                for packed in unpack_parts(written)
+            ]
+            await self._collections.append_parts(
+                target.collection, frontier(target.lower), frontier(backlog.upper), parts,
+                writer=backlog.source,
+            )  # fmt: skip
+
+    async def _spec(self, backlog: Backlog) -> BackfillSpec:
+        ranges = ranges_between(backlog.starts, backlog.stops)
+        delimiter = self._format.delimiter if isinstance(self._format, CsvFormat) else None
+        settings = self._settings
+        directory = self._place.directory
+        return BackfillSpec(
+            source=backlog.source,
+            topic=self._place.topic,
+            log_directory=None if directory is None else str(directory.resolve()),
+            bootstrap=self._place.bootstrap,
+            ranges=[(part.partition, part.start, part.stop) for part in ranges],
+            bindings=_as_stream(backlog.bindings),
+            upper=backlog.upper,
+            columns=[ColumnSpec(c.name, c.kind, c.nullable) for c in self._columns],
+            delimiter=delimiter,
+            rows=await self._target(backlog.rows),
+            letters=await self._target(backlog.letters),
+            blob_directory=str(settings.blob_directory.resolve()),
+            jars_directory=str(settings.jars_directory.resolve()),
+            scratch_directory=str(settings.scratch_directory.resolve()),
+            cores=settings.cores,
+            memory_mb=settings.memory_mb,
+        )
+
+    async def _target(self, collection: str) -> TargetSpec:
+        description = await self._collections.description(collection)
+        upper = (await self._collections.status(collection)).upper
+        return TargetSpec(
+            collection,
+            description.schema.serialize().to_pybytes(),
+            list(description.key),
+            sole_time(upper),
+        )
+
+
+def _as_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())

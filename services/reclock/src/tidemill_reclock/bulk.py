@@ -1,0 +1,44 @@
+"""The port to whoever writes a backlog in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Everything of a source that is bound, and not written yet.
+
+    `starts` and `stops` are offsets per partition; `bindings` the remap collection's updates before
+    `upper`, from which each offset between them has its time; `rows` and `letters` the collections
+    to write, from their uppers `lower` to `upper`.
+    """
+
+    source: str
+    remap: str
+    rows: str
+    letters: str
+    starts: Mapping[int, int]
+    stops: Mapping[int, int]
+    bindings: pa.Table
+    lower: int
+    upper: int
+
+    @property
+    def records(self) -> int:
+        return sum(stop - self.starts.get(partition, 0) for partition, stop in self.stops.items())
+
+
+class BulkReclock(Protocol):
+    """Writes a backlog with the meaning of the live path, row for row."""
+
+    async def write(self, backlog: Backlog) -> None:
+        """Append the backlog to both collections by compare-and-append on their uppers.
+
+        On return the upper of each is beyond `backlog.upper`, by this writer or by another; a writer
+        that lost a race changes nothing. Raises Unavailable if nothing could be written.
+        """

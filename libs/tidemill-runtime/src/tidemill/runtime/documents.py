@@ -1,0 +1,151 @@
+"""YAML documents as plain values, with the place of every key and value.
+
+Only what JSON can say is accepted, plus dates, which stay text. A key twice, a tag, or an alias that
+contains itself is a problem with a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from tidemill.runtime.problems import FieldPath, Position, Problem, field_name
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+
+NODES_MAX = 100_000
+"""More than anybody writes; aliases could make a short file endless."""
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass(slots=True)
+class Document:
+    """One document: its value, and where each path is; a key's place is where its name is written."""
+
+    file: str
+    value: Plain
+    places: dict[FieldPath, Position] = field(default_factory=dict)
+    keys: dict[FieldPath, Position] = field(default_factory=dict)
+
+    def position(self, path: FieldPath) -> Position:
+        """Where the value at `path` is, or the nearest thing around it that is written."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, Position(self.file))
+
+    def key_position(self, path: FieldPath) -> Position:
+        """Where the name of the last key of `path` is."""
+        return self.keys.get(path, self.position(path))
+
+
+def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
+    """All documents of `text`, and what is wrong with them as YAML; empty documents are left out."""
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    try:
+        for node in YAML(typ="safe", pure=True).compose_all(text):
+            if node is not None and not _null(node):
+                reader = _NodeReader(file, problems)
+                document = Document(file, None, reader.places, reader.keys)
+                document.value = reader.read(node, ())
+                documents.append(document)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Position(file, mark.line + 1, mark.column + 1) if mark else Position(file)
+        context = f" {error.context}" if error.context else ""
+        problems.append(Problem(place, "", f"not YAML: {error.problem}{context}"))
+    except YAMLError as error:
+        problems.append(Problem(Position(file), "", f"not YAML: {error}"))
+    return documents, problems
+
+
+class _NodeReader:
+    """Turns the nodes of one document into values, and notes where they are."""
+
+    def __init__(self, file: str, problems: list[Problem]) -> None:
+        self._file = file
+        self._problems = problems
+        self._open: set[int] = set()
+        self._nodes = 0
+        self.places: dict[FieldPath, Position] = {}
+        self.keys: dict[FieldPath, Position] = {}
+
+    def read(self, node: Node, path: FieldPath) -> Plain:
+        self.places[path] = self._place(node)
+        self._nodes += 1
+        if id(node) in self._open or self._nodes > NODES_MAX:
+            if self._nodes <= NODES_MAX + 1:
+                self._report(node, path, "an alias contains itself or repeats too much")
+            return None
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return dict(self._members(node, path))
+            if isinstance(node, SequenceNode):
+                return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
+        self._report(node, path, "neither a mapping, a list nor a value")
+        return None
+
+    def _members(self, node: MappingNode, path: FieldPath) -> Iterator[tuple[str, Plain]]:
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                self._report(key, path, "a key must be text")
+                continue
+            name = str(key.value)
+            inner = (*path, name)
+            if name in seen:
+                self._report(key, inner, "written twice")
+                continue
+            seen.add(name)
+            self.keys[inner] = self._place(key)
+            yield name, self.read(value, inner)
+
+    def _scalar(self, node: ScalarNode, path: FieldPath) -> Plain:
+        tag, text = str(node.tag), str(node.value)
+        if not tag.startswith(_TAG):
+            self._report(node, path, f"tags such as {tag} have no meaning here")
+            return None
+        try:
+            match tag.removeprefix(_TAG):
+                case "null":
+                    return None
+                case "bool":
+                    return text.lower() in ("true", "yes", "on")
+                case "int":
+                    return _whole(text)
+                case "float":
+                    return float(
+                        text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan")
+                    )
+                case "str" | "timestamp":
+                    return text
+                case other:
+                    self._report(node, path, f"values of type {other} have no meaning here")
+        except ValueError:
+            return text
+        return None
+
+    def _place(self, node: Node) -> Position:
+        return Position(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _report(self, node: Node, path: FieldPath, says: str) -> None:
+        self._problems.append(Problem(self._place(node), field_name(path), says))
+
+
+def _null(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and str(node.tag) == f"{_TAG}null"
+
+
+def _whole(text: str) -> int:
+    digits = text.replace("_", "")
+    return int(digits, 0) if digits.lower().startswith(("0x", "0o", "-0x", "-0o")) else int(digits)

@@ -1,0 +1,71 @@
+"""What is wrong with a file that a person wrote: where, which field, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.time.errors import UsageError
+
+FieldPath: TypeAlias = tuple[str | int, ...]
+"""Keys and indexes from the top of a document: ("spec", "columns", 0, "type")."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a file; lines and columns count from 1, and are 0 if nobody knows."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.file
+        return (
+            f"{self.file}:{self.line}:{self.column}" if self.column else f"{self.file}:{self.line}"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One mistake. `says` begins with what is there, `hint` says what to write."""
+
+    position: Position
+    field: str
+    says: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        field = f"{self.field}: " if self.field else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.position}: {field}{self.says}{hint}"
+
+
+def refuse(problems: Sequence[Problem], reason: str) -> UsageError:
+    """The error that tells all problems at once, one a line, in the order of the file."""
+    ordered = tuple(sorted(problems))
+    return UsageError("\n".join(map(str, ordered)), reason=reason, problems=ordered)
+
+
+def field_name(path: FieldPath) -> str:
+    """A path as people write it: spec.columns[0].type."""
+    name = ""
+    for part in path:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name
+
+
+def did_you_mean(word: object, allowed: Iterable[str]) -> str:
+    """A hint: the closest of `allowed` if one is close, else all of them."""
+    words = list(allowed)
+    folded = {known.lower().replace("-", "").replace("_", ""): known for known in words}
+    written = str(word).lower().replace("-", "").replace("_", "")
+    close = difflib.get_close_matches(written, folded, n=1, cutoff=0.6)
+    if close:
+        return f'did you mean "{folded[close[0]]}"?'
+    if not words:
+        return "nothing is allowed here"
+    return f"allowed: {', '.join(words)}"

@@ -1,0 +1,169 @@
+"""The client for code that is not asynchronous: the same calls, each waiting for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.messages import (
+    Answer,
+    Applied,
+    CollectionInfo,
+    Event,
+    Explanation,
+    Inserted,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+)
+from tidemill.rpc.outcomes import CALL_S
+
+R = TypeVar("R")
+
+
+class BlockingClient:
+    """One server's calls, on an event loop in a thread of its own. Close it, or use `with`.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tidemill-client", daemon=True
+        )
+        self._thread.start()
+        self._client = self._wait(_opened(address, timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel running calls, close the connection, end the thread. Once is enough."""
+        if self._loop.is_closed():
+            return
+        self._wait(self._client.close())
+        self._wait(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def snapshot(
+        self, collection: str, as_of: int | None = None, wait_s: float | None = None
+    ) -> Answer:
+        """The whole collection at one instant; the latest definite one by default."""
+        return self._wait(self._client.snapshot(collection, as_of, wait_s))
+
+    def ask(self, goal: str, as_of: int | None = None, wait_s: float | None = None) -> Answer:
+        """The records that match a goal at one instant."""
+        return self._wait(self._client.ask(goal, as_of, wait_s))
+
+    def subscribe(
+        self,
+        goal: str,
+        start: int | None = None,
+        snapshot: bool = True,
+        until: int | None = None,
+    ) -> Iterator[Event]:
+        """Changes from `start` on; closing the iterator ends the call."""
+        return self._iterate(lambda: self._client.subscribe(goal, start, snapshot, until))
+
+    def why(self, record: str, as_of: int | None = None) -> Explanation:
+        """The proof of a record that is present."""
+        return self._wait(self._client.why(record, as_of))
+
+    def why_not(self, record: str, as_of: int | None = None) -> Explanation:
+        """What keeps a record from being present."""
+        return self._wait(self._client.why_not(record, as_of))
+
+    def explain(self, view: str) -> str:
+        """Strata, plan, sizes and frontiers of a view."""
+        return self._wait(self._client.explain(view))
+
+    def tables(
+        self, names: Sequence[str], as_of: int | None = None, wait_s: float | None = None
+    ) -> Mapping[str, Answer]:
+        """All named collections at one and the same instant."""
+        return self._wait(self._client.tables(names, as_of, wait_s))
+
+    def collections(self) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them."""
+        return self._wait(self._client.collections())
+
+    def apply(self, documents: Iterable[ResourceDocument]) -> Sequence[Applied]:
+        """Make all resources so, or none of them."""
+        return self._wait(self._client.apply(documents))
+
+    def get(self, kind: str | None = None, name: str | None = None) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; None stands for all."""
+        return self._wait(self._client.get(kind, name))
+
+    def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details."""
+        return self._wait(self._client.describe(kind, name))
+
+    def delete(self, kind: str, name: str) -> None:
+        """Remove a resource that nothing else reads."""
+        self._wait(self._client.delete(kind, name))
+
+    def insert(self, table: str, rows: pa.Table) -> Inserted:
+        """Write rows durably to a table, all at one time."""
+        return self._wait(self._client.insert(table, rows))
+
+    def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns."""
+        return self._wait(self._client.push(source, rows))
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _iterate(self, start: Callable[[], AsyncGenerator[Event, None]]) -> Iterator[Event]:
+        events = start()
+        # A cancelled step may still be inside the generator when the loop is left.
+        stepping = asyncio.Lock()
+
+        async def following() -> Event | None:
+            async with stepping:
+                return await anext(events, None)
+
+        async def closed() -> None:
+            async with stepping:
+                await events.aclose()
+
+        try:
+            while (event := self._wait(following())) is not None:
+                yield event
+        finally:
+            if not self._loop.is_closed():
+                self._wait(closed())
+
+
+async def _opened(address: str, timeout_s: float) -> AsyncClient:
+    return AsyncClient(address, timeout_s=timeout_s)

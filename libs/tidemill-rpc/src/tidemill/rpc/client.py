@@ -1,0 +1,200 @@
+"""The client of a Tidemill server, asynchronous, in domain types.
+
+Each call raises what the handler on the other side raised, class and fields. Reads that find the
+server briefly away are tried again; writes never are, since they may have happened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+import pyarrow as pa
+
+from tidemill.catalog.v1 import catalog_pb2 as catalog
+from tidemill.catalog.v1 import catalog_pb2_grpc
+from tidemill.query.v1 import query_pb2 as query
+from tidemill.query.v1 import query_pb2_grpc
+from tidemill.rpc import codecs
+from tidemill.rpc.client_storage import StorageCalls
+from tidemill.rpc.messages import (
+    Answer,
+    Applied,
+    CollectionInfo,
+    Event,
+    Explanation,
+    Inserted,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+)
+from tidemill.rpc.outcomes import CALL_S, ends, raised
+from tidemill.rpc.status import METADATA_BYTES_MAX
+
+MESSAGE_BYTES_MAX = 64 << 20
+
+_RETRIED = {
+    "tidemill.query.v1.QueryService": ("Ask", "Snapshot", "Tables", "Why", "WhyNot", "Explain"),
+    "tidemill.catalog.v1.CatalogService": ("Get", "Describe"),
+}
+_SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    {"service": service, "method": method}
+                    for service, methods in _RETRIED.items()
+                    for method in methods
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+_OPTIONS: Sequence[tuple[str, int | str]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.service_config", _SERVICE_CONFIG),
+)
+
+
+class AsyncClient:
+    """Calls of one server, on the event loop that is running. Close it, or use `async with`."""
+
+    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+        self._timeout_s = timeout_s
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._query: Any = query_pb2_grpc.QueryServiceStub(self._channel)
+        self._catalog: Any = catalog_pb2_grpc.CatalogServiceStub(self._channel)
+        self.storage = StorageCalls(self._channel, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel running calls and close the connection."""
+        await self._channel.close()
+
+    # Reading.
+
+    async def snapshot(
+        self, collection: str, as_of: int | None = None, wait_s: float | None = None
+    ) -> Answer:
+        """The whole collection at one instant; the latest definite one by default."""
+        request = query.SnapshotRequest(collection=collection, as_of=as_of, wait_s=wait_s)
+        call = self._query.Snapshot(request, timeout=self._timeout_s + (wait_s or 0.0))
+        return codecs.answer_in([message.part async for message in raised(call)])
+
+    async def ask(self, goal: str, as_of: int | None = None, wait_s: float | None = None) -> Answer:
+        """The records that match a goal at one instant."""
+        request = query.AskRequest(goal=goal, as_of=as_of, wait_s=wait_s)
+        call = self._query.Ask(request, timeout=self._timeout_s + (wait_s or 0.0))
+        return codecs.answer_in([message.part async for message in raised(call)])
+
+    async def subscribe(
+        self,
+        goal: str,
+        start: int | None = None,
+        snapshot: bool = True,
+        until: int | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Changes from `start` on; leaving the loop ends the call on the server too."""
+        request = query.SubscribeRequest(goal=goal, start=start, snapshot=snapshot, until=until)
+        call = self._query.Subscribe(request)
+        async with aclosing(raised(call)) as messages:
+            async for message in messages:
+                yield codecs.event_in(message)
+
+    async def why(self, record: str, as_of: int | None = None) -> Explanation:
+        """The proof of a record that is present."""
+        found = await self._ended(self._query.Why, query.WhyRequest(record=record, as_of=as_of))
+        return codecs.explanation_in(found.text, found.tree_json)
+
+    async def why_not(self, record: str, as_of: int | None = None) -> Explanation:
+        """What keeps a record from being present."""
+        request = query.WhyNotRequest(record=record, as_of=as_of)
+        found = await self._ended(self._query.WhyNot, request)
+        return codecs.explanation_in(found.text, found.tree_json)
+
+    async def explain(self, view: str) -> str:
+        """Strata, plan, sizes and frontiers of a view."""
+        found = await self._ended(self._query.Explain, query.ExplainRequest(view=view))
+        return str(found.text)
+
+    async def tables(
+        self, names: Sequence[str], as_of: int | None = None, wait_s: float | None = None
+    ) -> Mapping[str, Answer]:
+        """All named collections at one and the same instant."""
+        request = query.TablesRequest(names=names, as_of=as_of, wait_s=wait_s)
+        call = self._query.Tables(request, timeout=self._timeout_s + (wait_s or 0.0))
+        received: dict[str, list[query.Answer]] = {}
+        async for message in raised(call):
+            received.setdefault(message.name, []).append(message.part)
+        return {name: codecs.answer_in(found) for name, found in received.items()}
+
+    async def collections(self) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them."""
+        found = await self._ended(self._query.Collections, query.CollectionsRequest())
+        return [codecs.collection_in(message) for message in found.collections]
+
+    # The catalog.
+
+    async def apply(self, documents: Iterable[ResourceDocument]) -> Sequence[Applied]:
+        """Make all resources so, or none of them."""
+        sent = [catalog.ResourceDocument(text=d.text, file=d.file) for d in documents]
+        request = catalog.ApplyRequest(documents=sent)
+        found = await self._ended(self._catalog.Apply, request, writes=True)
+        return [codecs.applied_in(message) for message in found.applied]
+
+    async def get(
+        self, kind: str | None = None, name: str | None = None
+    ) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; None stands for all."""
+        found = await self._ended(self._catalog.Get, catalog.GetRequest(kind=kind, name=name))
+        return [codecs.resource_in(message) for message in found.resources]
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details."""
+        request = catalog.DescribeRequest(kind=kind, name=name)
+        return codecs.resource_in((await self._ended(self._catalog.Describe, request)).resource)
+
+    async def delete(self, kind: str, name: str) -> None:
+        """Remove a resource that nothing else reads."""
+        request = catalog.DeleteRequest(kind=kind, name=name)
+        await self._ended(self._catalog.Delete, request, writes=True)
+
+    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+        """Write rows durably to a table, all at one time; at most 64 MiB in one call."""
+        request = catalog.InsertRequest(table=table, arrow_ipc=codecs.table_out(rows))
+        found = await self._ended(self._catalog.Insert, request, writes=True)
+        return Inserted(time=found.time, rows=found.rows)
+
+    async def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns."""
+        request = catalog.PushRequest(source=source, rows=rows)
+        found = await self._ended(self._catalog.Push, request, writes=True)
+        return Pushed(accepted=found.accepted)
+
+    def _ended(self, method: Any, request: Any, *, writes: bool = False) -> Awaitable[Any]:
+        return ends(method(request, timeout=self._timeout_s), writes=writes)

@@ -1,0 +1,109 @@
+"""The storage commands, called; in domain types."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+import pyarrow as pa
+
+from tidemill.rpc import codecs, codecs_storage
+from tidemill.rpc.messages import (
+    AppendOutcome,
+    CapabilityPair,
+    CollectionShape,
+    Event,
+    HeldCapability,
+)
+from tidemill.rpc.outcomes import ends, raised
+from tidemill.storage.v1 import storage_pb2 as storage
+from tidemill.storage.v1 import storage_pb2_grpc
+from tidemill.time import Frontier
+
+LEASE_MS = 900_000
+
+
+class StorageCalls:
+    """The storage commands of one server. None of them is retried here."""
+
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
+        self._stub: Any = storage_pb2_grpc.StorageServiceStub(channel)
+        self._timeout_s = timeout_s
+
+    async def create(
+        self,
+        collection: str,
+        shape: CollectionShape,
+        *,
+        start: Frontier = codecs.ORIGIN,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+    ) -> CapabilityPair:
+        """Bind a name that was never bound, with since and upper at `start`."""
+        request = storage.CreateRequest(
+            collection=collection,
+            shape=codecs_storage.shape_out(shape),
+            start=codecs.frontier_out(start),
+            owner=owner,
+            lease_ms=lease_ms,
+        )
+        return codecs_storage.pair_in(await self._ended(self._stub.Create, request))
+
+    async def acquire(
+        self, collection: str, *, owner: str = "", lease_ms: int | None = LEASE_MS
+    ) -> CapabilityPair:
+        """Capabilities at the collection's since and upper."""
+        request = storage.AcquireRequest(collection=collection, owner=owner, lease_ms=lease_ms)
+        return codecs_storage.pair_in(await self._ended(self._stub.Acquire, request))
+
+    async def clone(self, held: HeldCapability) -> HeldCapability:
+        """A second capability with the same right and frontier."""
+        request = storage.CloneRequest(capability=codecs_storage.capability_out(held))
+        found = await self._ended(self._stub.Clone, request)
+        return codecs_storage.capability_in(found.capability)
+
+    async def downgrade(self, held: HeldCapability, to: Frontier) -> HeldCapability:
+        """Give up the times before `to`."""
+        request = storage.DowngradeRequest(
+            capability=codecs_storage.capability_out(held), to=codecs.frontier_out(to)
+        )
+        found = await self._ended(self._stub.Downgrade, request)
+        return codecs_storage.capability_in(found.capability)
+
+    async def drop(self, held: HeldCapability) -> None:
+        """Give up the capability."""
+        request = storage.DropRequest(capability=codecs_storage.capability_out(held))
+        await self._ended(self._stub.Drop, request)
+
+    async def update_and_downgrade(
+        self,
+        held: HeldCapability,
+        updates: pa.Table | None,
+        new: Frontier,
+        *,
+        token: str | None = None,
+    ) -> AppendOutcome:
+        """Append and move on in one step; with a token the same call may be made again."""
+        request = storage.UpdateAndDowngradeRequest(
+            capability=codecs_storage.capability_out(held),
+            arrow_ipc=None if updates is None else codecs.table_out(updates),
+            new=codecs.frontier_out(new),
+            token=token,
+        )
+        return codecs_storage.append_in(await self._ended(self._stub.UpdateAndDowngrade, request))
+
+    async def subscribe_at(
+        self, held: HeldCapability, at: int, *, snapshot: bool = True, up_to: int | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The collection's changes from `at`; leaving the loop ends the call."""
+        request = storage.SubscribeAtRequest(
+            capability=codecs_storage.capability_out(held), at=at, snapshot=snapshot, up_to=up_to
+        )
+        async with aclosing(raised(self._stub.SubscribeAt(request))) as messages:
+            async for message in messages:
+                yield codecs_storage.updates_in(message)
+
+    def _ended(self, method: Any, request: Any) -> Awaitable[Any]:
+        return ends(method(request, timeout=self._timeout_s), writes=True)

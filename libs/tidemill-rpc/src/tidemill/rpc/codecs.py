@@ -1,0 +1,238 @@
+"""Domain types to wire messages and back, without loss.
+
+Every pair of functions is `x_out` (to the wire) and `x_in` (from it). What the peer sent wrongly
+(no frontier where one belongs, bytes that are not Arrow) is a UsageError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from tidemill.catalog.v1 import catalog_pb2 as catalog
+from tidemill.query.v1 import query_pb2 as query
+from tidemill.rpc.messages import (
+    Answer,
+    Applied,
+    Changes,
+    CollectionInfo,
+    ColumnInfo,
+    Event,
+    Explanation,
+    HolderInfo,
+    Json,
+    Outcome,
+    Progress,
+    ResourceStatus,
+)
+from tidemill.storage.v1 import storage_pb2 as storage
+from tidemill.time import Frontier, UsageError, frontier
+
+ORIGIN = frontier(0)
+PART_BYTES_MAX = 1 << 20
+"""A longer table is sent in parts of about this size."""
+
+
+def frontier_out(held: Frontier) -> storage.Frontier:
+    """The message of a frontier; the empty frontier is a message without times."""
+    return storage.Frontier(times=held.elements)
+
+
+def frontier_in(message: storage.Frontier) -> Frontier:
+    """The frontier of a message that is present."""
+    return frontier(*message.times)
+
+
+def stated_frontier(message: Message, name: str) -> Frontier:
+    """The frontier of a field that must be there; absent is not the same as empty."""
+    if not message.HasField(name):
+        raise UsageError(f"the request states no frontier in its field {name!r}", reason="frontier")
+    return frontier_in(getattr(message, name))
+
+
+def table_out(table: pa.Table) -> bytes:
+    """One Arrow IPC stream, schema included, so that no row is still a table."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def table_in(data: bytes) -> pa.Table:
+    """The table of an Arrow IPC stream. Raises UsageError if it is not one."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            return reader.read_all()
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"rows are not an Arrow stream: {error}", reason="arrow") from error
+
+
+def parts(table: pa.Table, bytes_max: int = PART_BYTES_MAX) -> Iterator[pa.Table]:
+    """Consecutive slices of about `bytes_max`, at least one; together they are the table."""
+    rows = max(1, table.num_rows)
+    step = max(1, rows * bytes_max // max(bytes_max, table.nbytes))
+    for start in range(0, rows, step):
+        yield table.slice(start, step)
+
+
+def answer_out(answer: Answer) -> Iterator[query.Answer]:
+    """The answer in parts."""
+    for part in parts(answer.table):
+        yield query.Answer(
+            rows=query.Rows(arrow_ipc=table_out(part)),
+            as_of=answer.as_of,
+            since=frontier_out(answer.since),
+            upper=frontier_out(answer.upper),
+            collection=answer.collection,
+        )
+
+
+def answer_in(received: list[query.Answer]) -> Answer:
+    """The answer whose parts were received, in order."""
+    if not received:
+        raise UsageError("the answer has no part", reason="empty")
+    first = received[0]
+    return Answer(
+        table=pa.concat_tables([table_in(part.rows.arrow_ipc) for part in received]),
+        as_of=first.as_of,
+        since=frontier_in(first.since),
+        upper=frontier_in(first.upper),
+        collection=first.collection,
+    )
+
+
+def event_out(event: Event) -> Iterator[query.SubscribeResponse]:
+    """The event; changes in parts."""
+    match event:
+        case Changes(table):
+            for part in parts(table):
+                yield query.SubscribeResponse(changes=query.Rows(arrow_ipc=table_out(part)))
+        case Progress(upper):
+            yield query.SubscribeResponse(progress=frontier_out(upper))
+
+
+def event_in(message: query.SubscribeResponse) -> Event:
+    """The event of one message."""
+    if message.WhichOneof("event") == "changes":
+        return Changes(table_in(message.changes.arrow_ipc))
+    if message.WhichOneof("event") == "progress":
+        return Progress(frontier_in(message.progress))
+    raise UsageError("the message has neither changes nor progress", reason="event")
+
+
+def json_out(value: Json | Mapping[str, Json]) -> str:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def explanation_in(text: str, tree_json: str) -> Explanation:
+    """An explanation; without a tree where the peer sent none."""
+    return Explanation(text=text, tree=json.loads(tree_json) if tree_json else None)
+
+
+def collection_out(info: CollectionInfo) -> query.CollectionInfo:
+    """The message of a collection."""
+    return query.CollectionInfo(
+        id=info.id,
+        kind=info.kind,
+        timeline=info.timeline,
+        since=frontier_out(info.since),
+        upper=frontier_out(info.upper),
+        lag_ms=info.lag_ms,
+        holders=[
+            query.HolderInfo(
+                owner=holder.owner,
+                frontier=frontier_out(holder.frontier),
+                lease_end_ms=holder.lease_end_ms,
+            )
+            for holder in info.holders
+        ],
+        updates=info.updates,
+        batches=info.batches,
+        bytes=info.bytes,
+        columns=[
+            query.ColumnInfo(name=column.name, type=column.type, nullable=column.nullable)
+            for column in info.columns
+        ],
+    )
+
+
+def collection_in(message: query.CollectionInfo) -> CollectionInfo:
+    """The collection of a message."""
+    return CollectionInfo(
+        id=message.id,
+        kind=message.kind,
+        timeline=message.timeline,
+        since=frontier_in(message.since),
+        upper=frontier_in(message.upper),
+        lag_ms=message.lag_ms if message.HasField("lag_ms") else None,
+        holders=tuple(
+            HolderInfo(
+                owner=holder.owner,
+                frontier=frontier_in(holder.frontier),
+                lease_end_ms=holder.lease_end_ms if holder.HasField("lease_end_ms") else None,
+            )
+            for holder in message.holders
+        ),
+        updates=message.updates,
+        batches=message.batches,
+        bytes=message.bytes,
+        columns=tuple(ColumnInfo(c.name, c.type, c.nullable) for c in message.columns),
+    )
+
+
+_OUTCOMES: dict[Outcome, catalog.Outcome.ValueType] = {
+    Outcome.CREATED: catalog.OUTCOME_CREATED,
+    Outcome.CONFIGURED: catalog.OUTCOME_CONFIGURED,
+    Outcome.UNCHANGED: catalog.OUTCOME_UNCHANGED,
+}
+_OUTCOMES_BACK = {wire: outcome for outcome, wire in _OUTCOMES.items()}
+
+
+def applied_out(applied: Applied) -> catalog.Applied:
+    """The message of one applied resource."""
+    return catalog.Applied(kind=applied.kind, name=applied.name, outcome=_OUTCOMES[applied.outcome])
+
+
+def applied_in(message: catalog.Applied) -> Applied:
+    """The applied resource of a message."""
+    if message.outcome not in _OUTCOMES_BACK:
+        raise UsageError("the outcome is not known here", reason="outcome", value=message.outcome)
+    return Applied(message.kind, message.name, _OUTCOMES_BACK[message.outcome])
+
+
+def resource_out(status: ResourceStatus) -> catalog.ResourceStatus:
+    """The message of a resource; what is None stays unset."""
+    return catalog.ResourceStatus(
+        kind=status.kind,
+        name=status.name,
+        ready=status.ready,
+        reason=status.reason,
+        message=status.message,
+        since=None if status.since is None else frontier_out(status.since),
+        upper=None if status.upper is None else frontier_out(status.upper),
+        lag_ms=status.lag_ms,
+        age_ms=status.age_ms,
+        document_yaml=status.document_yaml,
+        details_json=json_out(dict(status.details)) if status.details else "",
+    )
+
+
+def resource_in(message: catalog.ResourceStatus) -> ResourceStatus:
+    """The resource of a message; what is unset is None."""
+    return ResourceStatus(
+        kind=message.kind,
+        name=message.name,
+        ready=message.ready,
+        reason=message.reason,
+        message=message.message,
+        since=frontier_in(message.since) if message.HasField("since") else None,
+        upper=frontier_in(message.upper) if message.HasField("upper") else None,
+        lag_ms=message.lag_ms if message.HasField("lag_ms") else None,
+        age_ms=message.age_ms if message.HasField("age_ms") else None,
+        document_yaml=message.document_yaml,
+        details=json.loads(message.details_json) if message.details_json else {},
+    )

@@ -1,0 +1,157 @@
+"""What surrounds every call of our own services: observation, the deadline, errors as status.
+
+Health and reflection are left alone; they keep the conventions of their own packages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from tidemill.rpc.status import DETAILS_KEY, to_status
+from tidemill.time import TidemillError
+
+Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
+"""The context of a call on the server."""
+
+
+class CallObserver(Protocol):
+    """Who counts and logs calls; `code` is the name of the gRPC status, such as `OK`."""
+
+    def started(self, method: str) -> None:
+        """A call of `method` arrived."""
+        ...
+
+    def sent(self, method: str) -> None:
+        """A message of a stream was sent."""
+        ...
+
+    def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
+        """The call ended; `error` is set only if it was none of Tidemill's own: a bug."""
+        ...
+
+
+class SilentObserver:
+    """Observes nothing."""
+
+    def started(self, method: str) -> None: ...
+
+    def sent(self, method: str) -> None: ...
+
+    def ended(
+        self, method: str, code: str, seconds: float, error: BaseException | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePolicy:
+    """How long a call may take: without a deadline `default_s`, with one at most `cap_s`.
+
+    Subscriptions have no end of their own: `endless` names the methods that need no deadline.
+    """
+
+    default_s: float = 30.0
+    cap_s: float = 600.0
+    endless: frozenset[str] = frozenset(
+        {
+            "/tidemill.query.v1.QueryService/Subscribe",
+            "/tidemill.storage.v1.StorageService/SubscribeAt",
+        }
+    )
+
+    def seconds(self, method: str, remaining: float | None) -> float | None:
+        """The time that the call gets; None for an endless one."""
+        if method in self.endless:
+            return remaining
+        return self.default_s if remaining is None else min(remaining, self.cap_s)
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Observes each call, ends it at its deadline and turns what it raises into a status."""
+
+    def __init__(self, observer: CallObserver, deadlines: DeadlinePolicy) -> None:
+        self._observer = observer
+        self._deadlines = deadlines
+
+    async def intercept_service(  # type: ignore[override]  # the stubs tie two free variables
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        method = handler_call_details.method
+        found: Any = await continuation(handler_call_details)
+        if found is None or not method.startswith("/tidemill."):
+            return found  # type: ignore[no-any-return]  # None: no such method
+        if found.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._around_stream(method, found.unary_stream),
+                found.request_deserializer,
+                found.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._around_unary(method, found.unary_unary),
+            found.request_deserializer,
+            found.response_serializer,
+        )
+
+    def _around_unary(
+        self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def answer(request: Any, context: Context) -> Any:
+            async with self._surround(method, request, context):
+                return await behavior(request, context)
+
+        return answer
+
+    def _around_stream(
+        self, method: str, behavior: Callable[[Any, Context], AsyncIterator[Any]]
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with self._surround(method, request, context):
+                async for message in behavior(request, context):
+                    yield message
+                    self._observer.sent(method)
+
+        return answers
+
+    @asynccontextmanager
+    async def _surround(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        code, fault = "OK", None
+        self._observer.started(method)
+        try:
+            async with self._deadline(method, context):
+                yield
+        except TidemillError as error:
+            status, details = to_status(error, waited=_waits(request))
+            code = status.name
+            await context.abort(status, error.message[:1000], ((DETAILS_KEY, details),))
+        except TimeoutError:
+            code = "DEADLINE_EXCEEDED"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+        except (asyncio.CancelledError, GeneratorExit):
+            code = "CANCELLED"
+            raise
+        except Exception as error:
+            # The outermost frame of a call: the server goes on, the observer reports the bug.
+            code, fault = "INTERNAL", error
+            await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1000])
+        finally:
+            self._observer.ended(method, code, loop.time() - began, fault)
+
+    def _deadline(self, method: str, context: Context) -> AbstractAsyncContextManager[object]:
+        return asyncio.timeout(self._deadlines.seconds(method, context.time_remaining()))
+
+
+def _waits(request: Any) -> bool:
+    """Whether the caller gave time to wait for an instant to become definite."""
+    return bool(getattr(request, "wait_s", 0.0) > 0)

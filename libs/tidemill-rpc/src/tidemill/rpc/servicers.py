@@ -1,0 +1,232 @@
+"""The handlers as servicers: decode the request, ask, encode the reply. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tidemill.catalog.v1 import catalog_pb2 as catalog
+from tidemill.catalog.v1 import catalog_pb2_grpc
+from tidemill.query.v1 import query_pb2 as query
+from tidemill.query.v1 import query_pb2_grpc
+from tidemill.rpc import codecs, codecs_storage
+from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
+from tidemill.rpc.messages import Event, ResourceDocument
+from tidemill.storage.v1 import storage_pb2 as storage
+from tidemill.storage.v1 import storage_pb2_grpc
+
+Context = Any  # the generated stubs type the context as both of gRPC's two, which no value is
+
+
+def _as_of(request: Any) -> int | None:
+    return int(request.as_of) if request.HasField("as_of") else None
+
+
+def _wait_s(request: Any) -> float | None:
+    return float(request.wait_s) if request.HasField("wait_s") else None
+
+
+def _lease_ms(request: Any) -> int | None:
+    return int(request.lease_ms) if request.HasField("lease_ms") else None
+
+
+@asynccontextmanager
+async def _closing(events: AsyncIterator[Event]) -> AsyncIterator[None]:
+    """Close the handler's generator when the subscriber goes, not when memory is collected."""
+    try:
+        yield
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+class QueryServicer(query_pb2_grpc.QueryServiceServicer):
+    """QueryService over `QueryHandlers`."""
+
+    def __init__(self, handlers: QueryHandlers) -> None:
+        self._handlers = handlers
+
+    async def Snapshot(  # noqa: N802 - gRPC's name, as below
+        self, request: query.SnapshotRequest, context: Context
+    ) -> AsyncIterator[query.SnapshotResponse]:
+        answer = await self._handlers.snapshot(
+            request.collection, _as_of(request), _wait_s(request)
+        )
+        for part in codecs.answer_out(answer):
+            yield query.SnapshotResponse(part=part)
+
+    async def Ask(  # noqa: N802
+        self, request: query.AskRequest, context: Context
+    ) -> AsyncIterator[query.AskResponse]:
+        answer = await self._handlers.ask(request.goal, _as_of(request), _wait_s(request))
+        for part in codecs.answer_out(answer):
+            yield query.AskResponse(part=part)
+
+    async def Subscribe(  # noqa: N802
+        self, request: query.SubscribeRequest, context: Context
+    ) -> AsyncIterator[query.SubscribeResponse]:
+        events = self._handlers.subscribe(
+            request.goal,
+            request.start if request.HasField("start") else None,
+            request.snapshot,
+            request.until if request.HasField("until") else None,
+        )
+        async with _closing(events):
+            async for event in events:
+                for message in codecs.event_out(event):
+                    yield message
+
+    async def Why(  # noqa: N802
+        self, request: query.WhyRequest, context: Context
+    ) -> query.WhyResponse:
+        found = await self._handlers.why(request.record, _as_of(request))
+        return query.WhyResponse(text=found.text, tree_json=codecs.json_out(found.tree))
+
+    async def WhyNot(  # noqa: N802
+        self, request: query.WhyNotRequest, context: Context
+    ) -> query.WhyNotResponse:
+        found = await self._handlers.why_not(request.record, _as_of(request))
+        return query.WhyNotResponse(text=found.text, tree_json=codecs.json_out(found.tree))
+
+    async def Explain(  # noqa: N802
+        self, request: query.ExplainRequest, context: Context
+    ) -> query.ExplainResponse:
+        return query.ExplainResponse(text=await self._handlers.explain(request.view))
+
+    async def Tables(  # noqa: N802
+        self, request: query.TablesRequest, context: Context
+    ) -> AsyncIterator[query.TablesResponse]:
+        answers = await self._handlers.tables(
+            list(request.names), _as_of(request), _wait_s(request)
+        )
+        for name, answer in answers.items():
+            for part in codecs.answer_out(answer):
+                yield query.TablesResponse(name=name, part=part)
+
+    async def Collections(  # noqa: N802
+        self, request: query.CollectionsRequest, context: Context
+    ) -> query.CollectionsResponse:
+        found = await self._handlers.collections()
+        return query.CollectionsResponse(collections=[codecs.collection_out(i) for i in found])
+
+
+class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
+    """CatalogService over `CatalogHandlers`."""
+
+    def __init__(self, handlers: CatalogHandlers) -> None:
+        self._handlers = handlers
+
+    async def Apply(  # noqa: N802
+        self, request: catalog.ApplyRequest, context: Context
+    ) -> catalog.ApplyResponse:
+        documents = [ResourceDocument(d.text, d.file) for d in request.documents]
+        applied = await self._handlers.apply(documents)
+        return catalog.ApplyResponse(applied=[codecs.applied_out(one) for one in applied])
+
+    async def Get(  # noqa: N802
+        self, request: catalog.GetRequest, context: Context
+    ) -> catalog.GetResponse:
+        found = await self._handlers.get(
+            request.kind if request.HasField("kind") else None,
+            request.name if request.HasField("name") else None,
+        )
+        return catalog.GetResponse(resources=[codecs.resource_out(one) for one in found])
+
+    async def Describe(  # noqa: N802
+        self, request: catalog.DescribeRequest, context: Context
+    ) -> catalog.DescribeResponse:
+        found = await self._handlers.describe(request.kind, request.name)
+        return catalog.DescribeResponse(resource=codecs.resource_out(found))
+
+    async def Delete(  # noqa: N802
+        self, request: catalog.DeleteRequest, context: Context
+    ) -> catalog.DeleteResponse:
+        await self._handlers.delete(request.kind, request.name)
+        return catalog.DeleteResponse()
+
+    async def Insert(  # noqa: N802
+        self, request: catalog.InsertRequest, context: Context
+    ) -> catalog.InsertResponse:
+        rows = codecs.table_in(request.arrow_ipc)
+        inserted = await self._handlers.insert(request.table, rows)
+        return catalog.InsertResponse(time=inserted.time, rows=inserted.rows)
+
+    async def Push(  # noqa: N802
+        self, request: catalog.PushRequest, context: Context
+    ) -> catalog.PushResponse:
+        pushed = await self._handlers.push(request.source, list(request.rows))
+        return catalog.PushResponse(accepted=pushed.accepted)
+
+
+class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
+    """StorageService over `StorageHandlers`."""
+
+    def __init__(self, handlers: StorageHandlers) -> None:
+        self._handlers = handlers
+
+    async def Create(  # noqa: N802
+        self, request: storage.CreateRequest, context: Context
+    ) -> storage.CreateResponse:
+        pair = await self._handlers.create(
+            request.collection,
+            codecs_storage.shape_in(request.shape),
+            codecs.frontier_in(request.start) if request.HasField("start") else codecs.ORIGIN,
+            request.owner,
+            _lease_ms(request),
+        )
+        write = None if pair.write is None else codecs_storage.capability_out(pair.write)
+        return storage.CreateResponse(read=codecs_storage.capability_out(pair.read), write=write)
+
+    async def Acquire(  # noqa: N802
+        self, request: storage.AcquireRequest, context: Context
+    ) -> storage.AcquireResponse:
+        pair = await self._handlers.acquire(request.collection, request.owner, _lease_ms(request))
+        write = None if pair.write is None else codecs_storage.capability_out(pair.write)
+        return storage.AcquireResponse(read=codecs_storage.capability_out(pair.read), write=write)
+
+    async def Clone(  # noqa: N802
+        self, request: storage.CloneRequest, context: Context
+    ) -> storage.CloneResponse:
+        held = await self._handlers.clone(codecs_storage.capability_in(request.capability))
+        return storage.CloneResponse(capability=codecs_storage.capability_out(held))
+
+    async def Downgrade(  # noqa: N802
+        self, request: storage.DowngradeRequest, context: Context
+    ) -> storage.DowngradeResponse:
+        held = await self._handlers.downgrade(
+            codecs_storage.capability_in(request.capability),
+            codecs.stated_frontier(request, "to"),
+        )
+        return storage.DowngradeResponse(capability=codecs_storage.capability_out(held))
+
+    async def Drop(  # noqa: N802
+        self, request: storage.DropRequest, context: Context
+    ) -> storage.DropResponse:
+        await self._handlers.drop(codecs_storage.capability_in(request.capability))
+        return storage.DropResponse()
+
+    async def UpdateAndDowngrade(  # noqa: N802
+        self, request: storage.UpdateAndDowngradeRequest, context: Context
+    ) -> storage.UpdateAndDowngradeResponse:
+        outcome = await self._handlers.update_and_downgrade(
+            codecs_storage.capability_in(request.capability),
+            codecs.table_in(request.arrow_ipc) if request.HasField("arrow_ipc") else None,
+            codecs.stated_frontier(request, "new"),
+            request.token if request.HasField("token") else None,
+        )
+        return codecs_storage.append_out(outcome)
+
+    async def SubscribeAt(  # noqa: N802
+        self, request: storage.SubscribeAtRequest, context: Context
+    ) -> AsyncIterator[storage.SubscribeAtResponse]:
+        events = self._handlers.subscribe_at(
+            codecs_storage.capability_in(request.capability),
+            request.at,
+            request.snapshot,
+            request.up_to if request.HasField("up_to") else None,
+        )
+        async with _closing(events):
+            async for event in events:
+                for message in codecs_storage.updates_out(event):
+                    yield message

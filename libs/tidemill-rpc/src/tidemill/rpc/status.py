@@ -1,0 +1,170 @@
+"""Errors to gRPC status and back: the one table, read in both directions.
+
+The class of an error travels as the reason of a `google.rpc.ErrorInfo`, its fields as the
+metadata, so that the client raises the same class with the same fields. A status that carries no
+such detail comes from the transport, and what it means depends on whether the call writes.
+"""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships no py.typed
+
+from tidemill.rpc.messages import Json
+from tidemill.time import (
+    AlreadyUsed,
+    Antichain,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+    frontier,
+)
+
+DOMAIN = "tidemill.dev"
+DETAILS_KEY = "grpc-status-details-bin"
+MESSAGE_CHARS_MAX = 32_000
+FIELD_CHARS_MAX = 32_000
+FIELDS_CHARS_MAX = 128_000
+METADATA_BYTES_MAX = 1 << 20
+"""What both ends accept, so that a rendered program error of many mistakes arrives whole."""
+
+
+class CutOff(TidemillError):
+    """The subscriber was too slow; subscribe again from `resume_at`."""
+
+
+class DeadlinePassed(TidemillError):
+    """The time that the caller gave is over; nothing was written. Ask again, with more time."""
+
+
+_TABLE: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
+    (AlreadyUsed, "ALREADY_USED", grpc.StatusCode.ALREADY_EXISTS),
+    (UnknownCollection, "UNKNOWN_COLLECTION", grpc.StatusCode.NOT_FOUND),
+    (UnknownCapability, "UNKNOWN_CAPABILITY", grpc.StatusCode.NOT_FOUND),
+    (UsageError, "USAGE_ERROR", grpc.StatusCode.INVALID_ARGUMENT),
+    (BeforeSince, "BEFORE_SINCE", grpc.StatusCode.OUT_OF_RANGE),
+    (NotYet, "NOT_YET", grpc.StatusCode.FAILED_PRECONDITION),
+    (DeadlinePassed, "DEADLINE_PASSED", grpc.StatusCode.DEADLINE_EXCEEDED),
+    (CapabilityExpired, "CAPABILITY_EXPIRED", grpc.StatusCode.ABORTED),
+    (Fenced, "FENCED", grpc.StatusCode.ABORTED),
+    (CutOff, "CUT_OFF", grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (Unavailable, "UNAVAILABLE", grpc.StatusCode.UNAVAILABLE),
+    (Indeterminate, "INDETERMINATE", grpc.StatusCode.UNKNOWN),
+    (Corrupt, "CORRUPT", grpc.StatusCode.DATA_LOSS),
+    (TidemillError, "INTERNAL", grpc.StatusCode.INTERNAL),
+)
+"""Subclasses before their parents: the first row that fits is the one."""
+
+_CLASSES = {reason: error for error, reason, _ in _TABLE}
+
+
+def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.StatusCode, bytes]:
+    """The code, and the serialized `google.rpc.Status` that rebuilds the error.
+
+    `waited` says that the caller gave time to wait: NotYet is then DEADLINE_EXCEEDED, and still
+    NotYet to the client. A message or a field too long for metadata is cut or left out.
+    """
+    reason, code = next((r, c) for kind, r, c in _TABLE if isinstance(error, kind))
+    if waited and isinstance(error, NotYet):
+        code = grpc.StatusCode.DEADLINE_EXCEEDED
+    info = error_details_pb2.ErrorInfo(
+        reason=reason, domain=DOMAIN, metadata=_metadata({**error.details, **_rendering(error)})
+    )
+    status = status_pb2.Status(code=code.value[0], message=error.message[:MESSAGE_CHARS_MAX])
+    status.details.add().Pack(info)
+    return code, status.SerializeToString()
+
+
+def from_status(
+    code: grpc.StatusCode, text: str, details: bytes | None, *, writes: bool = False
+) -> TidemillError:
+    """The error that the server raised, class and fields; else what the bare code means.
+
+    `writes` says whether the call may have changed something before its connection broke.
+    """
+    if details is not None:
+        status = status_pb2.Status.FromString(details)
+        info = error_details_pb2.ErrorInfo()
+        for detail in status.details:
+            if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASSES:
+                fields = {name: _rich(json.loads(text)) for name, text in info.metadata.items()}
+                return _CLASSES[info.reason](status.message, **fields)
+    return _from_transport(code, text, writes)
+
+
+def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillError:
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            if writes and "connect" not in text.lower():
+                return Indeterminate(f"the connection broke during the call: {text}")
+            return Unavailable(f"the server is not reachable: {text}")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            if writes:
+                return Indeterminate("the deadline passed before the answer came")
+            return DeadlinePassed("the deadline passed before the answer came")
+        case grpc.StatusCode.CANCELLED:
+            if writes:
+                return Indeterminate("the server ended the call before its answer")
+            return Unavailable("the server ended the call")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return UsageError(f"the message is too large: {text}", reason="size")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return UsageError(f"the server does not offer this call: {text}", reason="call")
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return UsageError(text)
+        case _:
+            return TidemillError(f"the server failed ({code.name}): {text}")
+
+
+def _rendering(error: TidemillError) -> dict[str, object]:
+    """How the error shows itself to people, where it can: the mistakes of a program, underlined."""
+    render = getattr(error, "render", None)
+    return {"rendered": str(render())[: FIELD_CHARS_MAX // 2]} if callable(render) else {}
+
+
+def _metadata(fields: dict[str, object]) -> dict[str, str]:
+    """Each field as JSON, those left out that are too long."""
+    kept: dict[str, str] = {}
+    room = FIELDS_CHARS_MAX
+    for name, value in fields.items():
+        text = json.dumps(_plain(value))
+        if len(text) <= min(room, FIELD_CHARS_MAX):
+            kept[name] = text
+            room -= len(text)
+    return kept
+
+
+def _plain(value: object) -> Json:
+    """`value` as JSON; a frontier under a key of its own, anything foreign as its text."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, Antichain):
+        return {"frontier": [int(time) for time in value.elements]}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(element) for element in value]
+    if isinstance(value, dict):
+        return {"object": {str(key): _plain(element) for key, element in value.items()}}
+    return str(value)
+
+
+def _rich(value: Json) -> object:
+    """What `_plain` encoded, but sequences come back as tuples."""
+    if isinstance(value, list):
+        return tuple(_rich(element) for element in value)
+    if isinstance(value, dict):
+        times = value.get("frontier")
+        if isinstance(times, list):
+            return frontier(*(time for time in times if isinstance(time, int)))
+        inner = value.get("object")
+        return {k: _rich(v) for k, v in inner.items()} if isinstance(inner, dict) else value
+    return value

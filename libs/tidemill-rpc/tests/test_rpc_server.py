@@ -1,0 +1,307 @@
+"""Every call through a real server on loopback, over handlers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio
+import pyarrow as pa
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tidemill.rpc.blocking import BlockingClient
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.interceptors import DeadlinePolicy
+from tidemill.rpc.messages import (
+    Answer,
+    Appended,
+    Applied,
+    Changes,
+    CollectionShape,
+    Explanation,
+    Inserted,
+    Outcome,
+    Progress,
+    Pushed,
+    ResourceDocument,
+    Right,
+    UpperMismatch,
+)
+from tidemill.rpc.server import Server, serve
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.time import (
+    AlreadyUsed,
+    BeforeSince,
+    CapabilityExpired,
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    NotYet,
+    TidemillError,
+    Unavailable,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+    frontier,
+)
+
+
+@dataclass
+class Seen:
+    """An observer that remembers."""
+
+    calls: list[tuple[str, str, BaseException | None]] = field(default_factory=list)
+    messages: int = 0
+
+    def started(self, method: str) -> None: ...
+
+    def sent(self, method: str) -> None:
+        self.messages += 1
+
+    def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
+        self.calls.append((method.rpartition("/")[2], code, error))
+
+
+@asynccontextmanager
+async def connected(
+    handlers: MemoryHandlers, **options: object
+) -> AsyncIterator[tuple[AsyncClient, Server]]:
+    """A client of a server over the handlers."""
+    server = await serve("127.0.0.1:0", handlers, handlers, handlers, **options)  # type: ignore[arg-type]
+    try:
+        async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=10) as client:
+            yield client, server
+    finally:
+        await server.stop(0)
+
+
+async def test_reads_come_back_as_the_handlers_gave_them() -> None:
+    handlers = MemoryHandlers({"flights": flights(), "late": flights(2)})
+    async with connected(handlers) as (client, _):
+        answer = await client.snapshot("flights", 11)
+        assert answer == await handlers.snapshot("flights", 11, None)
+        assert answer.table.num_rows == 2
+        assert isinstance(answer, Answer)
+        assert (await client.ask("late(c, d)")).as_of == 11
+        assert await client.tables(["flights", "late"]) == await handlers.tables(
+            ["flights", "late"], 11, None
+        )
+        assert await client.collections() == await handlers.collections()
+        assert await client.why("late(1)") == await handlers.why("late(1)", None)
+        assert await client.why_not("late(1)", 11) == Explanation(
+            "late(1) is not present: no match for flight(1)"
+        )
+        assert await client.explain("v") == "view v\n  stratum 1"
+
+
+async def test_a_subscription_gives_its_snapshot_its_changes_and_progress_and_ends() -> None:
+    async with connected(MemoryHandlers({"flights": flights()})) as (client, _):
+        events = [event async for event in client.subscribe("flights", 10, until=12)]
+        first, later, progress = events
+        assert isinstance(first, Changes)
+        assert first.table["_time"].to_pylist() == [10]
+        assert isinstance(later, Changes)
+        assert later.table["_time"].to_pylist() == [11, 12]
+        assert progress == Progress(frontier(13))
+
+
+async def test_leaving_a_subscription_ends_it_on_the_server() -> None:
+    handlers = MemoryHandlers({"flights": flights()})
+    async with connected(handlers) as (client, _):
+        events = client.subscribe("flights", 12)
+        await anext(events)
+        await events.aclose()
+        for _turn in range(200):
+            if handlers.closed:
+                break
+            await asyncio.sleep(0.01)
+    assert handlers.closed == ["flights"]
+
+
+async def test_the_catalog_round_trips() -> None:
+    handlers = MemoryHandlers({"flights": flights()})
+    async with connected(handlers) as (client, _):
+        document = ResourceDocument("kind: View\nname: v\n---\nkind: Table\nname: t", "x.yaml")
+        assert await client.apply([document]) == [
+            Applied("View", "v", Outcome.CREATED), Applied("Table", "t", Outcome.CREATED),
+        ]  # fmt: skip
+        assert [a.outcome for a in await client.apply([document])] == [Outcome.UNCHANGED] * 2
+        assert [s.name for s in await client.get()] == ["t", "v"]
+        assert [s.name for s in await client.get("View")] == ["v"]
+        assert await client.get("View", "none") == []
+        assert (await client.describe("View", "v")).ready
+        await client.delete("View", "v")
+        with pytest.raises(UnknownCollection):
+            await client.describe("View", "v")
+        rows = pa.table({"carrier": ["B6"], "delay": [7]})
+        assert await client.insert("flights", rows) == Inserted(time=13, rows=1)
+        assert await client.push("s", [b"a", b"\xff"]) == Pushed(2)
+        assert handlers.pushed == [("s", b"a"), ("s", b"\xff")]
+
+
+async def test_the_storage_commands_round_trip() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    async with connected(MemoryHandlers()) as (client, _):
+        storage = client.storage
+        pair = await storage.create("c", CollectionShape(schema), start=frontier(5))
+        assert pair.write is not None
+        assert (pair.read.right, pair.write.frontier) == (Right.READ, frontier(5))
+        with pytest.raises(AlreadyUsed):
+            await storage.create("c", CollectionShape(schema))
+        columns = {"a": [1], "_time": pa.array([5], pa.uint64()), "_diff": [1]}
+        rows = pa.table(columns)
+        done = Appended(frontier(6))
+        assert await storage.update_and_downgrade(pair.write, rows, frontier(6), token="t") == done
+        assert await storage.update_and_downgrade(pair.write, rows, frontier(6), token="t") == done
+        lost = await storage.update_and_downgrade(pair.write, None, frontier(7))
+        assert lost == UpperMismatch(frontier(6))
+        cloned = await storage.clone((await storage.acquire("c")).read)
+        moved = await storage.downgrade(cloned, frontier())
+        assert moved.frontier == frontier()
+        events = [e async for e in storage.subscribe_at(pair.read, 5, up_to=6)]
+        assert events[-1] == Progress(frontier(6))
+        await storage.drop(moved)
+        with pytest.raises(UnknownCapability):
+            await storage.drop(moved)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        UsageError, UnknownCollection, AlreadyUsed, BeforeSince, NotYet, Fenced, CapabilityExpired,
+        Unavailable, Indeterminate, Corrupt, TidemillError,
+    ],
+)  # fmt: skip
+async def test_an_error_of_a_handler_is_raised_at_the_caller(kind: type[TidemillError]) -> None:
+    error = kind("refused: so", since=frontier(3), upper=frontier(), id="x")
+    handlers = MemoryHandlers(failing={"x": error})
+    async with connected(handlers) as (client, _):
+        for call in (client.snapshot("x"), client.push("x", [b""]), anext(client.subscribe("x"))):
+            with pytest.raises(kind) as caught:
+                await call
+            assert type(caught.value) is kind
+            assert (caught.value.message, caught.value.details) == (error.message, error.details)
+
+
+async def test_instants_outside_of_the_definite_interval_name_the_frontiers() -> None:
+    async with connected(MemoryHandlers({"flights": flights()})) as (client, _):
+        with pytest.raises(NotYet) as early:
+            await client.snapshot("flights", 99, wait_s=0.01)
+        assert (early.value.requested, early.value.upper) == (99, frontier(13))
+        with pytest.raises(BeforeSince) as late:
+            await client.snapshot("flights", 3)
+        assert (late.value.since, late.value.holder) == (frontier(10), "retain 10m")
+
+
+async def test_a_bug_is_reported_to_the_observer_and_named_to_the_caller() -> None:
+    seen = Seen()
+    bug = ZeroDivisionError("by zero")
+    async with connected(MemoryHandlers(failing={"x": bug}), observer=seen) as (client, _):
+        with pytest.raises(TidemillError) as caught:
+            await client.snapshot("x")
+        assert "ZeroDivisionError: by zero" in str(caught.value)
+        assert await client.explain("v")
+    assert seen.calls == [("Snapshot", "INTERNAL", bug), ("Explain", "OK", None)]
+
+
+async def test_a_call_without_a_deadline_gets_one() -> None:
+    class Stuck(MemoryHandlers):
+        async def explain(self, view: str) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    seen = Seen()
+    policy = DeadlinePolicy(default_s=0.05, cap_s=0.05)
+    async with connected(Stuck(), observer=seen, deadlines=policy) as (client, _):
+        with pytest.raises(DeadlinePassed):
+            await client.explain("v")
+    assert seen.calls == [("Explain", "DEADLINE_EXCEEDED", None)]
+    assert DeadlinePolicy().seconds("/tidemill.query.v1.QueryService/Ask", None) == 30
+    assert DeadlinePolicy().seconds("/tidemill.query.v1.QueryService/Ask", 9e9) == 600
+    assert DeadlinePolicy().seconds("/tidemill.query.v1.QueryService/Subscribe", None) is None
+
+
+async def test_the_deadline_of_the_caller_ends_a_read_and_leaves_a_write_open() -> None:
+    class Stuck(MemoryHandlers):
+        async def explain(self, view: str) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+        async def delete(self, kind: str, name: str) -> None:
+            await asyncio.Event().wait()
+
+    server = await serve("127.0.0.1:0", Stuck(), Stuck())
+    async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=0.1) as client:
+        with pytest.raises(DeadlinePassed):
+            await client.explain("v")
+        with pytest.raises(Indeterminate):
+            await client.delete("View", "v")
+    await server.stop(0)
+
+
+async def test_a_port_where_nobody_listens_is_unavailable() -> None:
+    async with AsyncClient("127.0.0.1:1", timeout_s=5) as client:
+        with pytest.raises(Unavailable):
+            await client.delete("View", "v")
+
+
+async def test_an_address_in_use_is_refused_in_one_line() -> None:
+    async with connected(MemoryHandlers()) as (_, server):
+        with pytest.raises(Unavailable) as caught:
+            await serve(f"127.0.0.1:{server.port}", MemoryHandlers())
+        assert "is it in use?" in str(caught.value)
+
+
+async def test_a_service_that_is_not_offered_is_a_usage_error() -> None:
+    server = await serve("127.0.0.1:0", MemoryHandlers())
+    async with AsyncClient(f"127.0.0.1:{server.port}") as client:
+        with pytest.raises(UsageError):
+            await client.get()
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("reflect", [False, True])
+async def test_health_names_each_service_and_reflection_comes_by_flag(reflect: bool) -> None:
+    async with (
+        connected(MemoryHandlers(), reflect=reflect) as (_, server),
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "tidemill.query.v1.QueryService"):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        lister = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = lister.ServerReflectionInfo(iter([asked]), timeout=5)
+        if reflect:
+            names = [one.name for one in (await anext(aiter(call))).list_services_response.service]
+            assert "tidemill.catalog.v1.CatalogService" in names
+        else:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await anext(aiter(call))
+
+
+async def test_the_blocking_client_has_the_same_calls() -> None:
+    handlers = MemoryHandlers({"flights": flights()})
+
+    def use(port: int) -> None:
+        with BlockingClient(f"127.0.0.1:{port}", timeout_s=5) as client:
+            assert client.snapshot("flights").table.num_rows == 3
+            assert client.ask("flights(c, d)", 10).table.num_rows == 1
+            events = client.subscribe("flights", 12)
+            assert isinstance(next(events), Changes)
+            assert next(events) == Progress(frontier(13))
+            events.close()  # type: ignore[attr-defined]  # a generator
+            assert len(list(client.subscribe("flights", 10, until=12))) == 3
+            assert client.get() == []
+            with pytest.raises(UnknownCollection):
+                client.delete("View", "v")
+            client.close()
+
+    async with connected(handlers) as (_, server):
+        await asyncio.to_thread(use, server.port)

@@ -1,0 +1,298 @@
+"""A server's handlers over update tables in memory, for tests of the wire and of the command.
+
+Obvious rather than complete: goals are answered with the whole collection of their predicate, and
+`failing` makes any call that names its key raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import accumulate, between, consolidate
+from tidemill.rpc.messages import (
+    Answer,
+    Appended,
+    AppendOutcome,
+    Applied,
+    CapabilityPair,
+    Changes,
+    CollectionInfo,
+    CollectionShape,
+    ColumnInfo,
+    Event,
+    Explanation,
+    HeldCapability,
+    HolderInfo,
+    Inserted,
+    Json,
+    Outcome,
+    Progress,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+    Right,
+    UpperMismatch,
+)
+from tidemill.time import (
+    AlreadyUsed,
+    BeforeSince,
+    Frontier,
+    NotYet,
+    UnknownCapability,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A collection: its updates with `_time` and `_diff`, and its frontiers."""
+
+    updates: pa.Table
+    since: Frontier
+    upper: Frontier
+
+
+@dataclass(slots=True)
+class MemoryHandlers:
+    """All three services; what was asked of subscriptions that ended is in `closed`."""
+
+    collections_held: dict[str, Held] = field(default_factory=dict)
+    resources: dict[tuple[str, str], ResourceStatus] = field(default_factory=dict)
+    failing: dict[str, Exception] = field(default_factory=dict)
+    pushed: list[tuple[str, bytes]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    capabilities: dict[str, HeldCapability] = field(default_factory=dict)
+    tokens: dict[str, Frontier] = field(default_factory=dict)
+    numbers: count[int] = field(default_factory=lambda: count(1))
+
+    # Reading.
+
+    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+        held = self._held(collection)
+        latest = sole_time(held.upper) - 1
+        as_of = latest if as_of is None else as_of
+        if as_of > latest:
+            raise NotYet(
+                f"{collection} is not definite at {as_of}: its upper is {held.upper}",
+                requested=as_of, upper=held.upper, collection=collection,
+            )  # fmt: skip
+        if not held.since.less_equal(as_of):
+            raise BeforeSince(
+                f"{collection} is no longer known at {as_of}: its since is {held.since}",
+                requested=as_of, since=held.since, collection=collection, holder="retain 10m",
+            )  # fmt: skip
+        table = accumulate(held.updates, as_of)
+        return Answer(table, as_of, held.since, held.upper, collection)
+
+    async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
+        return await self.snapshot(goal.split("(")[0], as_of, wait_s)
+
+    async def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        try:
+            first = await self.ask(goal, start, None)
+            if snapshot:
+                at = pa.array([first.as_of] * first.table.num_rows, pa.uint64())
+                names = [n for n in first.table.column_names if n != "_diff"]
+                rows = first.table.select(names).append_column("_time", at)
+                yield Changes(rows.append_column("_diff", first.table["_diff"]))
+            held = self._held(first.collection)
+            later = between(held.updates, first.as_of + 1, None)
+            if later.num_rows:
+                yield Changes(later)
+            while True:
+                yield Progress(held.upper)
+                if until is not None:
+                    return
+        finally:
+            self.closed.append(goal)
+
+    async def why(self, record: str, as_of: int | None) -> Explanation:
+        self._raise_if_failing(record)
+        leaf: Json = {"fact": "flight(1)", "rule": None, "children": []}
+        tree: Json = {"fact": record, "rule": "late(f) := flight(f)", "children": [leaf]}
+        return Explanation(f"{record}\n  by late(f) := flight(f)\n    flight(1)", tree)
+
+    async def why_not(self, record: str, as_of: int | None) -> Explanation:
+        self._raise_if_failing(record)
+        return Explanation(f"{record} is not present: no match for flight(1)")
+
+    async def explain(self, view: str) -> str:
+        self._raise_if_failing(view)
+        return f"view {view}\n  stratum 1"
+
+    async def tables(
+        self, names: Sequence[str], as_of: int | None, wait_s: float | None
+    ) -> Mapping[str, Answer]:
+        if as_of is None:
+            as_of = min(sole_time(self._held(name).upper) for name in names) - 1
+        return {name: await self.snapshot(name, as_of, wait_s) for name in names}
+
+    async def collections(self) -> Sequence[CollectionInfo]:
+        return [
+            CollectionInfo(
+                id=name, kind="table", timeline="system", since=held.since, upper=held.upper,
+                lag_ms=None, holders=(HolderInfo("retain", held.since, None),),
+                updates=held.updates.num_rows, batches=1, bytes=held.updates.nbytes,
+                columns=tuple(
+                    ColumnInfo(f.name, str(f.type), f.nullable)
+                    for f in held.updates.schema if not f.name.startswith("_")
+                ),
+            )
+            for name, held in sorted(self.collections_held.items())
+        ]  # fmt: skip
+
+    # The catalog.
+
+    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
+        applied: list[Applied] = []
+        for document in documents:
+            self._raise_if_failing(document.file)
+            for text in document.text.split("\n---\n"):
+                lines = {
+                    k.strip(): v.strip()
+                    for k, _, v in (n.partition(":") for n in text.splitlines())
+                }
+                if "kind" not in lines or "name" not in lines:
+                    raise UsageError(f"{document.file}:1: kind: is required", reason="resource")
+                key = (lines["kind"], lines["name"])
+                before = self.resources.get(key)
+                status = ResourceStatus(*key, ready=True, reason="Running", document_yaml=text)
+                self.resources[key] = status
+                outcome = Outcome.CREATED if before is None else Outcome.CONFIGURED
+                if before is not None and before.document_yaml == text:
+                    outcome = Outcome.UNCHANGED
+                applied.append(Applied(*key, outcome))
+        return applied
+
+    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+        return [
+            status
+            for key, status in sorted(self.resources.items())
+            if kind in (None, key[0]) and name in (None, key[1])
+        ]
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        self._raise_if_failing(name)
+        if (kind, name) not in self.resources:
+            raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
+        return self.resources[kind, name]
+
+    async def delete(self, kind: str, name: str) -> None:
+        await self.describe(kind, name)
+        del self.resources[kind, name]
+
+    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+        held = self._held(table)
+        at = sole_time(held.upper)
+        stamped = rows.append_column("_time", pa.array([at] * rows.num_rows, pa.uint64()))
+        stamped = stamped.append_column("_diff", pa.array([1] * rows.num_rows, pa.int64()))
+        grown = pa.concat_tables([held.updates, stamped.cast(held.updates.schema)])
+        self.collections_held[table] = replace(held, updates=grown, upper=frontier(at + 1))
+        return Inserted(time=at, rows=rows.num_rows)
+
+    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+        self._raise_if_failing(source)
+        self.pushed += [(source, row) for row in rows]
+        return Pushed(accepted=len(rows))
+
+    # Storage.
+
+    async def create(
+        self,
+        collection: str,
+        shape: CollectionShape,
+        start: Frontier,
+        owner: str,
+        lease_ms: int | None,
+    ) -> CapabilityPair:
+        if collection in self.collections_held:
+            raise AlreadyUsed(f"the id {collection} is in use", collection=collection)
+        fields = [*shape.schema, pa.field("_time", pa.uint64()), pa.field("_diff", pa.int64())]
+        self.collections_held[collection] = Held(pa.schema(fields).empty_table(), start, start)
+        return await self.acquire(collection, owner, lease_ms)
+
+    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
+        held = self._held(collection)
+        return CapabilityPair(
+            self._issue(collection, held.since, Right.READ),
+            self._issue(collection, held.upper, Right.WRITE),
+        )
+
+    async def clone(self, capability: HeldCapability) -> HeldCapability:
+        known = self._known(capability)
+        return self._issue(known.collection, known.frontier, known.right)
+
+    async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
+        moved = replace(self._known(capability), frontier=to)
+        self.capabilities[capability.id] = moved
+        return moved
+
+    async def drop(self, capability: HeldCapability) -> None:
+        self._known(capability)
+        del self.capabilities[capability.id]
+
+    async def update_and_downgrade(
+        self, capability: HeldCapability, updates: pa.Table | None, new: Frontier, token: str | None
+    ) -> AppendOutcome:
+        held = self._held(self._known(capability).collection)
+        if token is not None and token in self.tokens:
+            return Appended(self.tokens[token])
+        if capability.frontier != held.upper:
+            return UpperMismatch(held.upper)
+        tables = [held.updates] if updates is None else [held.updates, updates]
+        grown = consolidate(pa.concat_tables(tables))
+        self.collections_held[capability.collection] = Held(grown, held.since, new)
+        if token is not None:
+            self.tokens[token] = new
+        await self.downgrade(capability, new)
+        return Appended(new)
+
+    async def subscribe_at(
+        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+    ) -> AsyncIterator[Event]:
+        async for event in self.subscribe(self._known(capability).collection, at, snapshot, up_to):
+            yield event
+
+    def _issue(self, collection: str, at: Frontier, right: Right) -> HeldCapability:
+        held = HeldCapability(f"secret{next(self.numbers)}", collection, at, right)
+        self.capabilities[held.id] = held
+        return held
+
+    def _known(self, capability: HeldCapability) -> HeldCapability:
+        if capability.id not in self.capabilities:
+            raise UnknownCapability("the capability was dropped", collection=capability.collection)
+        return self.capabilities[capability.id]
+
+    def _held(self, name: str) -> Held:
+        self._raise_if_failing(name)
+        if name not in self.collections_held:
+            raise UnknownCollection(f"there is no collection {name}", collection=name)
+        return self.collections_held[name]
+
+    def _raise_if_failing(self, name: str) -> None:
+        error = self.failing.get(name)
+        if error is not None:
+            raise error
+
+
+def flights(rows: int = 3) -> Held:
+    """Delays of that many flights, one more per time from 10 on; since 10, upper after the last."""
+    numbers = list(range(rows))
+    updates = pa.table(
+        {
+            "carrier": pa.array([("AA", "UA", "DL")[n % 3] for n in numbers], pa.string()),
+            "delay": pa.array([n * 15 for n in numbers], pa.int64()),
+            "_time": pa.array([10 + n for n in numbers], pa.uint64()),
+            "_diff": pa.array([1] * rows, pa.int64()),
+        }
+    )
+    return Held(updates, frontier(10), frontier(10 + rows))

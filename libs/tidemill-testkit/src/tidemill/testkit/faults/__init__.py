@@ -1,0 +1,1 @@
+"""Stores that fail as real ones do, by a seed; they count what they did."""

@@ -1,0 +1,104 @@
+"""The conformance kit of Consensus: every law holds for every implementation.
+
+`open_consensus()` opens the same store each time, as another process would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tidemill.shard.ports import Consensus, Version
+
+OpenConsensus = Callable[[], Consensus]
+Law = Callable[[OpenConsensus], Awaitable[None]]
+
+LAWS: list[Law] = []
+
+
+def _law(law: Law) -> Law:
+    LAWS.append(law)
+    return law
+
+
+@_law
+async def a_key_without_versions_has_no_head(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    assert await store.head("a") is None
+    assert list(await store.scan("a", 0)) == []
+    assert list(await store.keys()) == []
+    await store.close()
+
+
+@_law
+async def versions_are_read_in_the_order_of_their_numbers(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    versions = [Version(number, f"v{number}".encode()) for number in range(12)]
+    for version in versions:
+        expected = version.number - 1 if version.number else None
+        assert await store.compare_and_set("a", expected, version)
+    assert list(await store.scan("a", 0)) == versions
+    assert list(await store.scan("a", 9)) == versions[9:]
+    assert await store.head("a") == versions[-1]
+    await store.close()
+
+
+@_law
+async def a_stale_expectation_changes_nothing(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    assert await store.compare_and_set("a", None, Version(0, b"first"))
+    for expected in (None, 1, 5):
+        assert not await store.compare_and_set("a", expected, Version(6, b"lost"))
+    assert list(await store.scan("a", 0)) == [Version(0, b"first")]
+    await store.close()
+
+
+@_law
+async def of_many_writers_of_one_version_exactly_one_wins(open_consensus: OpenConsensus) -> None:
+    stores = [open_consensus() for _ in range(4)]
+    await stores[0].compare_and_set("a", None, Version(0, b""))
+    for number in range(1, 11):
+        won = await asyncio.gather(
+            *(
+                store.compare_and_set("a", number - 1, Version(number, b"%d" % index))
+                for index, store in enumerate(stores)
+            )
+        )
+        assert sum(won) == 1
+        head = await stores[0].head("a")
+        assert head == Version(number, b"%d" % won.index(True))
+    for store in stores:
+        await store.close()
+
+
+@_law
+async def keys_do_not_touch_each_other(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    for key in ("b", "a/b", "a", "ü"):
+        assert await store.compare_and_set(key, None, Version(0, key.encode()))
+    assert list(await store.keys()) == sorted(["b", "a/b", "a", "ü"])
+    assert await store.head("a/b") == Version(0, b"a/b")
+    await store.close()
+
+
+@_law
+async def truncation_keeps_the_newest_version(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    for number in range(6):
+        await store.compare_and_set("a", number - 1 if number else None, Version(number, b"x"))
+    await store.truncate("a", 4)
+    assert [version.number for version in await store.scan("a", 0)] == [4, 5]
+    await store.truncate("a", 100)
+    assert [version.number for version in await store.scan("a", 0)] == [5]
+    assert await store.compare_and_set("a", 5, Version(6, b"y"))
+    assert list(await store.keys()) == ["a"]
+    await store.close()
+
+
+@_law
+async def bytes_come_back_as_they_were(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    data = bytes(range(256)) * 4096
+    await store.compare_and_set("a", None, Version(0, data))
+    assert await store.head("a") == Version(0, data)
+    await store.close()

@@ -349,6 +349,19 @@ async def test_who_holds_since_back_is_known_by_name(stores: Stores) -> None:
     ]
 
 
+@rule("K5")
+async def test_an_owner_finds_its_hold_again_after_a_restart(stores: Stores) -> None:
+    _, cap = await stores.table()
+    hold = await stores.now.read_hold("t", owner="view late", lease_ms=None)
+    await write(stores, cap, 9)
+    await stores.now.downgrade(hold, frontier(4))
+    stores.now = stores.open()
+    again = await stores.now.read_hold("t", owner="view late", lease_ms=None)
+    assert (again.id, again.frontier) == (hold.id, frontier(4))
+    session = await stores.now.read_hold("t", owner="view late")
+    assert session.id != hold.id
+
+
 @rule("SU1", "SU2", "P7")
 async def test_snapshot_and_stream_add_up_to_the_collection_across_compaction(
     stores: Stores,

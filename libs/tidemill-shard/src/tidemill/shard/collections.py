@@ -146,14 +146,24 @@ class Collections:
         at: Frontier | None = None,
         lease_ms: int | None = LEASE_MS,
     ) -> ReadCapability:
-        """A named hold at since, or at `at` where that is later."""
+        """A named hold at since, or at `at` where that is later.
+
+        A hold without a lease belongs to its owner, not to a process: if the owner has one already,
+        it is handed out again as it is.
+        """
         now_ms = self._clock.now_ms()
         read = CapabilityId(self._ids())
-        held = await self._commit(
-            collection,
-            lambda state: transitions.hold_read(state, read, at, owner, lease_ms, now_ms),
-        )
-        return ReadCapability(read, collection, held)
+
+        def taken(state: State) -> tuple[tuple[str, Frontier], State]:
+            if lease_ms is None and owner:
+                for name, hold in state.reads.items():
+                    if hold.owner == owner and hold.lease_ms is None:
+                        return (name, hold.frontier), state
+            held, state = transitions.hold_read(state, read, at, owner, lease_ms, now_ms)
+            return (read, held), state
+
+        name, held = await self._commit(collection, taken)
+        return ReadCapability(CapabilityId(name), collection, held)
 
     async def ids(self) -> tuple[str, ...]:
         """Every id ever bound (L5)."""

@@ -25,12 +25,16 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(slots=True)
 class Document:
-    """One document: its value, and where each path is; a key's place is where its name is written."""
+    """One document: its value, and where each path is; a key's place is where its name is written.
+
+    `flawed` says that the value is not all that was written, because something there has no meaning.
+    """
 
     file: str
     value: Plain
     places: dict[FieldPath, Position] = field(default_factory=dict)
     keys: dict[FieldPath, Position] = field(default_factory=dict)
+    flawed: bool = False
 
     def position(self, path: FieldPath) -> Position:
         """Where the value at `path` is, or the nearest thing around it that is written."""
@@ -52,7 +56,9 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
             if node is not None and not _null(node):
                 reader = _NodeReader(file, problems)
                 document = Document(file, None, reader.places, reader.keys)
+                known = len(problems)
                 document.value = reader.read(node, ())
+                document.flawed = len(problems) > known
                 documents.append(document)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

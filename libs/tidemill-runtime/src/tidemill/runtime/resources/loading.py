@@ -1,0 +1,73 @@
+"""Files of resources: every document of every file, or every problem of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.problems import Position, Problem, refuse
+from tidemill.runtime.resources.resource import REASON, Resource, to_resource
+from tidemill.runtime.resources.validation import find_problems
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def load_resources(text: str, file: str = "stdin") -> tuple[Resource, ...]:
+    """The resources of a text with any number of documents, in its order.
+
+    Raises: UsageError with reason `resources`; its message names file, line, column and field of
+    every problem, and `problems` holds them.
+    """
+    return _checked(*_read(text, file))
+
+
+def load_resource_files(paths: Iterable[Path | str]) -> tuple[Resource, ...]:
+    """The resources of files, and of all YAML and JSON files directly in folders, in order of names.
+
+    Raises: as load_resources, for all files together.
+    """
+    resources: list[Resource] = []
+    problems: list[Problem] = []
+    for path in map(Path, paths):
+        found = (
+            sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
+        if not found:
+            problems.append(Problem(Position(str(path)), "", "holds no file that ends in .yaml"))
+        for file in found:
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                says = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+                problems.append(Problem(Position(str(file)), "", says))
+                continue
+            more, wrong = _read(text, str(file))
+            resources += more
+            problems += wrong
+    return _checked(resources, problems)
+
+
+def _read(text: str, file: str) -> tuple[list[Resource], list[Problem]]:
+    documents, problems = parse_yaml(text, file)
+    resources: list[Resource] = []
+    for document in documents:
+        wrong = [] if document.flawed else find_problems(document)
+        problems += wrong
+        if not wrong and not document.flawed:
+            resources.append(to_resource(document))
+    return resources, problems
+
+
+def _checked(resources: list[Resource], problems: list[Problem]) -> tuple[Resource, ...]:
+    first: dict[tuple[str, str], Resource] = {}
+    for resource in resources:
+        earlier = first.setdefault((resource.kind, resource.name), resource)
+        if earlier is not resource:
+            says = f"{resource} is there already, at {earlier.position}"
+            problems.append(Problem(resource.position, "metadata.name", says))
+    if problems:
+        raise refuse(problems, REASON)
+    return tuple(resources)

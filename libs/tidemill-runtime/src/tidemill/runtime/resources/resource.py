@@ -1,0 +1,108 @@
+"""A resource: one document that fits, as a typed value, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tidemill.runtime.documents import Document
+from tidemill.runtime.durations import Milliseconds, format_duration, parse_duration
+from tidemill.runtime.problems import Position, refuse
+from tidemill.runtime.resources.specs import (
+    ActionSpec,
+    AnySpec,
+    HoldSpec,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+)
+from tidemill.runtime.resources.validation import find_problems
+from tidemill.runtime.resources.words import parse_instant
+
+API_VERSION = "tidemill.dev/v1alpha1"
+REASON = "resources"
+
+_SPECS: dict[str, type[AnySpec]] = {
+    "Source": SourceSpec,
+    "Table": TableSpec,
+    "View": ViewSpec,
+    "Action": ActionSpec,
+    "Hold": HoldSpec,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a user declared; equal if kind, name, labels and spec are, wherever it was written."""
+
+    kind: str
+    name: str
+    spec: AnySpec
+    namespace: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    position: Position = field(default=Position("?"), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def to_document(self) -> dict[str, Any]:
+        """The document that gives this resource back; fields with their default value are left out."""
+        spec = msgspec.json.decode(msgspec.json.encode(self.spec, enc_hook=_encode))
+        if isinstance(self.spec, SourceSpec | TableSpec | ViewSpec) and self.spec.retain is None:
+            spec["retain"] = "all"
+        metadata: dict[str, Any] = {"name": self.name}
+        if self.namespace is not None:
+            metadata["namespace"] = self.namespace
+        for name, values in (("labels", self.labels), ("annotations", self.annotations)):
+            if values:
+                metadata[name] = dict(values)
+        return {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata, "spec": spec}
+
+
+def to_resource(document: Document) -> Resource:
+    """The resource that a document without problems describes."""
+    value: Any = document.value  # a document that fits its schema
+    metadata, spec = value["metadata"], dict(value["spec"])
+    for name in ("fireFrom", "frontier"):
+        instant = parse_instant(spec.get(name))
+        if instant is not None:
+            spec[name] = instant
+    if spec.get("retain") == "all":
+        spec["retain"] = None
+    return Resource(
+        kind=value["kind"],
+        name=metadata["name"],
+        spec=msgspec.convert(spec, _SPECS[value["kind"]], dec_hook=_decode),
+        namespace=metadata.get("namespace"),
+        labels=metadata.get("labels", {}),
+        annotations=metadata.get("annotations", {}),
+        position=document.position(()),
+    )
+
+
+def resource_from(value: Mapping[str, Any], where: str = "document") -> Resource:
+    """The resource of a document that came as values, from the catalog or the API of Kubernetes.
+
+    Raises: UsageError with reason `resources` and all `problems`.
+    """
+    document = Document(where, dict(value))
+    problems = find_problems(document)
+    if problems:
+        raise refuse(problems, REASON)
+    return to_resource(document)
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Milliseconds:
+        return parse_duration(str(value))
+    raise NotImplementedError(kind)
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, Milliseconds):
+        return format_duration(value)
+    raise NotImplementedError(type(value))

@@ -1,0 +1,149 @@
+"""What no schema says: rules between the fields of a spec. Each becomes a CEL rule of the CRD by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tidemill.runtime.durations import parse_duration
+from tidemill.runtime.problems import FieldPath, did_you_mean
+
+TIMESTAMP_INTERVAL_MS_MIN = 50
+SYSTEM_TIMELINE = "system"
+EVENT_COLUMNS = ("time", "expires")
+
+SpecDocument: TypeAlias = dict[str, Any]  # a spec that fits its schema
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that does not hold, at a path within the spec."""
+
+    path: FieldPath
+    says: str
+    hint: str = ""
+
+
+def broken_rules(kind: str, spec: SpecDocument) -> Iterator[Broken]:
+    """Every rule between fields that `spec` breaks; `spec` must fit the schema of its kind."""
+    for rule in _RULES[kind]:
+        yield from rule(spec)
+
+
+def _one_origin(spec: SpecDocument) -> Iterator[Broken]:
+    yield from _exactly_one(spec, (), ("kafka", "file", "http"), "say where the rows come from")
+
+
+def _one_format(spec: SpecDocument) -> Iterator[Broken]:
+    written = spec.get("format", {})
+    if len(written) > 1:
+        yield Broken(("format", "csv"), "json and csv exclude each other")
+    if "file" not in spec:
+        if written.get("csv", {}).get("header"):
+            yield Broken(("format", "csv", "header"), "records of a log have no header line")
+        return
+    file_format = spec["file"]["format"]
+    wanted = {"csv": "csv", "jsonl": "json"}.get(file_format)
+    for name in written:
+        if name != wanted:
+            yield Broken(("format", name), f"the file is {file_format}")
+
+
+def _columns_known(spec: SpecDocument) -> Iterator[Broken]:
+    if "columns" in spec and "infer" in spec:
+        yield Broken(("infer",), "the columns are stated, nothing is left to infer")
+    if "columns" in spec or spec.get("file", {}).get("format") == "parquet":
+        return
+    if "http" in spec:
+        hint = "nothing can be inferred before the first push"
+        yield Broken(("infer",) if "infer" in spec else (), "http needs columns", hint)
+    elif "infer" not in spec and ("kafka" in spec or "file" in spec):
+        yield Broken((), 'missing field "columns"', "or write infer: {} to find them from a sample")
+
+
+def _columns_differ(spec: SpecDocument) -> Iterator[Broken]:
+    names = [column["name"] for column in spec.get("columns", [])]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Broken(("columns", index, "name"), f'the column "{name}" is there twice')
+        if "eventTime" in spec and name in EVENT_COLUMNS:
+            says = f'an event has a "{name}" already: its {name} on the timeline'
+            yield Broken(("columns", index, "name"), says, "give the column another name")
+
+
+def _interval_long_enough(spec: SpecDocument) -> Iterator[Broken]:
+    interval = parse_duration(spec.get("timestampInterval", "1s"))
+    if interval is not None and interval < TIMESTAMP_INTERVAL_MS_MIN:
+        says = f"{interval} is too short"
+        yield Broken(("timestampInterval",), says, f"at least {TIMESTAMP_INTERVAL_MS_MIN}ms")
+
+
+def _event_time_fits(spec: SpecDocument) -> Iterator[Broken]:
+    event = spec.get("eventTime")
+    if event is None:
+        return
+    if event["timeline"] == SYSTEM_TIMELINE:
+        says = '"system" is the timeline of Tidemill itself'
+        yield Broken(("eventTime", "timeline"), says, "name an event timeline")
+    if "expiresColumn" in event and "expiresAfter" in event:
+        says = "expiresColumn and expiresAfter exclude each other"
+        yield Broken(("eventTime", "expiresAfter"), says)
+    if "timeline" in spec:
+        yield Broken(("timeline",), "the timeline is that of eventTime", "leave this one out")
+    if "columns" not in spec:
+        return
+    types = {column["name"]: column["type"] for column in spec["columns"]}
+    for field in ("column", "expiresColumn"):
+        name = event.get(field)
+        if name is not None and name not in types:
+            yield Broken(("eventTime", field), f'no column "{name}"', did_you_mean(name, types))
+        elif name is not None and types[name] not in ("int", "text"):
+            says = f'the column "{name}" is {types[name]}'
+            hint = "a time is int (milliseconds) or text (ISO 8601)"
+            yield Broken(("eventTime", field), says, hint)
+
+
+def _timeline_of_files(spec: SpecDocument) -> Iterator[Broken]:
+    if "timeline" in spec and "eventTime" not in spec and "file" not in spec:
+        hint = "leave it out, or say with eventTime how rows become events"
+        yield Broken(("timeline",), "only a file can be reference data of a timeline", hint)
+
+
+def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
+    yield from _exactly_one(spec["sink"], ("sink",), ("file", "log"), "say what is told")
+
+
+def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:
+    outputs = spec.get("outputs")
+    for name in spec.get("columns", {}):
+        if outputs is not None and name not in outputs:
+            says = f'"{name}" is no output'
+            yield Broken(("columns", name), says, did_you_mean(name, outputs))
+
+
+def _exactly_one(
+    written: SpecDocument, path: FieldPath, names: tuple[str, ...], purpose: str
+) -> Iterator[Broken]:
+    present = [name for name in names if name in written]
+    if not present:
+        yield Broken(path, f"one of {', '.join(names)} is missing", purpose)
+    for extra in present[1:]:
+        yield Broken((*path, extra), f"{present[0]} and {extra} exclude each other")
+
+
+_RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
+    "Source": (
+        _one_origin,
+        _one_format,
+        _columns_known,
+        _columns_differ,
+        _interval_long_enough,
+        _event_time_fits,
+        _timeline_of_files,
+    ),
+    "Table": (_columns_differ,),
+    "View": (_named_outputs,),
+    "Action": (_one_sink,),
+    "Hold": (),
+}

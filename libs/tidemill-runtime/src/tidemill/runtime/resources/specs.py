@@ -1,0 +1,169 @@
+"""What each kind of resource says, as typed structs. The words for users are in the schemas.
+
+Fields are named as in the documents, in the spelling of Python: `timestampInterval` is
+`timestamp_interval`. Durations are Milliseconds, an int. A retention of None keeps everything.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidemill.runtime.durations import Milliseconds
+
+Engine: TypeAlias = Literal["auto", "local", "spark"]
+ColumnType: TypeAlias = Literal["int", "float", "text", "bool"]
+
+SECOND = Milliseconds(1_000)
+TEN_MINUTES = Milliseconds(600_000)
+DAY = Milliseconds(86_400_000)
+
+
+class Spec(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """A part of a document."""
+
+
+class ColumnSpec(Spec, frozen=True, kw_only=True):
+    """One column of a source or table."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = False
+
+
+class KafkaOrigin(Spec, frozen=True, kw_only=True):
+    """A topic; without `bootstrap` in the log of this Tidemill."""
+
+    topic: str
+    bootstrap: str | None = None
+    start_offset: Literal["earliest", "latest"] | int = "earliest"
+
+
+class FileOrigin(Spec, frozen=True, kw_only=True):
+    """A file of rows."""
+
+    path: str
+    format: Literal["csv", "parquet", "jsonl"]
+
+
+class HttpOrigin(Spec, frozen=True, kw_only=True):
+    """Rows that are pushed."""
+
+
+class JsonSpec(Spec, frozen=True, kw_only=True):
+    """One JSON object a record."""
+
+
+class CsvSpec(Spec, frozen=True, kw_only=True):
+    """One line a record. `header` of None: files have one, logs have none."""
+
+    delimiter: str = ","
+    header: bool | None = None
+
+
+class FormatSpec(Spec, frozen=True, kw_only=True):
+    """How a record is written; at most one is set, none is JSON."""
+
+    json: JsonSpec | None = None
+    csv: CsvSpec | None = None
+
+
+class InferSpec(Spec, frozen=True, kw_only=True):
+    """Find the columns from a sample."""
+
+    sample: int = 200
+
+
+class EventTimeSpec(Spec, frozen=True, kw_only=True):
+    """How rows become events. Without both `expires_…` an event never ends."""
+
+    column: str
+    timeline: str
+    expires_column: str | None = None
+    expires_after: Milliseconds | None = None
+    skew: Milliseconds = Milliseconds(0)
+    idle_timeout: Milliseconds | None = None
+    late: Literal["reject", "correct"] = "reject"
+    max_ahead: Milliseconds = DAY
+
+
+class SourceSpec(Spec, frozen=True, kw_only=True):
+    """Exactly one of `kafka`, `file`, `http` is set; `columns` are empty if they are inferred."""
+
+    kafka: KafkaOrigin | None = None
+    file: FileOrigin | None = None
+    http: HttpOrigin | None = None
+    format: FormatSpec = FormatSpec()
+    columns: tuple[ColumnSpec, ...] = ()
+    infer: InferSpec | None = None
+    timestamp_interval: Milliseconds = SECOND
+    retain: Milliseconds | None = TEN_MINUTES
+    event_time: EventTimeSpec | None = None
+    timeline: str | None = None
+    engine: Engine = "auto"
+
+
+class TableSpec(Spec, frozen=True, kw_only=True):
+    """A collection that users write."""
+
+    columns: tuple[ColumnSpec, ...]
+    timeline: str = "system"
+    retain: Milliseconds | None = TEN_MINUTES
+
+
+class ViewSpec(Spec, frozen=True, kw_only=True):
+    """A program; without `outputs` all derived predicates become collections."""
+
+    program: str
+    inputs: dict[str, str] = {}
+    outputs: tuple[str, ...] = ()
+    columns: dict[str, tuple[str, ...]] = {}
+    retain: Milliseconds | None = TEN_MINUTES
+    strategy: Literal["strata", "retraction"] = "strata"
+    engine: Engine = "auto"
+
+
+class FileSink(Spec, frozen=True, kw_only=True):
+    """Lines of JSON at the end of a file."""
+
+    path: str
+
+
+class LogSink(Spec, frozen=True, kw_only=True):
+    """Records in a topic of the log."""
+
+    topic: str
+
+
+class SinkSpec(Spec, frozen=True, kw_only=True):
+    """Exactly one is set."""
+
+    file: FileSink | None = None
+    log: LogSink | None = None
+
+
+class ActionSpec(Spec, frozen=True, kw_only=True):
+    """A goal and what is told; `fire_from` is a word or an instant in milliseconds."""
+
+    view: str
+    goal: str
+    sink: SinkSpec
+    fire_from: Literal["creation", "beginning"] | int = "creation"
+
+
+class HoldSpec(Spec, frozen=True, kw_only=True):
+    """Keeps history from `frontier` on, an instant in milliseconds; None is the since of today."""
+
+    collection: str
+    frontier: int | None = None
+
+
+AnySpec: TypeAlias = SourceSpec | TableSpec | ViewSpec | ActionSpec | HoldSpec

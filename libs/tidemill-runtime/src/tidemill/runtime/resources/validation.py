@@ -1,0 +1,139 @@
+"""A document against the schema of its kind: every mistake with its place and what to write instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from tidemill.runtime.documents import Document
+from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name
+from tidemill.runtime.resources.rules import broken_rules
+from tidemill.runtime.resources.words import FORMATS, RULES
+
+KINDS = ("Source", "Table", "View", "Action", "Hold")
+
+_TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """The JSON schema of the spec of a kind, or of the `envelope` around it."""
+    text = files("tidemill.runtime.resources").joinpath(f"schemas/{name.lower()}.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def find_problems(document: Document) -> list[Problem]:
+    """Everything that is wrong with a document; empty if it is a resource."""
+    value = document.value
+    problems = list(_against("envelope", document, ()))
+    if not isinstance(value, dict) or value.get("kind") not in KINDS:
+        return problems
+    kind, spec = str(value["kind"]), value.get("spec")
+    if not isinstance(spec, dict):
+        return problems
+    in_spec = list(_against(kind, document, ("spec",)))
+    if not in_spec:
+        for broken in broken_rules(kind, spec):
+            path = ("spec", *broken.path)
+            position = document.key_position(path)
+            in_spec.append(Problem(position, field_name(path), broken.says, broken.hint))
+    return problems + in_spec
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(name), format_checker=FORMATS)
+
+
+def _against(name: str, document: Document, base: FieldPath) -> Iterator[Problem]:
+    value: object = document.value
+    for step in base:
+        value = value[step]  # type: ignore[index]  # the caller walked it before
+    for error in _validator(name).iter_errors(value):
+        yield from _problems_of(error, document, base)
+
+
+def _problems_of(error: ValidationError, document: Document, base: FieldPath) -> Iterator[Problem]:
+    """One mistake as the schema sees it, in words; unknown fields are one problem each."""
+    path: FieldPath = (*base, *error.absolute_path)
+    place = document.position(path)
+    if "propertyNames" in error.absolute_schema_path:
+        path = (*path, str(error.instance))
+        place = document.key_position(path)
+    field = field_name(path)
+    value: Any = error.instance
+    rule: Any = error.validator_value  # whatever the schema holds there
+    around: Any = error.schema
+    match error.validator:
+        case "additionalProperties":
+            known = list(around["properties"])
+            for name in value:
+                if name not in known:
+                    inner = (*path, name)
+                    says = f'unknown field "{name}"'
+                    hint = did_you_mean(name, known)
+                    yield Problem(document.key_position(inner), field_name(inner), says, hint)
+        case "required":
+            missing = error.message.split("'")[1]
+            near = document.key_position(path) if path else place
+            yield Problem(near, field, f'missing field "{missing}"', _purpose(around, missing))
+        case "type":
+            wanted = " or ".join(
+                _TYPES[each] for each in ([rule] if isinstance(rule, str) else rule)
+            )
+            hint = RULES.get(around.get("format"), "") or _type_hint(rule, value)
+            yield Problem(place, field, f"{_shown(value)} is not {wanted}", hint)
+        case "enum":
+            words = [str(each) for each in rule]
+            hint = f"write {words[0]}" if len(words) == 1 else did_you_mean(value, words)
+            yield Problem(place, field, f"{_shown(value)} is not allowed", hint)
+        case "format":
+            yield Problem(place, field, f"{_shown(value)} is not allowed", str(error.cause))
+        case "minimum" | "maximum":
+            side = "least" if error.validator == "minimum" else "most"
+            yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")
+        case "minItems" | "minLength":
+            yield Problem(place, field, "is empty")
+        case "uniqueItems":
+            yield Problem(place, field, "holds something twice")
+        case _:
+            yield Problem(place, field, error.message)
+
+
+def _purpose(around: Any, missing: str) -> str:  # a schema
+    """What the missing field is for, from its description."""
+    described = str(around["properties"][missing].get("description", ""))
+    return described[:1].lower() + described[1:].rstrip(".") if described else ""
+
+
+def _type_hint(rule: object, value: object) -> str:
+    if value is None:
+        return "write {}" if rule == "object" else "write a value, or leave the field out"
+    if rule == "string" and isinstance(value, int | float):
+        return f'write "{json.dumps(value)}" in quotes'
+    return ""
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + '…"'

@@ -1,0 +1,122 @@
+"""The forms of words in resources: what a name, a duration, an instant may look like.
+
+Each form says in one sentence what it allows; the schemas refer to it by its name as a `format`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from jsonschema import FormatChecker
+
+from tidemill.runtime.durations import DURATION_RULE, parse_duration
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]*")
+COLUMN = re.compile(r"(?!_)[^\W\d][\w.-]{0,254}")
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+FORMATS = FormatChecker(formats=())
+"""The checker to validate the schemas of resources with."""
+
+RULES: dict[str, str] = {}
+"""What each form allows, in words."""
+
+
+def parse_instant(value: object) -> int | None:
+    """Milliseconds of a timeline; None if `value` is neither those nor ISO 8601 (UTC unless it says)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value >= 0 else None
+    if not isinstance(value, str):
+        return None
+    if value.isdigit():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    ms = (moment - EPOCH) // timedelta(milliseconds=1)
+    return ms if ms >= 0 else None
+
+
+def _form(
+    name: str, rule: str, allowed: Callable[[str | int], bool], *, text_only: bool = True
+) -> None:
+    def check(value: object) -> bool:
+        checked = isinstance(value, str) or (not text_only and type(value) is int)
+        if checked and not allowed(cast("str | int", value)):
+            raise ValueError(rule)
+        return True
+
+    FORMATS.checks(name, raises=ValueError)(check)
+    RULES[name] = rule
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str | int], bool]:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _collection(value: str | int) -> bool:
+    name, _, part = str(value).partition("/")
+    return DNS_LABEL.fullmatch(name) is not None and (
+        "/" not in str(value) or PREDICATE.fullmatch(part) is not None
+    )
+
+
+def _predicate(value: str | int) -> bool:
+    return PREDICATE.fullmatch(str(value)) is not None and value not in RESERVED_WORDS
+
+
+_form(
+    "dns-label",
+    "a name has 1 to 63 lower-case letters, digits or '-', and begins and ends with a letter or digit",
+    _matches(DNS_LABEL),
+)
+_form(
+    "predicate",
+    "a predicate is letters, digits and '_', does not begin with a digit, and is no word of the language",
+    _predicate,
+)
+_form(
+    "column",
+    "a column is letters, digits, '_', '.' or '-', and begins with a letter",
+    _matches(COLUMN),
+)
+_form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))
+_form(
+    "collection",
+    "a collection is the name of a source, table or view, or view/predicate",
+    _collection,
+)
+_form("duration", DURATION_RULE, lambda value: parse_duration(str(value)) is not None)
+_form(
+    "retention",
+    f'{DURATION_RULE}; "all" keeps everything',
+    lambda value: value == "all" or parse_duration(str(value)) is not None,
+)
+_form("character", "a delimiter is one character", lambda value: len(str(value)) == 1)
+_form(
+    "start-offset",
+    "an offset is earliest, latest, or a whole number from 0 on",
+    lambda value: value in ("earliest", "latest") or (isinstance(value, int) and value >= 0),
+    text_only=False,
+)
+_form(
+    "instant",
+    "an instant is a whole number of milliseconds or ISO 8601 such as 2013-07-04T12:00:00Z",
+    lambda value: parse_instant(value) is not None,
+    text_only=False,
+)
+_form(
+    "fire-from",
+    "fireFrom is creation, beginning, milliseconds, or ISO 8601 such as 2013-07-04T12:00:00Z",
+    lambda value: value in ("creation", "beginning") or parse_instant(value) is not None,
+    text_only=False,
+)

@@ -1,0 +1,254 @@
+"""Resources: what fits becomes typed values, what does not is told with its place.
+
+`wrong_resources/*.yaml` are files with mistakes; their last lines, which begin with `#! `, are the messages.
+REWRITE=1 writes the messages anew, to be reviewed as a difference.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from tidemill.runtime.durations import Milliseconds
+from tidemill.runtime.resources import (
+    KINDS,
+    ActionSpec,
+    ColumnSpec,
+    CsvSpec,
+    EventTimeSpec,
+    FormatSpec,
+    HoldSpec,
+    KafkaOrigin,
+    LogSink,
+    Resource,
+    SinkSpec,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+    load_resource_files,
+    load_resources,
+    resource_from,
+    schema,
+)
+from tidemill.time.errors import UsageError
+
+WRONG = sorted((Path(__file__).parent / "wrong_resources").glob("*.yaml"))
+MARK = "#! "
+
+EVERYTHING = """
+# A comment.
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: flights, namespace: air, labels: {team: delays}}
+spec:
+  kafka: {topic: flights, bootstrap: "127.0.0.1:9092", startOffset: 17}
+  format: {csv: {delimiter: ";"}}
+  columns: [{name: at, type: int}, {name: until, type: text, nullable: true}]
+  timestampInterval: 250ms
+  retain: all
+  eventTime:
+    {column: at, timeline: air, expiresColumn: until, skew: 2h, idleTimeout: 30s, late: correct, maxAhead: 7d}
+  engine: local
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: planes}
+spec: {columns: [{name: tail, type: text}], timeline: air, retain: 1h}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: alarms}
+spec:
+  program: |
+    late(f) := flights(f, d) if d > 15;
+  inputs: {flights: flights, raw: alarms/late}
+  outputs: [late]
+  columns: {late: [flight]}
+  strategy: retraction
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: tell}
+spec: {view: alarms, goal: "late(f)", sink: {log: {topic: told}}, fireFrom: 2013-07-04T12:00:00+02:00}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Hold
+metadata: {name: keep}
+spec: {collection: alarms/late, frontier: 1372932000000}
+"""
+
+
+def test_every_kind_becomes_a_typed_spec() -> None:
+    source, table, view, action, hold = load_resources(EVERYTHING, "all.yaml")
+    assert source == Resource(
+        "Source",
+        "flights",
+        SourceSpec(
+            kafka=KafkaOrigin(topic="flights", bootstrap="127.0.0.1:9092", start_offset=17),
+            format=FormatSpec(csv=CsvSpec(delimiter=";")),
+            columns=(
+                ColumnSpec(name="at", type="int"),
+                ColumnSpec(name="until", type="text", nullable=True),
+            ),
+            timestamp_interval=Milliseconds(250),
+            retain=None,
+            event_time=EventTimeSpec(
+                column="at",
+                timeline="air",
+                expires_column="until",
+                skew=Milliseconds(7_200_000),
+                idle_timeout=Milliseconds(30_000),
+                late="correct",
+                max_ahead=Milliseconds(604_800_000),
+            ),
+            engine="local",
+        ),
+        namespace="air",
+        labels={"team": "delays"},
+    )
+    assert table.spec == TableSpec(
+        columns=(ColumnSpec(name="tail", type="text"),),
+        timeline="air",
+        retain=Milliseconds(3_600_000),
+    )
+    assert view.spec == ViewSpec(
+        program="late(f) := flights(f, d) if d > 15;\n",
+        inputs={"flights": "flights", "raw": "alarms/late"},
+        outputs=("late",),
+        columns={"late": ("flight",)},
+        strategy="retraction",
+    )
+    assert action.spec == ActionSpec(
+        view="alarms",
+        goal="late(f)",
+        sink=SinkSpec(log=LogSink(topic="told")),
+        fire_from=1_372_932_000_000,
+    )
+    assert hold.spec == HoldSpec(collection="alarms/late", frontier=1_372_932_000_000)
+    assert str(source.position) == "all.yaml:3:1"
+    assert str(hold) == "Hold/keep"
+
+
+def test_a_resource_gives_its_document_back() -> None:
+    for resource in load_resources(EVERYTHING):
+        assert resource_from(resource.to_document()) == resource
+    source = load_resources(EVERYTHING)[0].to_document()
+    assert source["spec"]["retain"] == "all"
+    assert source["spec"]["eventTime"]["skew"] == "2h"
+    assert "late" not in load_resources(EVERYTHING)[1].to_document()["spec"]
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    (source,) = load_resources(
+        "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s},"
+        " spec: {kafka: {topic: t}, infer: {}}}"
+    )
+    assert isinstance(source.spec, SourceSpec)
+    assert source.spec.timestamp_interval == 1_000
+    assert source.spec.retain == 600_000
+    assert source.spec.kafka is not None
+    assert source.spec.kafka.start_offset == "earliest"
+    assert source.spec.kafka.bootstrap is None
+    assert source.spec.infer is not None
+    assert source.spec.infer.sample == 200
+    assert source.to_document()["spec"] == {"kafka": {"topic": "t"}, "infer": {}}
+
+
+def told(file: Path, text: str) -> list[str]:
+    with pytest.raises(UsageError) as error:
+        load_resources(text, file.name)
+    assert error.value.details["reason"] == "resources"
+    return str(error.value).replace(f"{file.name}:", "").splitlines()
+
+
+@pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)
+def test_a_mistake_is_told_with_its_place_and_what_to_write(file: Path) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith(MARK))
+    messages = told(file, text)
+    if os.environ.get("REWRITE"):
+        file.write_text(text + "".join(f"{MARK}{message}\n" for message in messages))
+    assert messages == [
+        line.removeprefix(MARK).rstrip("\n")
+        for line in file.read_text().splitlines()
+        if line.startswith(MARK)
+    ]
+
+
+def test_all_files_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.yaml").write_text("kind: Vew\n")
+    (tmp_path / "folder" / "a.yml").write_text(EVERYTHING)
+    (tmp_path / "folder" / "notes.txt").write_text("not read")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError) as error:
+        load_resource_files([tmp_path / "folder", tmp_path / "none.yaml", tmp_path / "empty"])
+    lines = str(error.value).replace(f"{tmp_path}/", "").splitlines()
+    assert lines[0] == "empty: holds no file that ends in .yaml"
+    assert 'folder/b.yaml:1:7: kind: "Vew" is not allowed; did you mean "View"?' in lines
+    assert lines[-1] == "none.yaml: cannot be read: No such file or directory"
+    assert len(load_resource_files([tmp_path / "folder" / "a.yml"])) == 5
+
+
+def test_nothing_is_no_resource() -> None:
+    assert load_resources("") == ()
+    assert load_resources("---\n---\n# only a comment\n") == ()
+
+
+def test_a_document_from_elsewhere_is_told_with_its_fields() -> None:
+    with pytest.raises(UsageError) as error:
+        resource_from({"kind": "Hold", "metadata": {"name": "h"}, "spec": {}}, "catalog")
+    assert str(error.value) == (
+        'catalog: missing field "apiVersion"\n'
+        'catalog: spec: missing field "collection";'
+        " the collection whose since may not pass the hold"
+    )
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "envelope"])
+def test_the_schemas_are_schemas_and_describe_every_field(kind: str) -> None:
+    Draft202012Validator.check_schema(schema(kind))
+    silent: list[str] = []
+
+    def look(node: object, path: str) -> None:
+        if isinstance(node, dict):
+            for name, inner in node.get("properties", {}).items():
+                if "description" not in inner:
+                    silent.append(f"{path}.{name}")
+                look(inner, f"{path}.{name}")
+            look(node.get("items"), f"{path}[]")
+
+    if kind != "envelope":
+        look(schema(kind), kind)
+    assert silent == []
+
+
+words = st.sampled_from(
+    ["kind", "spec", "metadata", "name", "Source", "View", "kafka", "columns", "topic", "1s", "", "a"]
+)  # fmt: skip
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(KINDS), plain)
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_written_is_a_resource_or_told(kind: str, spec: object) -> None:
+    document = {
+        "apiVersion": "tidemill.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "n"},
+        "spec": spec,
+    }
+    try:
+        resource = resource_from(document)
+    except UsageError:
+        return
+    assert resource_from(resource.to_document()) == resource

@@ -1,0 +1,1 @@
+"""The compaction service: keeps collections small without changing what they say."""

@@ -1,0 +1,105 @@
+"""Compaction keeps collections small and never changes what can be read."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pyarrow as pa
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.time import frontier
+from tidemill_compaction.driver import CompactionDriver
+from tidemill_compaction.settings import CompactionSettings
+
+ROWS = pa.schema([("row", pa.string())])
+SETTINGS = CompactionSettings(
+    batches_max=6, idle_looks=2, garbage_grace_s=10, orphan_age_s=100, orphan_looks=3
+)
+
+
+def append_of(time: int, rows: int) -> pa.Table:
+    return pa.table(
+        {
+            "row": [f"row {time % 4} {n}" for n in range(rows)],
+            "_time": pa.array([time] * rows, pa.uint64()),
+            "_diff": pa.array([1] * rows, pa.int64()),
+        }
+    )
+
+
+class World:
+    """A collection, its stores and a compaction driver under one clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_000_000)
+        self.blob = MemoryBlob(self.clock.now_ms)
+        names = count(1)
+        self.collections = Collections(
+            MemoryConsensus(), self.blob, self.clock, lambda: f"{next(names):032x}"
+        )
+        self.driver = CompactionDriver(self.collections, self.clock, SETTINGS)
+
+    async def write(self, start: int, stop: int, rows: int = 1) -> None:
+        for step in range(start, stop):
+            await self.collections.compare_and_append(
+                "t", frontier(step), frontier(step + 1), append_of(step, rows), writer="w"
+            )
+
+
+async def test_batches_stay_few_and_answers_stay_equal() -> None:
+    world = World()
+    read, _ = await world.collections.create("t", Description(ROWS), lease_ms=None)
+    before = []
+    for step in range(0, 60, 5):
+        await world.write(step, step + 5)
+        before.append(await world.collections.snapshot(read, step))
+        await world.driver.look()
+        assert (await world.collections.status("t")).batches <= SETTINGS.batches_max + 5
+    assert world.driver.counts.merges > 0
+    for index, step in enumerate(range(0, 60, 5)):
+        assert (await world.collections.snapshot(read, step)).equals(before[index])
+
+
+async def test_an_idle_collection_becomes_one_batch_at_since_once() -> None:
+    world = World()
+    read, _ = await world.collections.create("t", Description(ROWS), lease_ms=None)
+    await world.write(0, 4)
+    await world.collections.downgrade(read, frontier(3))
+    for _ in range(6):
+        await world.driver.look()
+    status = await world.collections.status("t")
+    assert (status.batches, world.driver.counts.merges) == (1, 1)
+    assert set((await world.collections.stored("t"))["_time"].to_pylist()) == {3}
+
+
+async def test_objects_that_nobody_names_go_after_their_grace() -> None:
+    world = World()
+    await world.collections.create("t", Description(ROWS), lease_ms=None)
+    await world.write(0, 3, rows=5_000)
+    await world.collections.compact("t")
+    await world.driver.look()
+    assert world.driver.counts.deleted == 0
+    await world.clock.advance(11)
+    await world.driver.look()
+    assert world.driver.counts.deleted == 3
+    folder = (await world.blob.list(""))[0].key.split("/")[0]
+    await world.blob.put(f"{folder}/part-orphan", b"never linked")
+    await world.clock.advance(101)
+    for _ in range(SETTINGS.orphan_looks):
+        await world.driver.look()
+    assert world.driver.counts.orphans == 1
+    assert len(await world.blob.list("")) == 1
+
+
+async def test_leases_that_ran_out_end_at_the_next_look() -> None:
+    world = World()
+    read, _ = await world.collections.create("t", Description(ROWS, retain_ms=0))
+    await world.collections.drop(read)
+    await world.collections.read_hold("t", owner="session", lease_ms=5_000)
+    await world.write(0, 3)
+    await world.driver.look()
+    assert (await world.collections.status("t")).since == frontier(0)
+    await world.clock.advance(6)
+    await world.driver.look()
+    assert (await world.collections.status("t")).since == frontier(3)

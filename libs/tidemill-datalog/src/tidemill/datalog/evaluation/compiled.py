@@ -169,9 +169,9 @@ def _scope(form: RuleForm, of_atoms: Mapping[int, Table], around: Surroundings) 
 
     def learn(name: str, known: Bounds) -> None:
         mine = bounds.get(name)
-        if mine is not None:  # a variable in two places lies in both ranges
+        if mine is not None:  # conditions may be evaluated when only one of the places is matched
             known = Bounds(
-                max(mine.low, known.low), min(mine.high, known.high), mine.nullable and known.nullable
+                min(mine.low, known.low), max(mine.high, known.high), mine.nullable or known.nullable
             )
         bounds[name] = known
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.datalog.evaluation.compiled import (
+    ALL_TRAITS,
     CompiledRule,
     Handover,
     Prepared,
@@ -262,6 +263,8 @@ class Strata:
                 bool(form.head.lattices),
             )  # fmt: skip
             traits = traits | head
+            if self._state.established.get(form.number):
+                return ALL_TRAITS  # solutions of earlier windows may carry what no present row does
             for atom in form.atoms:
                 if atom.is_clock:
                     traits = traits | Traits(True, False, False, False)

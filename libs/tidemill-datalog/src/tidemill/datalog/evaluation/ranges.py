@@ -111,7 +111,7 @@ def _quotient(sign: str, arguments: list[Bounds], nullable: bool) -> Bounds | No
     dividend, divisor = arguments
     if any(math.isinf(border) for a in arguments for border in (a.low, a.high)):
         return None
-    if divisor.low <= 0 <= divisor.high:
+    if divisor.low <= 0 <= divisor.high or 0 in (divisor.low, divisor.high):
         return None
     if sign == "%":
         size = max(abs(divisor.low), abs(divisor.high))

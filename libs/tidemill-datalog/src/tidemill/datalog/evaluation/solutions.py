@@ -313,10 +313,10 @@ class Lingering:
                         self._fail(failed.reason, max(first, start), min(last, end), matched)
                 continue
             time, expires, parafacts = head[1], head[2], head[4]
-            if self._form.head.time and time > start:
-                if self._frozen and time >= self._upper:
-                    continue
-                start = start if self._frozen else time
+            if self._form.head.time and time >= self._upper:
+                continue
+            if self._form.head.time and time > start and not self._frozen:
+                start = time
             if start < end:
                 parts.append((start, end, expires, parafacts))
         if head is None or not parts:

@@ -277,7 +277,8 @@ class MatchWriter:
         )
         for name, terms in atom.lattices:
             self._lattice(step.atom, name, terms, set())
-        self._intersect(number, "beginning" if self._frozen else f"t{number}", "inf")
+        start = "beginning" if self._frozen else f"(t{number} if t{number} > lower else lower)"
+        self._intersect(number, start, "inf")
 
     def _ticks(self, number: int, step: Step, time: Constant | Variable | None) -> str:
         clock = f"o{number}, p{number}"

@@ -1,0 +1,22 @@
+"""What users import: `connect(address)` gives a client whose answers are Arrow tables.
+
+Imports are deferred to the first use, so that the command starts fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemill.client.connection import Client, connect
+
+__all__ = ["Client", "connect"]
+
+
+def __getattr__(name: str) -> object:
+    """The names of `__all__`, imported when they are first asked for."""
+    if name in __all__:
+        from tidemill.client import connection
+
+        return getattr(connection, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

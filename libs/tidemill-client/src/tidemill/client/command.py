@@ -1,0 +1,62 @@
+"""The `tidemill` command. Subcommands import what they need when they run, so that help is fast."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.client import commands_catalog, commands_read
+from tidemill.client.plugins import PluginGroup
+from tidemill.client.settings import ADDRESS_VARIABLE, address_from_environment
+
+HELP = """\
+Views over changing data that are exactly right, and that say for which instants.
+
+A first round:
+
+\b
+    tidemill up                              # a server; state in ./.tidemill
+    tidemill apply -f views.yaml             # sources, tables, views, actions
+    tidemill get                             # what there is, and its lag
+    tidemill query 'late(flight, delay)'     # at the latest definite instant
+    tidemill query 'late(flight, delay)' --as-of 2013-02-01T06:00:00Z
+    tidemill why 'late("UA1545", 42)'        # the proof, down to the inputs
+
+Instants are milliseconds, ISO-8601, or latest: the last instant that is definite.
+
+Exit codes: 0 done, 1 refused, 2 wrong command line, 3 not definite yet or no longer known,
+4 server not reachable, 5 failed.
+"""
+
+app = typer.Typer(
+    cls=PluginGroup,
+    name="tidemill",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+commands_catalog.add_to(app)
+commands_read.add_to(app)
+
+
+@app.callback()
+def tidemill(
+    context: typer.Context,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Server to call, host:port; also by {ADDRESS_VARIABLE}. [default: 127.0.0.1:7474]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Remember the server's address for the subcommand."""
+    context.obj = address or address_from_environment()
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    app(prog_name="tidemill")

@@ -1,0 +1,239 @@
+"""Subcommands that change what there is, and show it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tidemill.client.faults import reported
+
+if TYPE_CHECKING:
+    from tidemill.rpc.messages import ResourceDocument, ResourceStatus
+
+S = TypeVar("S")
+KINDS = {"source": "Source", "table": "Table", "view": "View", "action": "Action", "hold": "Hold"}
+PUSH_ROWS = 2_000
+INSERT_ROWS = 200_000
+
+Kind = Annotated[
+    str, typer.Argument(help="source, table, view, action or hold; plural forms are fine.")
+]
+Name = Annotated[str, typer.Argument(help="The resource's name.")]
+
+
+class Output(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
+    """How resources are listed."""
+
+    wide = "wide"
+    yaml = "yaml"
+    json = "json"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the subcommands of this module."""
+    for command in (apply, get, describe, delete, insert, push):
+        app.command()(command)
+
+
+def kind_named(written: str) -> str:
+    """The kind, from any case and number. Raises UsageError if there is none such."""
+    from tidemill.time import UsageError
+
+    word = written.lower()
+    found = KINDS.get(word) or KINDS.get(word.removesuffix("s"))
+    if found is None:
+        kinds = ", ".join(KINDS)
+        raise UsageError(f"there is no kind {written!r}: write one of {kinds}", reason="kind")
+    return found
+
+
+def apply(
+    context: typer.Context,
+    files: Annotated[
+        list[str],
+        typer.Option("-f", "--file", help="YAML file, folder of them, or - for standard input."),
+    ],
+) -> None:
+    """Create or change resources from YAML: all, or none.
+
+    \b
+        tidemill apply -f flights.yaml -f views/
+        cat flights.yaml | tidemill apply -f -
+    """
+    with reported(context.obj):
+        from tidemill.client.connection import connect
+
+        with connect(context.obj) as client:
+            for applied in client.apply(*_documents(files)):
+                outcome = applied.outcome.value
+                typer.echo(f"{applied.kind.lower()}/{applied.name} {outcome}")
+
+
+def get(
+    context: typer.Context,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="A kind of resource, or collections; all kinds if left out."),
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    output: Annotated[
+        Output | None, typer.Option("-o", "--output", help="More columns, or the documents.")
+    ] = None,
+) -> None:
+    """List resources, or the collections that they make.
+
+    \b
+        tidemill get
+        tidemill get views -o wide
+        tidemill get view delays -o yaml
+        tidemill get collections
+    """
+    with reported(context.obj):
+        from tidemill.client import listings
+        from tidemill.client.connection import connect
+        from tidemill.time import UnknownCollection
+
+        with connect(context.obj) as client:
+            if kind is not None and kind.lower() in ("collection", "collections"):
+                listings.print_collections(
+                    [c for c in client.collections() if name in (None, c.id)], output == Output.json
+                )
+                return
+            found = list(client.get(kind_named(kind) if kind else None, name))
+        if name is not None and not found:
+            raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
+        _print_resources(found, output)
+
+
+def describe(context: typer.Context, kind: Kind, name: Name) -> None:
+    """Show one resource: its state, its frontiers, its document.
+
+    \b
+        tidemill describe source flights
+    """
+    with reported(context.obj):
+        from tidemill.client import listings
+        from tidemill.client.connection import connect
+
+        with connect(context.obj) as client:
+            listings.print_description(client.describe(kind_named(kind), name))
+
+
+def delete(context: typer.Context, kind: Kind, name: Name) -> None:
+    """Remove a resource that nothing else reads.
+
+    \b
+        tidemill delete view delays
+    """
+    with reported(context.obj):
+        from tidemill.client.connection import connect
+
+        with connect(context.obj) as client:
+            client.delete(kind_named(kind), name)
+        typer.echo(f"{kind_named(kind).lower()}/{name} deleted")
+
+
+def insert(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(help="The table to write to.")],
+    file: Annotated[
+        str | None, typer.Argument(help="csv, jsonl, parquet or arrow file; - for standard input.")
+    ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="A row as a JSON object; repeatable.")
+    ] = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="Where the ending of the file does not say it.")
+    ] = None,
+) -> None:
+    """Write rows to a table, durably.
+
+    They are present from the instant printed.
+
+    \b
+        tidemill insert airlines airlines.csv
+        tidemill insert airlines --row '{"carrier": "UA", "name": "United"}'
+    """
+    with reported(context.obj):
+        from tidemill.client import rows as rows_in
+        from tidemill.client.connection import connect
+        from tidemill.client.instants import shown
+        from tidemill.time import UsageError
+
+        if (file is None) == (not row):
+            raise UsageError("write either a file or --row", reason="rows")
+        with connect(context.obj) as client:
+            if file is None:
+                rows = rows_in.table_of([rows_in.parse_row(text) for text in row or ()])
+            else:
+                columns = next((c.columns for c in client.collections() if c.id == table), ())
+                rows = rows_in.read_file(file, format_name, columns)
+            inserted = None
+            for start in _progress(range(0, max(1, rows.num_rows), INSERT_ROWS), "inserting"):
+                inserted = client.insert(table, rows.slice(start, INSERT_ROWS))
+        if inserted is not None:
+            typer.echo(f"{rows.num_rows} rows in {table}, present from {shown(inserted.time)}")
+
+
+def push(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A source with http: or an embedded log.")],
+    file: Annotated[str, typer.Argument(help="Lines, one row each; - for standard input.")] = "-",
+) -> None:
+    """Write raw lines to the log of a source, durably.
+
+    \b
+        tail -f events.jsonl | tidemill push events
+    """
+    with reported(context.obj):
+        from tidemill.client.connection import connect
+        from tidemill.client.rows import open_input
+
+        accepted = 0
+        with connect(context.obj) as client, open_input(file) as lines:
+            kept = (line.rstrip(b"\r\n") for line in lines)
+            batches = _batches(line for line in kept if line)
+            for batch in _progress(batches, "pushing"):
+                accepted += client.push(source, batch).accepted
+        typer.echo(f"{accepted} rows in the log of {source}")
+
+
+def _documents(files: list[str]) -> Iterator[str | ResourceDocument]:
+    from tidemill.rpc.messages import ResourceDocument
+
+    for file in files:
+        yield ResourceDocument(sys.stdin.read(), "<stdin>") if file == "-" else str(Path(file))
+
+
+def _print_resources(found: list[ResourceStatus], output: Output | None) -> None:
+    from tidemill.client import listings
+
+    match output:
+        case Output.yaml:
+            typer.echo("\n---\n".join(status.document_yaml.strip() for status in found))
+        case Output.json:
+            listings.print_resources_json(found)
+        case _:
+            listings.print_resources(found, wide=output is Output.wide)
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while batch := list(islice(lines, PUSH_ROWS)):
+        yield batch
+
+
+def _progress(steps: Iterable[S], label: str) -> Iterator[S]:
+    """The steps, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from steps
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(steps, label, console=Console(stderr=True), transient=True)

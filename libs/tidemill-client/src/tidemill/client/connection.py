@@ -1,0 +1,165 @@
+"""A connection to Tidemill: each verb of the command as a method, answers as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tidemill.client.instants import instant
+from tidemill.client.manifests import documents_in
+from tidemill.client.multiplicity import plain_rows, shown_rows
+from tidemill.client.rows import table_of
+from tidemill.client.settings import address_from_environment
+from tidemill.rpc.blocking import BlockingClient
+from tidemill.rpc.messages import (
+    Answer,
+    Applied,
+    CollectionInfo,
+    Event,
+    Explanation,
+    Inserted,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+)
+from tidemill.rpc.outcomes import CALL_S
+from tidemill.time import Frontier
+
+Instant = int | str | datetime | None
+"""Milliseconds, ISO-8601 text, a datetime (naive: UTC), or None for the latest definite one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAnswer:
+    """What a SELECT gave over `collections`, all at `as_of`; None if it named no collection."""
+
+    table: pa.Table
+    as_of: int | None
+    collections: Mapping[str, tuple[Frontier, Frontier]]
+    """Since and upper of each collection read."""
+
+
+class Client:
+    """A server's verbs. Every method raises the errors of `tidemill.time.errors`."""
+
+    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+        self.address = address
+        self._calls = BlockingClient(address, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End running calls and the connection."""
+        self._calls.close()
+
+    def query(self, goal: str, as_of: Instant = None, *, timeout_s: float | None = None) -> Answer:
+        """What matches a goal such as `late(f, d)`, or a whole collection such as `delays/late`.
+
+        The table has plain rows; it keeps `_diff` only where some multiplicity is negative. An
+        instant that is not definite yet is waited for up to `timeout_s`.
+        """
+        ask = self._calls.ask if "(" in goal else self._calls.snapshot
+        answer = ask(goal, instant(as_of), timeout_s)
+        return replace(answer, table=shown_rows(answer.table))
+
+    def sql(
+        self, select: str, as_of: Instant = None, *, timeout_s: float | None = None
+    ) -> SqlAnswer:
+        """A SELECT over exactly the collections it names, all at one instant.
+
+        `delays.late` and `"delays/late"` name the same collection.
+        """
+        # DuckDB is loaded by those who use it.
+        from tidemill.client import sql
+
+        names = sql.tables_named(select)
+        found: Mapping[str, Answer] = {}
+        if names:
+            asked = list(dict.fromkeys(name.collection for name in names))
+            found = self._calls.tables(asked, instant(as_of), timeout_s)
+        tables = {name: plain_rows(found[name.collection].table) for name in names}
+        return SqlAnswer(
+            table=sql.select(select, tables),
+            as_of=next((answer.as_of for answer in found.values()), None),
+            collections={name: (a.since, a.upper) for name, a in found.items()},
+        )
+
+    def subscribe(
+        self,
+        goal: str,
+        start: Instant = None,
+        *,
+        snapshot: bool = True,
+        until: Instant = None,
+    ) -> Iterator[Event]:
+        """Changes of a goal or collection, and progress; closing the iterator ends it."""
+        return self._calls.subscribe(goal, instant(start), snapshot, instant(until))
+
+    def why(self, record: str, as_of: Instant = None) -> Explanation:
+        """The proof of a record that is present, down to the inputs."""
+        return self._calls.why(record, instant(as_of))
+
+    def why_not(self, record: str, as_of: Instant = None) -> Explanation:
+        """For each rule that could derive the record, what stopped it."""
+        return self._calls.why_not(record, instant(as_of))
+
+    def explain(self, view: str) -> str:
+        """Strata, plan, sizes and frontiers of a view."""
+        return self._calls.explain(view)
+
+    def collections(self) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them."""
+        return self._calls.collections()
+
+    def apply(self, *sources: str | Path | ResourceDocument) -> Sequence[Applied]:
+        """Make the resources of files, folders or documents so, or none of them."""
+        documents: list[ResourceDocument] = []
+        for source in sources:
+            if isinstance(source, ResourceDocument):
+                documents.append(source)
+            else:
+                documents += documents_in(Path(source))
+        return self._calls.apply(documents)
+
+    def get(self, kind: str | None = None, name: str | None = None) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; None stands for all."""
+        return self._calls.get(kind, name)
+
+    def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details."""
+        return self._calls.describe(kind, name)
+
+    def delete(self, kind: str, name: str) -> None:
+        """Remove a resource that nothing else reads."""
+        self._calls.delete(kind, name)
+
+    def insert(self, table: str, rows: pa.Table | Sequence[Mapping[str, object]]) -> Inserted:
+        """Write rows durably to a table, all at one time."""
+        return self._calls.insert(table, table_of(rows))
+
+    def push(self, source: str, rows: Iterable[bytes | str]) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns."""
+        return self._calls.push(source, [r.encode() if isinstance(r, str) else r for r in rows])
+
+
+def connect(address: str | None = None, *, timeout_s: float = CALL_S) -> Client:
+    """A client of the server at `address`, by default that of `TIDEMILL_ADDRESS`.
+
+    Nothing is called yet: a server that is away shows at the first call, as Unavailable.
+    """
+    return Client(address or address_from_environment(), timeout_s=timeout_s)

@@ -1,0 +1,123 @@
+"""Resources and collections as lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.text import Text
+
+from tidemill.client.instants import shown_duration, shown_frontier
+from tidemill.client.rendering import cell, console, grid
+from tidemill.rpc.messages import CollectionInfo, ResourceStatus
+from tidemill.time import Frontier
+
+RESOURCES = ("KIND", "NAME", "READY", "LAG", "AGE", "REASON")
+WIDE = ("SINCE", "UPPER", "MESSAGE")
+COLLECTIONS = ("COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY")
+
+
+def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
+    """A line per resource; what is not ready stands out and says why."""
+    if not found:
+        console().print("nothing here yet: `tidemill apply -f FILE` creates resources")
+        return
+    table = grid((*RESOURCES, *(WIDE if wide else ())), right=("LAG", "AGE"))
+    for status in found:
+        cells = [
+            Text(status.kind),
+            Text(status.name, style="bold"),
+            Text("yes", style="green") if status.ready else Text("no", style="yellow"),
+            Text(shown_duration(status.lag_ms)),
+            Text(shown_duration(status.age_ms)),
+            Text(status.reason),
+        ]
+        if wide:
+            frontiers = (shown_frontier(status.since), shown_frontier(status.upper))
+            cells += [Text(text) for text in (*frontiers, status.message)]
+        table.add_row(*cells)
+    console().print(table)
+
+
+def print_resources_json(found: Sequence[ResourceStatus]) -> None:
+    """An array with an object per resource; frontiers as arrays."""
+    print(json.dumps([_resource(status) for status in found], ensure_ascii=False))
+
+
+def print_description(status: ResourceStatus) -> None:
+    """Everything about one resource."""
+    out = console()
+    state = "ready" if status.ready else "not ready"
+    reason = f": {status.reason}" if status.reason else ""
+    out.print(Text(f"{status.kind} {status.name}", style="bold"), Text(f"{state}{reason}"))
+    if status.message:
+        out.print(Text(status.message))
+    table = grid(("", ""))
+    table.show_header = False
+    table.add_row("since", Text(shown_frontier(status.since)))
+    table.add_row("upper", Text(shown_frontier(status.upper)))
+    table.add_row("lag", shown_duration(status.lag_ms))
+    table.add_row("age", shown_duration(status.age_ms))
+    for name, value in status.details.items():
+        lines = value if isinstance(value, list) else [value]
+        for number, line in enumerate(lines):
+            table.add_row(Text("" if number else name), Text(cell(line)))
+    out.print(table)
+    if status.document_yaml:
+        out.print()
+        out.print(Text(status.document_yaml.rstrip()))
+
+
+def print_collections(found: Sequence[CollectionInfo], as_json: bool) -> None:
+    """A line per collection."""
+    if as_json:
+        print(json.dumps([_collection(info) for info in found], ensure_ascii=False))
+        return
+    table = grid(COLLECTIONS, right=("LAG", "UPDATES"))
+    for info in found:
+        cells = (
+            info.id, info.kind, info.timeline, shown_frontier(info.since),
+            shown_frontier(info.upper), shown_duration(info.lag_ms), str(info.updates),
+            ", ".join(sorted({holder.owner for holder in info.holders})),
+        )  # fmt: skip
+        table.add_row(*(Text(text) for text in cells))
+    console().print(table)
+
+
+def _times(held: Frontier | None) -> list[int] | None:
+    return None if held is None else list(held)
+
+
+def _resource(status: ResourceStatus) -> dict[str, object]:
+    return {
+        "kind": status.kind,
+        "name": status.name,
+        "ready": status.ready,
+        "reason": status.reason,
+        "message": status.message,
+        "since": _times(status.since),
+        "upper": _times(status.upper),
+        "lag_ms": status.lag_ms,
+        "age_ms": status.age_ms,
+        "details": dict(status.details),
+    }
+
+
+def _collection(info: CollectionInfo) -> dict[str, object]:
+    return {
+        "id": info.id,
+        "kind": info.kind,
+        "timeline": info.timeline,
+        "since": _times(info.since),
+        "upper": _times(info.upper),
+        "lag_ms": info.lag_ms,
+        "updates": info.updates,
+        "batches": info.batches,
+        "bytes": info.bytes,
+        "holders": [
+            {"owner": h.owner, "frontier": _times(h.frontier), "lease_end_ms": h.lease_end_ms}
+            for h in info.holders
+        ],
+        "columns": [asdict(column) for column in info.columns],
+    }

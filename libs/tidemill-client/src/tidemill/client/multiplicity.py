@@ -1,0 +1,40 @@
+"""Answers as plain rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.time import UsageError
+
+DIFF = "_diff"
+
+
+def plain_rows(table: pa.Table) -> pa.Table:
+    """Each row as often as its multiplicity says, without the column `_diff`.
+
+    Raises UsageError if a row is present a negative number of times: it has no plain form.
+    """
+    if DIFF not in table.column_names:
+        return table
+    diffs = table[DIFF]
+    rows = table.drop_columns([DIFF])
+    if table.num_rows == 0 or pc.all(pc.equal(diffs, pa.scalar(1, pa.int64()))).as_py():
+        return rows
+    if pc.min(diffs).as_py() < 0:
+        raise UsageError("some multiplicities are negative: these rows have no plain form")
+    copies = np.repeat(np.arange(table.num_rows), diffs.to_numpy())
+    if not rows.num_columns:  # a fact without arguments has no column to repeat
+        return table
+    return rows.take(copies)
+
+
+def shown_rows(table: pa.Table) -> pa.Table:
+    """Plain rows where that loses nothing, else the table with its multiplicities."""
+    if DIFF in table.column_names:
+        if table.num_columns == 1:
+            return table
+        if table.num_rows and pc.min(table[DIFF]).as_py() < 0:
+            return table
+    return plain_rows(table)

@@ -1,0 +1,96 @@
+"""Subcommands that other distributions add, by entry points of the group `tidemill.commands`.
+
+Listing them imports none: the line of help is read from the source text. A plugin that cannot be
+imported is one line when it is called, and the other subcommands go on working.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tidemill.client.faults import Exit
+
+GROUP = "tidemill.commands"
+
+
+@cache
+def plugins() -> dict[str, EntryPoint]:
+    """The plugins of this installation, by name."""
+    return {point.name: point for point in sorted(entry_points(group=GROUP))}
+
+
+def first_line(point: EntryPoint) -> str:
+    """The first line of the docstring of what the plugin names, without importing it."""
+    try:
+        spec = find_spec(point.module)
+    except ImportError:
+        spec = None
+    if spec is None or spec.origin is None:
+        return "(cannot be loaded)"
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    named = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == point.attr
+    ]
+    text = ast.get_docstring(named[0] if named else tree) or ""
+    return text.split("\n")[0]
+
+
+def load(point: EntryPoint) -> Any:
+    """The plugin as a command of typer's, be it an app or a function."""
+    try:
+        found: Any = point.load()
+    except Exception as error:  # a broken plugin is a line, whatever it raised
+        print(
+            f"tidemill: the subcommand {point.name!r} cannot be loaded from {point.module}: "
+            f"{type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(Exit.FAILED) from None
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    return function_command(found)
+
+
+def function_command(function: Callable[..., None]) -> Any:
+    """A command made of one function."""
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return typer.main.get_command(app)
+
+
+class PluginGroup(TyperGroup):
+    """Our own subcommands, then those of the plugins."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = list(super().list_commands(ctx))
+        return own + [name for name in plugins() if name not in own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """One of our own, or a stand-in of a plugin: its name and its line of help."""
+        own = super().get_command(ctx, cmd_name)
+        point = plugins().get(cmd_name)
+        if own is not None or point is None:
+            return own
+        return TyperCommand(cmd_name, callback=None, help=first_line(point))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The subcommand that is about to run; a plugin is imported here."""
+        name, command, rest = super().resolve_command(ctx, args)
+        point = plugins().get(args[0])
+        if point is None or args[0] in self.commands:
+            return name, command, rest
+        loaded = load(point)
+        loaded.name = name
+        return name, loaded, rest

@@ -1,0 +1,195 @@
+"""Answers on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from tidemill.client.instants import shown, shown_frontier
+from tidemill.rpc.messages import Json
+from tidemill.time import Frontier, UsageError
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
+    """How rows are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    arrow = "arrow"
+
+
+def console() -> Console:
+    """Standard output, looked up now; wide enough for all columns when it is no terminal."""
+    found = Console(highlight=False, soft_wrap=True)
+    return found if found.is_terminal else Console(highlight=False, width=400)
+
+
+def grid(headings: Sequence[str], right: Iterable[str] = ()) -> Table:
+    """An empty table in the one style; columns in `right` are aligned to the right."""
+    numbers = set(right)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(
+            Text(heading), justify="right" if heading in numbers else "left", overflow="fold"
+        )
+    return table
+
+
+def print_rows(
+    table: pa.Table,
+    written: Format,
+    as_of: int | None,
+    frontiers: Mapping[str, tuple[Frontier, Frontier]],
+) -> None:
+    """Write the rows; a person's table is followed by the instant and both frontiers."""
+    match written:
+        case Format.table:
+            _print_table(table)
+            _print_footer(table.num_rows, as_of, frontiers)
+        case Format.json:
+            answer = {
+                "as_of": as_of,
+                "frontiers": {
+                    name: {"since": list(since), "upper": list(upper)}
+                    for name, (since, upper) in frontiers.items()
+                },
+                "rows": plain(table.to_pylist()),
+            }
+            print(json.dumps(answer, ensure_ascii=False))
+        case Format.csv:
+            pa.csv.write_csv(_flat(table), _binary_output())
+        case Format.arrow:
+            write_arrow(table)
+
+
+def write_arrow(table: pa.Table) -> None:
+    """One Arrow IPC stream on standard output. Raises UsageError on a terminal."""
+    if sys.stdout.isatty():
+        raise UsageError("Arrow is binary: redirect it to a file or a pipe", reason="terminal")
+    output = _binary_output()
+    with pa.ipc.new_stream(output, table.schema) as writer:
+        writer.write_table(table)
+    output.flush()
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON can hold it: dates as ISO-8601, bytes as text, decimals as numbers."""
+    match value:
+        case dict():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes():
+            return value.decode(errors="backslashreplace")
+        case _:
+            return value
+
+
+def cell(value: object) -> str:
+    """A value as a person reads it."""
+    match plain(value):
+        case None:
+            return "null"
+        case bool() as flag:
+            return str(flag).lower()
+        case str() as text:
+            return text
+        case float() as number:
+            return f"{number:.6g}" if abs(number) < 1e15 else repr(number)
+        case list() | dict() as nested:
+            return json.dumps(nested, ensure_ascii=False)
+        case other:
+            return str(other)
+
+
+def proof(text: str, tree: Json) -> Tree | Text:
+    """The tree of an explanation, drawn; its text where it has no tree."""
+    if not isinstance(tree, dict):
+        return Text(text)
+    drawn = Tree(_label(tree), guide_style="dim")
+    pending = [(drawn, tree)]
+    while pending:
+        branch, node = pending.pop()
+        children = node.get("children")
+        for child in children if isinstance(children, list) else ():
+            if isinstance(child, dict):
+                pending.append((branch.add(_label(child)), child))
+            else:
+                branch.add(Text(cell(child)))
+    return drawn
+
+
+def _label(node: Mapping[str, Json]) -> Text:
+    label = Text(cell(node.get("fact", "")), style="bold")
+    if node.get("rule"):
+        label.append(f"   by {node['rule']}", style="not bold dim")
+    for key, value in node.items():
+        if key not in ("fact", "rule", "children") and value not in (None, "", [], {}):
+            label.append(f"   {key}: {cell(value)}", style="not bold cyan")
+    return label
+
+
+def _print_table(table: pa.Table) -> None:
+    if not table.num_columns:
+        return
+    numeric = [
+        f.name
+        for f in table.schema
+        if pa.types.is_integer(f.type)
+        or pa.types.is_floating(f.type)
+        or pa.types.is_decimal(f.type)
+    ]
+    drawn = grid(table.column_names, numeric)
+    columns = [column.to_pylist() for column in table.columns]
+    for row in zip(*columns, strict=True):
+        drawn.add_row(*(Text(cell(value)) for value in row))
+    console().print(drawn)
+
+
+def _print_footer(
+    rows: int, as_of: int | None, frontiers: Mapping[str, tuple[Frontier, Frontier]]
+) -> None:
+    counted = f"{rows} row" if rows == 1 else f"{rows} rows"
+    instant = f" as of {shown(as_of)}" if as_of is not None else ""
+    # Standard error, so that a pipe gets rows alone.
+    footer = Console(stderr=True, highlight=False, soft_wrap=True)
+    footer.print(Text(counted + instant, style="dim"))
+    for name, (since, upper) in frontiers.items():
+        text = f"  {name}: since {shown_frontier(since)}, upper {shown_frontier(upper)}"
+        footer.print(Text(text, style="dim"))
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Columns that CSV can hold; nested ones and decimals as text."""
+    columns = []
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind):
+            texts = [None if value is None else cell(value) for value in column.to_pylist()]
+            columns.append(pa.chunked_array([pa.array(texts, pa.string())]))
+        else:
+            columns.append(column)
+    return pa.table(columns, names=table.column_names)
+
+
+def _binary_output() -> Any:
+    """Standard output for bytes, once what was written as text is out."""
+    sys.stdout.flush()
+    return sys.stdout.buffer

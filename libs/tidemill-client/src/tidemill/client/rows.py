@@ -1,0 +1,109 @@
+"""Rows that users hand in, as Arrow tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from tidemill.rpc.messages import ColumnInfo
+from tidemill.time import UsageError
+
+FORMATS = ("csv", "jsonl", "parquet", "arrow")
+
+
+def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
+    """A table of rows given as one, or as mappings."""
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows])
+
+
+def format_of(path: Path) -> str:
+    """The format that the ending of a file says. Raises UsageError if it says none."""
+    ending = path.suffix.removeprefix(".").lower()
+    found = {"json": "jsonl", "ndjson": "jsonl"}.get(ending, ending)
+    if found not in FORMATS:
+        raise UsageError(
+            f"the ending of {path} names no format: say which of {', '.join(FORMATS)}",
+            reason="format",
+        )
+    return found
+
+
+@contextmanager
+def open_input(file: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, or of standard input for `-`. Raises UsageError if it is not there."""
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        opened = Path(file).open("rb")  # noqa: SIM115 - closed below; errors of the body are not ours
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}", reason="file") from error
+    with opened:
+        yield opened
+
+
+def read_file(file: str, format_name: str | None, columns: Sequence[ColumnInfo]) -> pa.Table:
+    """All rows of a file; its ending says the format where `format_name` does not.
+
+    Raises UsageError if the file cannot be read as that.
+    """
+    found = format_name or ("jsonl" if file == "-" else format_of(Path(file)))
+    with open_input(file) as source:
+        return read_rows(source, found, columns)
+
+
+def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo]) -> pa.Table:
+    """All rows of a file; a column that the table has is read as the table's type.
+
+    Raises UsageError if the file is not of the format.
+    """
+    types = _types(columns)
+    try:
+        match format_name:
+            case "csv":
+                options = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+                return pa.csv.read_csv(source, convert_options=options)
+            case "jsonl":
+                fields = [pa.field(name, kind) for name, kind in types.items()]
+                parse = pa.json.ParseOptions(explicit_schema=pa.schema(fields) if fields else None)
+                return pa.json.read_json(io.BytesIO(source.read()), parse_options=parse)
+            case "parquet":
+                return pa.parquet.read_table(io.BytesIO(source.read()))
+            case "arrow":
+                with pa.ipc.open_stream(source.read()) as reader:
+                    return reader.read_all()
+            case _:
+                raise UsageError(f"no format {format_name!r}: write one of {', '.join(FORMATS)}")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UsageError(f"not {format_name}: {error}", reason="format") from error
+
+
+def _types(columns: Sequence[ColumnInfo]) -> dict[str, pa.DataType]:
+    """The types that have a name; what has none, such as a list, is left to the reader."""
+    named: Callable[[str], pa.DataType] = pa.type_for_alias  # type: ignore[assignment]  # overloads of literals
+    types: dict[str, pa.DataType] = {}
+    for column in columns:
+        with suppress(ValueError):
+            types[column.name] = named(column.type)
+    return types
+
+
+def parse_row(text: str) -> dict[str, object]:
+    """A row written as a JSON object. Raises UsageError if it is not one."""
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"the row {text!r} is not JSON: {error}", reason="row") from error
+    if not isinstance(row, dict):
+        raise UsageError(f'the row {text!r} is no object: write {{"column": value}}', reason="row")
+    return row

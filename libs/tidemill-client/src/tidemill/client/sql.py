@@ -1,0 +1,93 @@
+"""SQL over an exact snapshot: DuckDB reads the collections that a query names, all at one instant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tidemill.time import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table as the query writes it: `late`, `"delays/late"`, or `delays.late` for short."""
+
+    schema: str
+    table: str
+
+    @property
+    def collection(self) -> str:
+        """The goal name of the table."""
+        return f"{self.schema}/{self.table}" if self.schema else self.table
+
+
+def tables_named(text: str) -> list[TableName]:
+    """The tables that one SELECT reads, each once, in order; names of its WITH are not tables.
+
+    Raises UsageError if the text is not exactly one SELECT.
+    """
+    with duckdb.connect(":memory:") as connection:
+        try:
+            row = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
+        except duckdb.Error as error:
+            raise UsageError(f"not SQL: {error}", reason="sql") from error
+    tree = json.loads(row[0])
+    if tree["error"]:
+        raise UsageError(f"not one SELECT: {tree['error_message']}", reason="sql")
+    if len(tree["statements"]) != 1:
+        raise UsageError(f"write exactly one SELECT, not {len(tree['statements'])}", reason="sql")
+    return list(dict.fromkeys(_tables(tree["statements"][0], frozenset())))
+
+
+def select(text: str, tables: Mapping[TableName, pa.Table]) -> pa.Table:
+    """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
+
+    Raises UsageError with DuckDB's message if the query does not fit the tables.
+    """
+    with duckdb.connect(":memory:") as connection:
+        for number, (name, table) in enumerate(tables.items()):
+            connection.register(f"_snapshot{number}", table)
+            if name.schema:
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.schema)}")
+            place = ".".join(_quoted(part) for part in (name.schema, name.table) if part)
+            connection.execute(f"CREATE VIEW {place} AS SELECT * FROM _snapshot{number}")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET lock_configuration = true")
+        try:
+            found: pa.Table = connection.sql(text).to_arrow_table()
+        except duckdb.Error as error:
+            raise UsageError(str(error), reason="sql") from error
+        return found
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _tables(node: Any, hidden: frozenset[str]) -> Iterator[TableName]:
+    """Tables below a node of the syntax tree; `hidden` are the names of WITH in force."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _tables(child, hidden)
+        return
+    if not isinstance(node, dict):
+        return
+    if node.get("type") == "BASE_TABLE":
+        if node["schema_name"] or node["table_name"] not in hidden:
+            yield TableName(node["schema_name"], node["table_name"])
+        return
+    if node.get("type") == "RECURSIVE_CTE_NODE":
+        hidden |= {node["cte_name"]}
+    for entry in node.get("cte_map", {}).get("map", ()):
+        # A name is in force for those after it; in its own definition it means the table.
+        yield from _tables(entry["value"], hidden)
+        hidden |= {entry["key"]}
+    for key, child in node.items():
+        if key != "cte_map":
+            yield from _tables(child, hidden)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tidemill.client.faults import reported
+from tidemill.client.formats import Output
 
 if TYPE_CHECKING:
     from tidemill.rpc.messages import ResourceDocument, ResourceStatus
@@ -25,14 +25,6 @@ Kind = Annotated[
     str, typer.Argument(help="source, table, view, action or hold; plural forms are fine.")
 ]
 Name = Annotated[str, typer.Argument(help="The resource's name.")]
-
-
-class Output(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
-    """How resources are listed."""
-
-    wide = "wide"
-    yaml = "yaml"
-    json = "json"
 
 
 def add_to(app: typer.Typer) -> None:

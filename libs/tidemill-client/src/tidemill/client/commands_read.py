@@ -6,31 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemill.client.faults import reported
+from tidemill.client.formats import Lines, Rows
 
 if TYPE_CHECKING:
     from tidemill.rpc.messages import Event, Explanation
-
-
-class Rows(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
-    """How rows are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    arrow = "arrow"
-
-
-class Lines(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
-    """How changes are written."""
-
-    table = "table"
-    json = "json"
 
 
 AsOf = Annotated[
@@ -69,12 +53,12 @@ def query(
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
-        from tidemill.client.rendering import Format, print_rows
+        from tidemill.client.rendering import print_rows
 
         with connect(context.obj) as client, _waiting("asking"):
             answer = client.query(goal, as_of, timeout_s=timeout)
         frontiers = {answer.collection: (answer.since, answer.upper)}
-        print_rows(answer.table, Format(written.value), answer.as_of, frontiers)
+        print_rows(answer.table, written, answer.as_of, frontiers)
 
 
 def sql(
@@ -98,11 +82,11 @@ def sql(
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
-        from tidemill.client.rendering import Format, print_rows
+        from tidemill.client.rendering import print_rows
 
         with connect(context.obj) as client, _waiting("asking"):
             answer = client.sql(select, as_of, timeout_s=timeout)
-        print_rows(answer.table, Format(written.value), answer.as_of, answer.collections)
+        print_rows(answer.table, written, answer.as_of, answer.collections)
 
 
 def subscribe(

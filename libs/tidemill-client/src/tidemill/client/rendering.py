@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +16,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.rpc.messages import Json
 from tidemill.time import Frontier, UsageError
-
-
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of a str enum
-    """How rows are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    arrow = "arrow"
 
 
 def console() -> Console:
@@ -50,16 +41,16 @@ def grid(headings: Sequence[str], right: Iterable[str] = ()) -> Table:
 
 def print_rows(
     table: pa.Table,
-    written: Format,
+    written: Rows,
     as_of: int | None,
     frontiers: Mapping[str, tuple[Frontier, Frontier]],
 ) -> None:
     """Write the rows; a person's table is followed by the instant and both frontiers."""
     match written:
-        case Format.table:
+        case Rows.table:
             _print_table(table)
             _print_footer(table.num_rows, as_of, frontiers)
-        case Format.json:
+        case Rows.json:
             answer = {
                 "as_of": as_of,
                 "frontiers": {
@@ -69,9 +60,9 @@ def print_rows(
                 "rows": plain(table.to_pylist()),
             }
             print(json.dumps(answer, ensure_ascii=False))
-        case Format.csv:
+        case Rows.csv:
             pa.csv.write_csv(_flat(table), _binary_output())
-        case Format.arrow:
+        case Rows.arrow:
             write_arrow(table)
 
 

@@ -1,0 +1,276 @@
+"""The command, line by line, against a real server over handlers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from tidemill.client import connect
+from tidemill.client.command import app
+from tidemill.rpc.messages import ResourceStatus
+from tidemill.rpc.server import Server, serve
+from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.time import Corrupt, Fenced, Indeterminate, Unavailable, UsageError, frontier
+
+DOCUMENTS = "kind: Source\nname: flights\n---\nkind: View\nname: delays"
+
+
+@dataclass
+class Served:
+    """A server, what is behind it, and the command that calls it."""
+
+    handlers: MemoryHandlers
+    address: str
+
+    def run(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
+        """The end of `tidemill --address … arguments`."""
+        return CliRunner().invoke(app, ["--address", self.address, *arguments], input=stdin)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A server in a loop of its own thread."""
+    handlers = MemoryHandlers({"flights": flights(), "delays/late": flights(2)})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Server:
+        return await serve("127.0.0.1:0", handlers, handlers, handlers)
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    yield Served(handlers, f"127.0.0.1:{server.port}")
+    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_apply_takes_files_folders_and_standard_input(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(DOCUMENTS)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.yml").write_text("kind: Table\nname: airlines")
+    first = served.run("apply", "-f", str(tmp_path))
+    assert first.output == "source/flights created\nview/delays created\ntable/airlines created\n"
+    again = served.run("apply", "-f", str(tmp_path / "a.yaml"))
+    assert again.output == "source/flights unchanged\nview/delays unchanged\n"
+    piped = served.run("apply", "-f", "-", stdin="kind: View\nname: delays\nx: 1")
+    assert piped.output == "view/delays configured\n"
+
+
+def test_apply_names_a_file_that_is_not_there_or_is_wrong(served: Served, tmp_path: Path) -> None:
+    missing = served.run("apply", "-f", str(tmp_path / "none.yaml"))
+    assert (missing.exit_code, "none.yaml: No such file" in missing.output) == (1, True)
+    (tmp_path / "bad.yaml").write_text("name: x")
+    wrong = served.run("apply", "-f", str(tmp_path / "bad.yaml"))
+    assert (wrong.exit_code, "bad.yaml:1: kind: is required" in wrong.output) == (1, True)
+    (tmp_path / "empty").mkdir()
+    assert served.run("apply", "-f", str(tmp_path / "empty")).exit_code == 1
+
+
+def test_get_lists_resources_in_each_form(served: Served) -> None:
+    assert "tidemill apply -f" in served.run("get").output
+    served.handlers.resources["View", "delays"] = ResourceStatus(
+        "View", "delays", False, "Waiting", "no input", frontier(10), frontier(), 61_000, 5_000,
+        "kind: View", {"strata": 2},
+    )  # fmt: skip
+    heading, line = served.run("get", "views").output.splitlines()
+    assert heading.split() == ["KIND", "NAME", "READY", "LAG", "AGE", "REASON"]
+    assert re.split(r"\s{2,}", line.strip()) == ["View", "delays", "no", "1m 1s", "5s", "Waiting"]
+    wide = served.run("get", "view", "delays", "-o", "wide").output
+    assert all(text in wide for text in ("SINCE", "UPPER", "closed", "no input"))
+    assert served.run("get", "-o", "yaml").output == "kind: View\n"
+    (listed,) = json.loads(served.run("get", "-o", "json").output)
+    assert (listed["since"], listed["upper"], listed["details"]) == ([10], [], {"strata": 2})
+    described = served.run("describe", "View", "delays").output
+    assert all(text in described for text in ("not ready: Waiting", "strata", "kind: View"))
+
+
+def test_get_lists_collections(served: Served) -> None:
+    listed = served.run("get", "collections").output
+    assert "delays/late" in listed
+    assert "retain" in listed
+    (one,) = json.loads(served.run("get", "collections", "flights", "-o", "json").output)
+    assert one["columns"][0] == {"name": "carrier", "type": "string", "nullable": True}
+
+
+def test_what_is_not_there_is_refused_with_advice(served: Served) -> None:
+    for arguments in (
+        ("get", "view", "none"), ("describe", "view", "none"), ("delete", "view", "none"),
+        ("query", "none(x)"), ("get", "widgets"),
+    ):  # fmt: skip
+        result = served.run(*arguments)
+        assert result.exit_code == 1
+        assert result.output.startswith("tidemill: there is no ")
+    assert "`tidemill get`" in served.run("query", "none(x)").output
+
+
+def test_delete_says_what_went(served: Served) -> None:
+    served.run("apply", "-f", "-", stdin=DOCUMENTS)
+    assert served.run("delete", "views", "delays").output == "view/delays deleted\n"
+    assert ("View", "delays") not in served.handlers.resources
+
+
+def test_query_shows_rows_and_says_for_which_instant(served: Served) -> None:
+    result = served.run("query", "flights(carrier, delay)", "--as-of", "11")
+    assert result.stdout == "carrier  delay\nAA           0\nUA          15\n"
+    assert result.stderr == "2 rows as of 11\n  flights: since 10, upper 13\n"
+
+
+def test_query_writes_json_csv_and_arrow(served: Served) -> None:
+    answer = json.loads(served.run("query", "flights", "--format", "json").stdout)
+    assert answer["as_of"] == 12
+    assert answer["frontiers"] == {"flights": {"since": [10], "upper": [13]}}
+    assert answer["rows"][2] == {"carrier": "UA", "delay": 15}
+    text = served.run("query", "flights", "--format", "csv").stdout
+    assert next(csv.reader(io.StringIO(text))) == ["carrier", "delay"]
+    stream = served.run("query", "flights", "--format", "arrow").stdout_bytes
+    with pa.ipc.open_stream(stream) as reader:
+        assert reader.read_all().num_rows == 3
+
+
+def test_sql_reads_the_collections_it_names_at_one_instant(served: Served) -> None:
+    text = "select count(*) n, sum(l.delay) s from flights f join delays.late l using (carrier)"
+    answer = json.loads(served.run("sql", text, "--format", "json").stdout)
+    assert answer["as_of"] == 11
+    assert answer["rows"] == [{"n": 2, "s": 15}]
+    assert set(answer["frontiers"]) == {"flights", "delays/late"}
+    assert served.run("sql", "drop table flights").exit_code == 1
+    assert served.run("sql", "select nothing from flights").exit_code == 1
+    assert served.run("sql", "select 1 as one").stdout == "one\n  1\n"
+
+
+def test_subscribe_prints_changes_and_progress(served: Served) -> None:
+    result = served.run("subscribe", "flights", "--start", "11", "--until", "12")
+    assert result.stdout.splitlines() == [
+        "11  +1  carrier=AA, delay=0",
+        "11  +1  carrier=UA, delay=15",
+        "12  +1  carrier=DL, delay=30",
+    ]
+    assert result.stderr == "-- before 13: complete\n"
+    lines = served.run(
+        "subscribe",
+        "flights",
+        "--start",
+        "11",
+        "--until",
+        "12",
+        "--no-snapshot",
+        "--format",
+        "json",
+    ).stdout.splitlines()
+    assert json.loads(lines[0]) == {"carrier": "DL", "delay": 30, "_time": 12, "_diff": 1}
+    assert json.loads(lines[1]) == {"progress": [13]}
+
+
+def test_why_draws_the_proof_and_why_not_says_what_stops_it(served: Served) -> None:
+    drawn = served.run("why", "late(1)").stdout
+    assert drawn.splitlines()[0] == "late(1)   by late(f) := flight(f)"
+    assert "└── flight(1)" in drawn
+    assert json.loads(served.run("why", "late(1)", "--json").stdout)["fact"] == "late(1)"
+    assert "no match for flight(1)" in served.run("why-not", "late(1)").stdout
+    assert served.run("explain", "delays").stdout == "view delays\n  stratum 1\n"
+
+
+def test_insert_takes_rows_and_files(served: Served, tmp_path: Path) -> None:
+    row = '{"carrier": "B6", "delay": 7}'
+    assert served.run("insert", "flights", "--row", row).output == (
+        "1 rows in flights, present from 13\n"
+    )
+    (tmp_path / "more.csv").write_text("carrier,delay\n007,1\nX,2\n")
+    assert served.run("insert", "flights", str(tmp_path / "more.csv")).exit_code == 0
+    shown = served.run("query", "flights", "--format", "csv").stdout
+    assert '"007",1' in shown
+    assert served.run("insert", "flights").exit_code == 1
+    assert served.run("insert", "flights", str(tmp_path / "none.csv")).exit_code == 1
+
+
+def test_push_sends_lines_as_they_are(served: Served) -> None:
+    result = served.run("push", "flights", stdin=b'{"a": 1}\r\n\n\xff\n')
+    assert result.output == "2 rows in the log of flights\n"
+    assert served.handlers.pushed == [("flights", b'{"a": 1}'), ("flights", b"\xff")]
+
+
+@pytest.mark.parametrize(
+    ("as_of", "texts"),
+    [
+        ("99", ["not definite at 99", "The upper is 13", "--timeout"]),
+        ("3", ["no longer known at 3", "The since is 10, moved by retain 10m", "retain"]),
+    ],
+)
+def test_instants_outside_of_the_definite_interval_exit_with_three(
+    served: Served, as_of: str, texts: list[str]
+) -> None:
+    result = served.run("query", "flights", "--as-of", as_of)
+    assert result.exit_code == 3
+    assert all(text in result.stderr for text in texts)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("refused"), 1),
+        (Fenced("refused"), 1),
+        (Unavailable("refused"), 4),
+        (Indeterminate("refused"), 4),
+        (Corrupt("refused"), 5),
+        (ZeroDivisionError("refused"), 5),
+    ],
+)
+def test_the_exit_code_says_what_to_do_next(served: Served, error: Exception, code: int) -> None:
+    served.handlers.failing["delays"] = error
+    result = served.run("explain", "delays")
+    assert result.exit_code == code
+    assert "refused" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_server_that_is_away_is_one_line_and_what_to_do() -> None:
+    result = CliRunner().invoke(app, ["--address", "127.0.0.1:1", "get"])
+    assert result.exit_code == 4
+    assert "Is `tidemill up` running at 127.0.0.1:1?" in result.output
+
+
+def test_a_wrong_instant_and_a_wrong_option_are_refused_before_the_call() -> None:
+    assert CliRunner().invoke(app, ["query", "p(x)", "--as-of", "yesterday"]).exit_code == 1
+    assert CliRunner().invoke(app, ["query", "p(x)", "--format", "xml"]).exit_code == 2
+    assert CliRunner().invoke(app, ["apply"]).exit_code == 2
+
+
+def test_the_address_comes_from_the_environment(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_ADDRESS", served.address)
+    assert CliRunner().invoke(app, ["explain", "v"]).output == "view v\n  stratum 1\n"
+    with connect() as client:
+        assert client.query("flights", "latest").table.num_rows == 3
+        assert client.sql("select count(*) c from flights", 10).table.to_pydict() == {"c": [1]}
+        assert client.insert("flights", [{"carrier": "B6", "delay": 1}]).rows == 1
+        assert client.push("flights", ["a", b"b"]).accepted == 2
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from tidemill.client.command import app\n"
+        "try: app(['--help'], prog_name='tidemill')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('grpc', 'pyarrow', 'duckdb', 'google') if m in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,52 @@
+"""Instants as people write and read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tidemill.client.instants import instant, shown, shown_duration, shown_frontier
+from tidemill.time import UsageError, frontier
+
+
+@pytest.mark.parametrize(
+    ("written", "time"),
+    [
+        (None, None),
+        ("latest", None),
+        (0, 0),
+        ("1357002000000", 1357002000000),
+        ("2013-01-01", 1356998400000),
+        ("2013-01-01T01:00:00", 1357002000000),
+        ("2013-01-01T01:00:00Z", 1357002000000),
+        ("2013-01-01T02:00:00.250+01:00", 1357002000250),
+        (datetime(2013, 1, 1, 1, tzinfo=UTC), 1357002000000),
+        ("2013-01-01T01:00:00.000999Z", 1357002000000),
+    ],
+)
+def test_an_instant_is_milliseconds_or_iso_or_latest(written: str, time: int | None) -> None:
+    assert instant(written) == time
+
+
+@pytest.mark.parametrize("written", ["yesterday", "-5", "2013-13-01", -1, 1 << 64, "1969-01-01"])
+def test_what_is_no_instant_is_refused(written: str | int) -> None:
+    with pytest.raises(UsageError):
+        instant(written)
+
+
+def test_times_show_their_date_only_where_they_have_one() -> None:
+    assert shown(13) == "13"
+    assert shown(1357002000000) == "1357002000000 (2013-01-01T01:00:00Z)"
+    assert shown(1357002000250) == "1357002000250 (2013-01-01T01:00:00.250Z)"
+    assert shown((1 << 64) - 1) == str((1 << 64) - 1)
+    assert shown_frontier(frontier()) == "closed"
+    assert shown_frontier(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(None, "-"), (0, "0ms"), (999, "999ms"), (61_000, "1m 1s"), (90_061_000, "1d 1h")],
+)
+def test_durations_show_their_two_largest_units(milliseconds: int | None, text: str) -> None:
+    assert shown_duration(milliseconds) == text

@@ -1,0 +1,87 @@
+"""Subcommands that other distributions add."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidemill.client import plugins
+from tidemill.client.command import app
+
+GOOD = '''
+"""A module."""
+import typer
+
+def greet(name: str) -> None:
+    """Say a name."""
+    typer.echo(f"hello {name}")
+'''
+NESTED = '''
+"""A group of two."""
+import typer
+app = typer.Typer()
+
+@app.command()
+def one() -> None:
+    """The first."""
+    typer.echo("1")
+
+@app.command()
+def two() -> None:
+    """The second."""
+'''
+BROKEN = 'def broken() -> None:\n    """Break."""\n\nraise RuntimeError("half installed")\n'
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three plugins, one of which cannot be imported, and one that is not there at all."""
+    points: dict[str, EntryPoint] = {}
+    for name, text, attr in (
+        ("greet", GOOD, "greet"), ("nested", NESTED, "app"), ("broken", BROKEN, "broken"),
+    ):  # fmt: skip
+        (tmp_path / f"plugin_{name}.py").write_text(text)
+        points[name] = EntryPoint(name, f"plugin_{name}:{attr}", plugins.GROUP)
+    points["gone"] = EntryPoint("gone", "plugin_gone.sub:gone", plugins.GROUP)
+    points["get"] = EntryPoint("get", "plugin_greet:greet", plugins.GROUP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plugins, "plugins", lambda: points)
+
+
+@pytest.mark.usefixtures("installed")
+def test_help_lists_plugins_without_importing_them() -> None:
+    listed = CliRunner().invoke(app, ["--help"])
+    assert listed.exit_code == 0
+    lines = {tuple(line.split(maxsplit=1)) for line in listed.output.splitlines()}
+    for line in (("greet", "Say a name."), ("broken", "Break."), ("nested", "A group of two.")):
+        assert line in lines
+    assert "(cannot be loaded)" in listed.output
+    assert not {"plugin_greet", "plugin_broken"} & set(sys.modules)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_plugin_runs_be_it_a_function_or_an_app() -> None:
+    assert CliRunner().invoke(app, ["greet", "you"]).output == "hello you\n"
+    assert CliRunner().invoke(app, ["nested", "one"]).output == "1\n"
+    assert CliRunner().invoke(app, ["greet"]).exit_code == 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_broken_plugin_is_one_line_and_the_others_go_on() -> None:
+    broken = CliRunner().invoke(app, ["broken"])
+    assert broken.exit_code == 5
+    assert broken.output == (
+        "tidemill: the subcommand 'broken' cannot be loaded from plugin_broken: "
+        "RuntimeError: half installed\n"
+    )
+    assert CliRunner().invoke(app, ["gone"]).exit_code == 5
+    assert CliRunner().invoke(app, ["greet", "you"]).exit_code == 0
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_plugin_never_replaces_a_subcommand_of_ours() -> None:
+    assert "List resources" in CliRunner().invoke(app, ["get", "--help"]).output

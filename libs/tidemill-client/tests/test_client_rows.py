@@ -1,0 +1,115 @@
+"""Rows in and rows out, and SQL over them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tidemill.client.multiplicity import plain_rows, shown_rows
+from tidemill.client.rows import format_of, parse_row, read_rows, table_of
+from tidemill.client.sql import TableName, select, tables_named
+from tidemill.rpc.messages import ColumnInfo
+from tidemill.time import UsageError
+
+FLIGHTS = TableName("", "flights")
+
+
+def test_rows_come_as_often_as_their_multiplicity_says() -> None:
+    table = pa.table({"a": ["x", "y", "z"], "_diff": [2, 1, 0]})
+    assert plain_rows(table).to_pydict() == {"a": ["x", "x", "y"]}
+    assert plain_rows(table.slice(1, 1)).to_pydict() == {"a": ["y"]}
+    assert plain_rows(table.slice(0, 0)).to_pydict() == {"a": []}
+
+
+def test_negative_multiplicities_are_shown_and_have_no_plain_form() -> None:
+    table = pa.table({"a": ["x", "y"], "_diff": [1, -1]})
+    assert shown_rows(table) is table
+    with pytest.raises(UsageError):
+        plain_rows(table)
+
+
+def test_a_fact_without_arguments_stays_a_row() -> None:
+    table = pa.table({"_diff": [1]})
+    assert shown_rows(table) is table
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("select 1", []),
+        ("select * from flights f join flights g using (a)", [FLIGHTS]),
+        ("from flights", [FLIGHTS]),
+        ('select * from "delays/late"', [TableName("", "delays/late")]),
+        ("select * from delays.late where a in (select a from flights)",
+         [TableName("delays", "late"), FLIGHTS]),
+        ("with x as (select * from flights) select * from x", [FLIGHTS]),
+        ("with flights as (select * from flights) select * from flights", [FLIGHTS]),
+        ("with recursive r as (select 1 n union all select n + 1 from r where n < 3) from r", []),
+        ("select a from flights union all select a from late", [FLIGHTS, TableName("", "late")]),
+    ],
+)  # fmt: skip
+def test_a_select_names_the_collections_it_reads(text: str, names: list[TableName]) -> None:
+    assert tables_named(text) == names
+
+
+@pytest.mark.parametrize(
+    "text", ["drop table flights", "select 1; select 2", "copy flights to 'x'", "select from where"]
+)
+def test_only_one_select_is_taken(text: str) -> None:
+    with pytest.raises(UsageError):
+        tables_named(text)
+
+
+def test_a_select_sees_the_tables_and_nothing_else(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    flights = pa.table({"a": [1, 2, 3]})
+    tables = {FLIGHTS: flights, TableName("delays", "late"): flights}
+    answer = select("select sum(f.a) s from flights f join delays.late l using (a)", tables)
+    assert answer.to_pydict() == {"s": [6]}
+    for text in (f"from '{secret}'", f"from read_csv('{secret}')", "select b from flights"):
+        with pytest.raises(UsageError):
+            select(text, tables)
+    secret_table = flights
+    with pytest.raises(UsageError):
+        select("from secret_table", {})
+    assert secret_table is flights
+
+
+COLUMNS = (ColumnInfo("a", "string"), ColumnInfo("n", "double"), ColumnInfo("l", "list<item: x>"))
+
+
+def test_files_are_read_as_the_types_of_the_table() -> None:
+    csv = io.BytesIO(b"a,n\n007,1\n,2\n")
+    assert read_rows(csv, "csv", COLUMNS).to_pydict() == {"a": ["007", ""], "n": [1.0, 2.0]}
+    jsonl = io.BytesIO(b'{"a": "007", "n": 1}\n{"n": 2}\n')
+    assert read_rows(jsonl, "jsonl", COLUMNS).to_pydict() == {"a": ["007", None], "n": [1.0, 2.0]}
+    parquet = io.BytesIO()
+    pa.parquet.write_table(pa.table({"a": ["x"]}), parquet)
+    parquet.seek(0)
+    assert read_rows(parquet, "parquet", COLUMNS).to_pydict() == {"a": ["x"]}
+
+
+@pytest.mark.parametrize("format_name", ["csv", "jsonl", "parquet", "arrow", "avro"])
+def test_a_file_that_is_not_of_its_format_is_refused(format_name: str) -> None:
+    with pytest.raises(UsageError):
+        read_rows(io.BytesIO(b'{"a": \x00,,\nno'), format_name, COLUMNS[:2])
+
+
+def test_the_ending_says_the_format() -> None:
+    assert [format_of(Path(name)) for name in ("a.csv", "b.json", "c.parquet")] == [
+        "csv", "jsonl", "parquet",
+    ]  # fmt: skip
+    with pytest.raises(UsageError):
+        format_of(Path("flights"))
+
+
+def test_rows_are_json_objects() -> None:
+    assert table_of([parse_row('{"a": 1}')]).to_pydict() == {"a": [1]}
+    for text in ("[1]", "{a: 1}"):
+        with pytest.raises(UsageError):
+            parse_row(text)

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.runtime.formats import (
+    NESTING_MAX,
     Column,
     CsvFormat,
     JsonFormat,
+    RecordFormat,
     RowDecoder,
     infer_columns,
 )
@@ -132,3 +134,98 @@ def test_inference_takes_the_least_type_that_holds_the_sample() -> None:
 def test_a_sample_without_rows_is_refused() -> None:
     with pytest.raises(UsageError):
         infer_columns([b"broken"], JsonFormat())
+
+
+POISON = [
+    b"", b"null", b"{" * 100_000, b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b', "id": 1}',
+    b'{"id": 1, "name": "\xff"}', b'{"id": 1, "\xff": 1}', b'{"id": 1, "x": "\\ud800"}',
+    b'{"id": 1, "x": 1e999}', b'{"id": 1, "share": 1e999}', b'{"id": 1, "share": ' + b"9" * 400 + b"}",
+    b'{"id": ' + b"9" * 5_000 + b"}", b'{"id": 1, "share": -0.0}', b'{"id": 1, "id": 2}',
+    b'{"id": 1.0}', b'\xef\xbb\xbf{"id": 1}', b'{"id": 1}\r\n', b'{"id": 1, "name": "a\\u0000"}',
+    b"1,2,3,true", b"1,-0,x,1", b" 1 , 2 , x , TRUE ", b"+1,.5,,", b"1_0,1,x,1", b"0x10,1,x,1",
+    b"1,inf,x,1", b"1,1e999,x,1", b'1,1,"x', b'1,1,"x"y,1', b'1,1,"x\ny",1', b"1,1,x,1\n2,2,y,0",
+    b"1,1,x\ry,1", b"1,1," + b"x" * 200_000 + b",1", b"1,1,e\xcc\x81,1", b"1,1,\xff,1", b",,,",
+    b"9" * 5_000 + b",1,x,1", "\u0665,1,x,1".encode(), b"\xef\xbb\xbf1,1,x,1", b"1,1,a\0b,1",
+]  # fmt: skip
+
+plain_fields = st.text("0123456789+-.eEx_ \t,trufalsn\u00e9", max_size=14).map(str.encode)
+
+
+def check_fate(record_format: RecordFormat, value: bytes) -> None:
+    """A record is the same row or letter alone and beside one that sends the batch the slow way."""
+    decoder = RowDecoder(COLUMNS, record_format)
+    alone = decoder.decode([0], [0], [value])
+    assert alone.rows.num_rows + alone.letters.num_rows == 1
+    beside_a_bad_one = decoder.decode([0, 0], [0, 1], [value, b'"{'])
+    assert beside_a_bad_one.letters.num_rows == alone.letters.num_rows + 1
+    assert beside_a_bad_one.rows.equals(alone.rows)
+    assert beside_a_bad_one.letters.slice(0, alone.letters.num_rows).equals(alone.letters)
+    assert all(str(cell) != "-0.0" for cell in alone.rows["share"].to_pylist())
+
+
+@pytest.mark.parametrize("record_format", [JsonFormat(), CsvFormat()])
+def test_no_record_is_poison(record_format: RecordFormat) -> None:
+    for value in POISON:
+        check_fate(record_format, value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([JsonFormat(), CsvFormat()]), st.binary(max_size=12) | plain_fields)
+def test_the_fate_of_a_record_is_the_same_in_any_company(
+    record_format: RecordFormat, value: bytes
+) -> None:
+    check_fate(record_format, value)
+
+
+lines = st.tuples(
+    st.integers(-(1 << 63), (1 << 63) - 1).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.just(""),
+    st.text(max_size=5).filter(lambda text: not set(text) & set(',"\n\r')),
+    st.sampled_from(["true", "False", "1", "0", ""]),
+).map(lambda fields: ",".join(fields).encode())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(lines, min_size=1, max_size=8))
+def test_plain_lines_decode_whole_as_they_do_one_by_one(values: list[bytes]) -> None:
+    decoder = RowDecoder(COLUMNS, CsvFormat())
+    offsets = range(len(values))
+    whole = decoder.decode([0] * len(values), offsets, values)
+    slow = decoder.decode([0] * (len(values) + 1), range(len(values) + 1), [*values, b'"{'])
+    assert whole.rows.equals(slow.rows)
+    assert whole.letters.num_rows == 0
+
+
+def test_depth_is_counted_outside_of_strings() -> None:
+    deep = b"[" * NESTING_MAX + b"]" * NESTING_MAX
+    fits = b'{"id": 1, "x": ' + deep[1:-1] + b', "y": "' + b"[{" * 500 + b'\\""}'
+    too_deep = b'{"id": 1, "x": ' + deep + b"}"
+    decoded = DECODER.decode([0, 0], [0, 1], [fits, too_deep])
+    assert decoded.rows["id"].to_pylist() == [1]
+    assert decoded.letters["reason"].to_pylist() == ["nested more than 100 levels deep"]
+
+
+samples = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={"a": st.integers(-5, 5), "b": st.floats(-5, 5) | st.integers(), "c": st.text()},
+    ).map(lambda d: json.dumps(d).encode()),
+    min_size=1,
+    max_size=6,
+).filter(lambda sample: any(value != b"{}" for value in sample))
+
+
+@settings(max_examples=50, deadline=None)
+@given(samples)
+def test_inferred_columns_hold_the_sample_if_each_member_has_one_kind(sample: list[bytes]) -> None:
+    decoder = RowDecoder(infer_columns(sample, JsonFormat()), JsonFormat())
+    decoded = decoder.decode([0] * len(sample), range(len(sample)), sample)
+    assert decoded.letters.num_rows == 0
+
+
+def test_members_that_fit_no_column_are_left_out() -> None:
+    sample = [b'{"a": [1], "b": {"c": 1}, "d": 9223372036854775808, "e": 1}', b"[" * 5_000]
+    assert infer_columns(sample, JsonFormat()) == (
+        Column("d", "float", True),
+        Column("e", "int", True),
+    )

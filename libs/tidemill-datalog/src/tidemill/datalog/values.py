@@ -12,7 +12,7 @@ import math
 import unicodedata
 from collections.abc import Callable
 
-from tidemill.datalog.records import Value
+from tidemill.datalog.records import Value as Value
 
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -373,12 +373,12 @@ class Collections:
 
         return await self._read(capability.collection, read)
 
-    async def _read(self, collection: str, read: Callable[[State], object]) -> pa.Table:
+    async def _read(self, collection: str, read: Callable[[State], Awaitable[pa.Table]]) -> pa.Table:
         """Read from the newest version; once more if garbage collection was faster."""
         for _ in range(16):
             state = await self.state(collection)
             try:
-                return await read(state)  # type: ignore[misc,no-any-return]  # an awaitable table
+                return await read(state)
             except PartGone as gone:
                 missing = gone
         raise Corrupt(f"the object {missing} of {collection} is missing", object=str(missing))

@@ -3,6 +3,7 @@
 #   setup.sh            uv, .venv with all members
 #   setup.sh spark      also the Kafka connector jars of Spark
 #   setup.sh kafka      also the jars of the test broker
+#   setup.sh redis      also redis-server, for tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -78,6 +79,7 @@ for part in "$@"; do
   case $part in
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
+    redis) need redis-server redis-server ;;
     *) die "unknown part $part" ;;
   esac
 done

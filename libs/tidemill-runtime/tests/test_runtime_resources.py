@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from tidemill.runtime.durations import Milliseconds
+from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RecordFormat
 from tidemill.runtime.resources import (
     KINDS,
     ActionSpec,
@@ -34,6 +35,12 @@ from tidemill.runtime.resources import (
     load_resources,
     resource_from,
     schema,
+)
+from tidemill.runtime.resources.decoding import (
+    columns_of,
+    has_header,
+    record_format_of,
+    schema_of,
 )
 from tidemill.time.errors import UsageError
 
@@ -252,3 +259,40 @@ def test_whatever_is_written_is_a_resource_or_told(kind: str, spec: object) -> N
     except UsageError:
         return
     assert resource_from(resource.to_document()) == resource
+
+
+def source(spec: str) -> SourceSpec:
+    head = "apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}"
+    (resource,) = load_resources("{" + head + ", spec: {" + spec + "}}")
+    assert isinstance(resource.spec, SourceSpec)
+    return resource.spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "record_format", "header"),
+    [
+        ("kafka: {topic: t}, infer: {}", JsonFormat(), False),
+        ("kafka: {topic: t}, infer: {}, format: {csv: {delimiter: ;}}", CsvFormat(";"), False),
+        ("file: {path: a.csv, format: csv}, infer: {}", CsvFormat(), True),
+        (
+            "file: {path: a, format: csv}, format: {csv: {header: false}}, infer: {}",
+            CsvFormat(),
+            False,
+        ),
+        ("file: {path: a.parquet, format: parquet}", JsonFormat(), False),
+        ("file: {path: a.jsonl, format: jsonl}, infer: {}", JsonFormat(), False),
+    ],
+)
+def test_a_source_says_how_its_records_are_decoded(
+    spec: str, record_format: RecordFormat, header: bool
+) -> None:
+    assert record_format_of(source(spec)) == record_format
+    assert has_header(source(spec)) == header
+
+
+def test_columns_become_those_of_the_decoder_and_of_arrow() -> None:
+    stated = (ColumnSpec(name="a", type="int"), ColumnSpec(name="b", type="text", nullable=True))
+    assert columns_of(stated) == (Column("a", "int"), Column("b", "text", True))
+    assert [str(field) for field in schema_of(stated)] == [
+        "pyarrow.Field<a: int64 not null>", "pyarrow.Field<b: string>",
+    ]  # fmt: skip

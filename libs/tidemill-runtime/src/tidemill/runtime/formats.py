@@ -350,7 +350,7 @@ def _checked_csv_column(array: Any, column: Column) -> Any:
 
 def _normal(array: Any) -> Any:
     """The text in normal form C."""
-    return pc.utf8_normalize(array, form="NFC")  # type: ignore[attr-defined]  # not in the stubs
+    return pc.utf8_normalize(array, form="NFC")
 
 
 def _csv_lines(text: str, delimiter: str) -> Iterator[list[str]]:

@@ -70,8 +70,7 @@ def test_no_module_or_class_has_a_name_that_says_nothing() -> None:
         f"{name}: {node.name}"
         for name in SOURCES
         for node in ast.walk(ast.parse((ROOT / name).read_text()))
-        if isinstance(node, ast.ClassDef)
-        and re.search(r"(Utils?|Manager|Helper|Misc)$", node.name)
+        if isinstance(node, ast.ClassDef) and re.search(r"(Utils?|Manager|Helper|Misc)$", node.name)
     ]
     assert classes == []
 
@@ -126,6 +125,7 @@ def test_every_public_function_below_the_services_says_what_it_guarantees() -> N
         f"{name}:{node.lineno} {node.name}"
         for name in SOURCES
         if name.startswith("libs/") and "/src/" in name
+        if "/kits/" not in name  # the name of a law of a kit is its sentence
         for node in ast.parse((ROOT / name).read_text()).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if not node.name.startswith("_") and ast.get_docstring(node) is None

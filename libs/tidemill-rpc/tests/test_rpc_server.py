@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.interceptors import DeadlinePolicy
 from tidemill.rpc.messages import (
     Answer,
@@ -22,6 +23,7 @@ from tidemill.rpc.messages import (
     Applied,
     Changes,
     CollectionShape,
+    Event,
     Explanation,
     Inserted,
     Outcome,
@@ -32,7 +34,7 @@ from tidemill.rpc.messages import (
     UpperMismatch,
 )
 from tidemill.rpc.server import Server, serve
-from tidemill.rpc.status import DeadlinePassed
+from tidemill.rpc.status import CutOff, DeadlinePassed
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import (
     AlreadyUsed,
@@ -121,6 +123,38 @@ async def test_leaving_a_subscription_ends_it_on_the_server() -> None:
                 break
             await asyncio.sleep(0.01)
     assert handlers.closed == ["flights"]
+
+
+async def test_a_subscriber_that_does_not_read_is_cut_off_and_told_where_to_resume() -> None:
+    closed = asyncio.Event()
+
+    class Torrent(MemoryHandlers):
+        async def subscribe(
+            self, goal: str, start: int | None, snapshot: bool, until: int | None
+        ) -> AsyncIterator[Event]:
+            table = pa.table({"n": pa.array([0] * 60_000, pa.int64())})
+            try:
+                for upper in range(1, 1_000_000):
+                    yield Changes(table)
+                    yield Progress(frontier(upper))
+            finally:
+                closed.set()
+
+    pace = DeliveryPolicy(messages_max=2, patience_s=0.1)
+    async with connected(Torrent(), delivery=pace) as (client, _):
+        events = client.subscribe("x")
+        await anext(events)
+        await asyncio.wait_for(closed.wait(), 10)
+        uppers = [0]
+
+        async def follow() -> None:
+            async for event in events:
+                uppers.extend(event.upper if isinstance(event, Progress) else ())
+
+        with pytest.raises(CutOff) as caught:
+            await follow()
+        last = max(uppers)
+        assert caught.value.details == {"upper": frontier(last), "resume_at": last - 1}
 
 
 async def test_the_catalog_round_trips() -> None:

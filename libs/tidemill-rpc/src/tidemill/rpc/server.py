@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.query.v1 import query_pb2_grpc
+from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.interceptors import (
     CallInterceptor,
@@ -63,22 +64,27 @@ async def serve(
     reflect: bool = False,
     observer: CallObserver | None = None,
     deadlines: DeadlinePolicy | None = None,
+    delivery: DeliveryPolicy | None = None,
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
-    A service whose handlers are None is not offered. Raises Unavailable if the address is taken.
+    A service whose handlers are None is not offered; `delivery` says when a subscriber that does
+    not read is cut off. Raises Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(observer or SilentObserver(), deadlines or DeadlinePolicy())
     server = grpc.aio.server(interceptors=(interceptor,), options=_OPTIONS)
     services: list[str] = []
+    pace = delivery or DeliveryPolicy()
     if query is not None:
-        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query), server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, pace), server)
         services.append("tidemill.query.v1.QueryService")
     if catalog is not None:
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(catalog), server)
         services.append("tidemill.catalog.v1.CatalogService")
     if storage is not None:
-        storage_pb2_grpc.add_StorageServiceServicer_to_server(StorageServicer(storage), server)
+        storage_pb2_grpc.add_StorageServiceServicer_to_server(
+            StorageServicer(storage, pace), server
+        )
         services.append("tidemill.storage.v1.StorageService")
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)

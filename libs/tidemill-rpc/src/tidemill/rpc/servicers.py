@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from tidemill.catalog.v1 import catalog_pb2 as catalog
@@ -11,8 +11,9 @@ from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc import codecs, codecs_storage
+from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
-from tidemill.rpc.messages import Event, ResourceDocument
+from tidemill.rpc.messages import ResourceDocument
 from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.storage.v1 import storage_pb2_grpc
 
@@ -31,21 +32,12 @@ def _lease_ms(request: Any) -> int | None:
     return int(request.lease_ms) if request.HasField("lease_ms") else None
 
 
-@asynccontextmanager
-async def _closing(events: AsyncIterator[Event]) -> AsyncIterator[None]:
-    """Close the handler's generator when the subscriber goes, not when memory is collected."""
-    try:
-        yield
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
-
-
 class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     """QueryService over `QueryHandlers`."""
 
-    def __init__(self, handlers: QueryHandlers) -> None:
+    def __init__(self, handlers: QueryHandlers, delivery: DeliveryPolicy) -> None:
         self._handlers = handlers
+        self._delivery = delivery
 
     async def Snapshot(  # noqa: N802 - gRPC's name, as below
         self, request: query.SnapshotRequest, context: Context
@@ -72,10 +64,10 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
             request.snapshot,
             request.until if request.HasField("until") else None,
         )
-        async with _closing(events):
-            async for event in events:
-                for message in codecs.event_out(event):
-                    yield message
+        delivery = Delivery(events, codecs.event_out, self._delivery)
+        async with aclosing(delivery.messages()) as messages:
+            async for message in messages:
+                yield message
 
     async def Why(  # noqa: N802
         self, request: query.WhyRequest, context: Context
@@ -162,8 +154,9 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
 class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     """StorageService over `StorageHandlers`."""
 
-    def __init__(self, handlers: StorageHandlers) -> None:
+    def __init__(self, handlers: StorageHandlers, delivery: DeliveryPolicy) -> None:
         self._handlers = handlers
+        self._delivery = delivery
 
     async def Create(  # noqa: N802
         self, request: storage.CreateRequest, context: Context
@@ -226,7 +219,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
             request.snapshot,
             request.up_to if request.HasField("up_to") else None,
         )
-        async with _closing(events):
-            async for event in events:
-                for message in codecs_storage.updates_out(event):
-                    yield message
+        delivery = Delivery(events, codecs_storage.updates_out, self._delivery)
+        async with aclosing(delivery.messages()) as messages:
+            async for message in messages:
+                yield message

@@ -1,0 +1,117 @@
+"""Delivery to a subscriber at its own pace, within bounds: one that stops reading is cut off.
+
+The handler's events wait in a queue of a few messages. While that is full the handler waits too, with
+whatever it holds back; after `patience_s` it is closed, which ends its hold on history, and the
+subscriber finds a CutOff behind what was queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tidemill.rpc.messages import Event, Progress
+from tidemill.rpc.status import CutOff
+from tidemill.time import Frontier
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPolicy:
+    """How far a subscriber may stay behind: messages of about 1 MiB, and seconds without taking one."""
+
+    messages_max: int = 8
+    patience_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Nothing follows; `error` is what the subscriber is told, if anything."""
+
+    error: Exception | None = None
+
+
+class _TooSlow(Exception):
+    """The queue stayed full for as long as the policy allows."""
+
+
+class Delivery(Generic[M]):
+    """The messages of one subscription, each once and in order."""
+
+    def __init__(
+        self,
+        events: AsyncIterator[Event],
+        encode: Callable[[Event], Iterable[M]],
+        policy: DeliveryPolicy,
+    ) -> None:
+        self._events = events
+        self._encode = encode
+        self._policy = policy
+        self._room = asyncio.Semaphore(policy.messages_max)
+        # The room bounds the messages; the end needs none.
+        self._queue: asyncio.Queue[tuple[M] | _End] = asyncio.Queue()
+        self._sealed: Frontier | None = None
+
+    async def messages(self) -> AsyncGenerator[M, None]:
+        """What the handler gives; leaving the loop closes the handler.
+
+        Raises: what the handler raised; CutOff, behind all that was queued, if nobody took it.
+        """
+        pump = asyncio.create_task(self._pump())
+        try:
+            while not isinstance(item := await self._queue.get(), _End):
+                self._room.release()
+                yield item[0]
+            if item.error is not None:
+                raise item.error
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        end = _End()
+        try:
+            async with aclosing(_closable(self._events)) as events:
+                async for event in events:
+                    for message in self._encode(event):
+                        await self._put(message)
+                    if isinstance(event, Progress):
+                        self._sealed = event.upper
+        except _TooSlow:
+            end = _End(self._cut_off())
+        except Exception as error:
+            end = _End(error)  # raised again in the call, which is waiting for the queue
+        self._queue.put_nowait(end)
+
+    async def _put(self, message: M) -> None:
+        try:
+            async with asyncio.timeout(self._policy.patience_s):
+                await self._room.acquire()
+        except TimeoutError:
+            raise _TooSlow from None
+        self._queue.put_nowait((message,))
+
+    def _cut_off(self) -> CutOff:
+        """The error; `resume_at` starts a subscription without snapshot that repeats nothing sealed."""
+        sealed = self._sealed
+        before = "nothing was sealed" if sealed is None else f"all before {sealed} was sent"
+        return CutOff(
+            f"cut off: {self._policy.messages_max} messages were not taken for "
+            f"{self._policy.patience_s:g} s; {before}",
+            upper=sealed,
+            resume_at=max(sealed) - 1 if sealed is not None and max(sealed, default=0) else None,
+        )
+
+
+async def _closable(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
+    """The events; closing this closes the handler's generator now, not when memory is collected."""
+    try:
+        async for event in events:
+            yield event
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()

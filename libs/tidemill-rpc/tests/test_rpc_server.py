@@ -195,7 +195,11 @@ async def test_the_storage_commands_round_trip() -> None:
         lost = await storage.update_and_downgrade(pair.write, None, frontier(7))
         assert lost == UpperMismatch(frontier(6))
         cloned = await storage.clone((await storage.acquire("c")).read)
-        moved = await storage.downgrade(cloned, frontier())
+        given = await storage.transfer(cloned, "somebody")
+        assert (given.right, given.frontier) == (cloned.right, cloned.frontier)
+        with pytest.raises(UnknownCapability):
+            await storage.downgrade(cloned, frontier())
+        moved = await storage.downgrade(given, frontier())
         assert moved.frontier == frontier()
         events = [e async for e in storage.subscribe_at(pair.read, 5, up_to=6)]
         assert events[-1] == Progress(frontier(6))

@@ -20,7 +20,7 @@ from tidemill.catalog.v1 import catalog_pb2 as catalog
 from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
-from tidemill.rpc import codecs
+from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.client_storage import StorageCalls
 from tidemill.rpc.messages import (
     Answer,
@@ -129,13 +129,13 @@ class AsyncClient:
     async def why(self, record: str, as_of: int | None = None) -> Explanation:
         """The proof of a record that is present."""
         found = await self._ended(self._query.Why, query.WhyRequest(record=record, as_of=as_of))
-        return codecs.explanation_in(found.text, found.tree_json)
+        return codecs_proof.explanation_in(found)
 
     async def why_not(self, record: str, as_of: int | None = None) -> Explanation:
         """What keeps a record from being present."""
         request = query.WhyNotRequest(record=record, as_of=as_of)
         found = await self._ended(self._query.WhyNot, request)
-        return codecs.explanation_in(found.text, found.tree_json)
+        return codecs_proof.explanation_in(found)
 
     async def explain(self, view: str) -> str:
         """Strata, plan, sizes and frontiers of a view."""

@@ -55,13 +55,23 @@ class StorageCalls:
         self, collection: str, *, owner: str = "", lease_ms: int | None = LEASE_MS
     ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
-        request = storage.AcquireRequest(collection=collection, owner=owner, lease_ms=lease_ms)
-        return codecs_storage.pair_in(await self._ended(self._stub.Acquire, request))
+        request = storage.AcquireCapabilitiesRequest(
+            collection=collection, owner=owner, lease_ms=lease_ms
+        )
+        return codecs_storage.pair_in(await self._ended(self._stub.AcquireCapabilities, request))
 
     async def clone(self, held: HeldCapability) -> HeldCapability:
         """A second capability with the same right and frontier."""
-        request = storage.CloneRequest(capability=codecs_storage.capability_out(held))
-        found = await self._ended(self._stub.Clone, request)
+        request = storage.CloneCapabilityRequest(capability=codecs_storage.capability_out(held))
+        found = await self._ended(self._stub.CloneCapability, request)
+        return codecs_storage.capability_in(found.capability)
+
+    async def transfer(self, held: HeldCapability, owner: str) -> HeldCapability:
+        """The same right under a new id for `owner`; the id of `held` is dead."""
+        request = storage.TransferCapabilityRequest(
+            capability=codecs_storage.capability_out(held), owner=owner
+        )
+        found = await self._ended(self._stub.TransferCapability, request)
         return codecs_storage.capability_in(found.capability)
 
     async def downgrade(self, held: HeldCapability, to: Frontier) -> HeldCapability:

@@ -21,7 +21,6 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     ColumnInfo,
     Event,
-    Explanation,
     HolderInfo,
     Json,
     Outcome,
@@ -127,11 +126,6 @@ def event_in(message: query.SubscribeResponse) -> Event:
 def json_out(value: Json | Mapping[str, Json]) -> str:
     """Compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def explanation_in(text: str, tree_json: str) -> Explanation:
-    """An explanation; without a tree where the peer sent none."""
-    return Explanation(text=text, tree=json.loads(tree_json) if tree_json else None)
 
 
 def collection_out(info: CollectionInfo) -> query.CollectionInfo:

@@ -44,7 +44,9 @@ def capability_in(message: storage.Capability) -> HeldCapability:
     return HeldCapability(message.id, message.collection, frontier_in(message.frontier), right)
 
 
-def pair_in(message: storage.CreateResponse | storage.AcquireResponse) -> CapabilityPair:
+def pair_in(
+    message: storage.CreateResponse | storage.AcquireCapabilitiesResponse,
+) -> CapabilityPair:
     """The capabilities of a response."""
     return CapabilityPair(
         read=capability_in(message.read),

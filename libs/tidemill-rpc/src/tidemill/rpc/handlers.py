@@ -130,6 +130,10 @@ class StorageHandlers(Protocol):
         """A second capability with the same right and frontier."""
         ...
 
+    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
+        """The same right under a new id, held in the name of `owner`; the old id is dead."""
+        ...
+
     async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
         """Give up the times before `to`."""
         ...

@@ -10,7 +10,7 @@ from tidemill.catalog.v1 import catalog_pb2 as catalog
 from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
-from tidemill.rpc import codecs, codecs_storage
+from tidemill.rpc import codecs, codecs_proof, codecs_storage
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import ResourceDocument
@@ -73,13 +73,13 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
         self, request: query.WhyRequest, context: Context
     ) -> query.WhyResponse:
         found = await self._handlers.why(request.record, _as_of(request))
-        return query.WhyResponse(text=found.text, tree_json=codecs.json_out(found.tree))
+        return codecs_proof.why_out(found)
 
     async def WhyNot(  # noqa: N802
         self, request: query.WhyNotRequest, context: Context
     ) -> query.WhyNotResponse:
         found = await self._handlers.why_not(request.record, _as_of(request))
-        return query.WhyNotResponse(text=found.text, tree_json=codecs.json_out(found.tree))
+        return codecs_proof.why_not_out(found)
 
     async def Explain(  # noqa: N802
         self, request: query.ExplainRequest, context: Context
@@ -171,18 +171,28 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
         write = None if pair.write is None else codecs_storage.capability_out(pair.write)
         return storage.CreateResponse(read=codecs_storage.capability_out(pair.read), write=write)
 
-    async def Acquire(  # noqa: N802
-        self, request: storage.AcquireRequest, context: Context
-    ) -> storage.AcquireResponse:
+    async def AcquireCapabilities(  # noqa: N802
+        self, request: storage.AcquireCapabilitiesRequest, context: Context
+    ) -> storage.AcquireCapabilitiesResponse:
         pair = await self._handlers.acquire(request.collection, request.owner, _lease_ms(request))
         write = None if pair.write is None else codecs_storage.capability_out(pair.write)
-        return storage.AcquireResponse(read=codecs_storage.capability_out(pair.read), write=write)
+        return storage.AcquireCapabilitiesResponse(
+            read=codecs_storage.capability_out(pair.read), write=write
+        )
 
-    async def Clone(  # noqa: N802
-        self, request: storage.CloneRequest, context: Context
-    ) -> storage.CloneResponse:
+    async def CloneCapability(  # noqa: N802
+        self, request: storage.CloneCapabilityRequest, context: Context
+    ) -> storage.CloneCapabilityResponse:
         held = await self._handlers.clone(codecs_storage.capability_in(request.capability))
-        return storage.CloneResponse(capability=codecs_storage.capability_out(held))
+        return storage.CloneCapabilityResponse(capability=codecs_storage.capability_out(held))
+
+    async def TransferCapability(  # noqa: N802
+        self, request: storage.TransferCapabilityRequest, context: Context
+    ) -> storage.TransferCapabilityResponse:
+        held = await self._handlers.transfer(
+            codecs_storage.capability_in(request.capability), request.owner
+        )
+        return storage.TransferCapabilityResponse(capability=codecs_storage.capability_out(held))
 
     async def Downgrade(  # noqa: N802
         self, request: storage.DowngradeRequest, context: Context

@@ -231,6 +231,11 @@ class MemoryHandlers:
         known = self._known(capability)
         return self._issue(known.collection, known.frontier, known.right)
 
+    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
+        moved = await self.clone(capability)
+        await self.drop(capability)
+        return moved
+
     async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
         moved = replace(self._known(capability), frontier=to)
         self.capabilities[capability.id] = moved

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tidemill.storage.v1 import storage_pb2 as tidemill_dot_storage_dot_v1_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtidemill/query/v1/query.proto\x12\x11tidemill.query.v1\x1a!tidemill/storage/v1/storage.proto\"\x19\n\x04Rows\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\"\xae\x01\n\x06\x41nswer\x12%\n\x04rows\x18\x01 \x01(\x0b\x32\x17.tidemill.query.v1.Rows\x12\r\n\x05\x61s_of\x18\x02 \x01(\x04\x12,\n\x05since\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x12\n\ncollection\x18\x05 \x01(\t\"c\n\x0fSnapshotRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\";\n\x10SnapshotResponse\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"X\n\nAskRequest\x12\x0c\n\x04goal\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\"6\n\x0b\x41skResponse\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"n\n\x10SubscribeRequest\x12\x0c\n\x04goal\x18\x01 \x01(\t\x12\x12\n\x05start\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08snapshot\x18\x03 \x01(\x08\x12\x12\n\x05until\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_startB\x08\n\x06_until\"{\n\x11SubscribeResponse\x12*\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x17.tidemill.query.v1.RowsH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.FrontierH\x00\x42\x07\n\x05\x65vent\":\n\nWhyRequest\x12\x0e\n\x06record\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\".\n\x0bWhyResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttree_json\x18\x02 \x01(\t\"=\n\rWhyNotRequest\x12\x0e\n\x06record\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\"1\n\x0eWhyNotResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttree_json\x18\x02 \x01(\t\"\x1e\n\x0e\x45xplainRequest\x12\x0c\n\x04view\x18\x01 \x01(\t\"\x1f\n\x0f\x45xplainResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\\\n\rTablesRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\"G\n\x0eTablesResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04part\x18\x02 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"\x14\n\x12\x43ollectionsRequest\"M\n\x13\x43ollectionsResponse\x12\x36\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32!.tidemill.query.v1.CollectionInfo\"\xc9\x02\n\x0e\x43ollectionInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08timeline\x18\x03 \x01(\t\x12,\n\x05since\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x05 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x13\n\x06lag_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12.\n\x07holders\x18\x07 \x03(\x0b\x32\x1d.tidemill.query.v1.HolderInfo\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\t \x01(\x04\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x12.\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\x1d.tidemill.query.v1.ColumnInfoB\t\n\x07_lag_ms\"x\n\nHolderInfo\x12\r\n\x05owner\x18\x01 \x01(\t\x12/\n\x08\x66rontier\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x19\n\x0clease_end_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_lease_end_ms\":\n\nColumnInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08nullable\x18\x03 \x01(\x08\x32\x9d\x05\n\x0cQueryService\x12U\n\x08Snapshot\x12\".tidemill.query.v1.SnapshotRequest\x1a#.tidemill.query.v1.SnapshotResponse0\x01\x12\x46\n\x03\x41sk\x12\x1d.tidemill.query.v1.AskRequest\x1a\x1e.tidemill.query.v1.AskResponse0\x01\x12X\n\tSubscribe\x12#.tidemill.query.v1.SubscribeRequest\x1a$.tidemill.query.v1.SubscribeResponse0\x01\x12\x44\n\x03Why\x12\x1d.tidemill.query.v1.WhyRequest\x1a\x1e.tidemill.query.v1.WhyResponse\x12M\n\x06WhyNot\x12 .tidemill.query.v1.WhyNotRequest\x1a!.tidemill.query.v1.WhyNotResponse\x12P\n\x07\x45xplain\x12!.tidemill.query.v1.ExplainRequest\x1a\".tidemill.query.v1.ExplainResponse\x12O\n\x06Tables\x12 .tidemill.query.v1.TablesRequest\x1a!.tidemill.query.v1.TablesResponse0\x01\x12\\\n\x0b\x43ollections\x12%.tidemill.query.v1.CollectionsRequest\x1a&.tidemill.query.v1.CollectionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtidemill/query/v1/query.proto\x12\x11tidemill.query.v1\x1a!tidemill/storage/v1/storage.proto\"\x19\n\x04Rows\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\"\xae\x01\n\x06\x41nswer\x12%\n\x04rows\x18\x01 \x01(\x0b\x32\x17.tidemill.query.v1.Rows\x12\r\n\x05\x61s_of\x18\x02 \x01(\x04\x12,\n\x05since\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x12\n\ncollection\x18\x05 \x01(\t\"c\n\x0fSnapshotRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\";\n\x10SnapshotResponse\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"X\n\nAskRequest\x12\x0c\n\x04goal\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\"6\n\x0b\x41skResponse\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"n\n\x10SubscribeRequest\x12\x0c\n\x04goal\x18\x01 \x01(\t\x12\x12\n\x05start\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08snapshot\x18\x03 \x01(\x08\x12\x12\n\x05until\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_startB\x08\n\x06_until\"{\n\x11SubscribeResponse\x12*\n\x07\x63hanges\x18\x01 \x01(\x0b\x32\x17.tidemill.query.v1.RowsH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.FrontierH\x00\x42\x07\n\x05\x65vent\":\n\nWhyRequest\x12\x0e\n\x06record\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\"a\n\x0bWhyResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttree_json\x18\x02 \x01(\t\x12\x31\n\x05nodes\x18\x03 \x03(\x0b\x32\".tidemill.query.v1.ExplanationNode\".\n\x0f\x45xplanationNode\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x0c\n\x04json\x18\x02 \x01(\t\"=\n\rWhyNotRequest\x12\x0e\n\x06record\x18\x01 \x01(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_as_of\"d\n\x0eWhyNotResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttree_json\x18\x02 \x01(\t\x12\x31\n\x05nodes\x18\x03 \x03(\x0b\x32\".tidemill.query.v1.ExplanationNode\"\x1e\n\x0e\x45xplainRequest\x12\x0c\n\x04view\x18\x01 \x01(\t\"\x1f\n\x0f\x45xplainResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\\\n\rTablesRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x12\n\x05\x61s_of\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06wait_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_as_ofB\t\n\x07_wait_s\"G\n\x0eTablesResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04part\x18\x02 \x01(\x0b\x32\x19.tidemill.query.v1.Answer\"\x14\n\x12\x43ollectionsRequest\"M\n\x13\x43ollectionsResponse\x12\x36\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32!.tidemill.query.v1.CollectionInfo\"\xc9\x02\n\x0e\x43ollectionInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08timeline\x18\x03 \x01(\t\x12,\n\x05since\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12,\n\x05upper\x18\x05 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x13\n\x06lag_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12.\n\x07holders\x18\x07 \x03(\x0b\x32\x1d.tidemill.query.v1.HolderInfo\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\t \x01(\x04\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x12.\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\x1d.tidemill.query.v1.ColumnInfoB\t\n\x07_lag_ms\"x\n\nHolderInfo\x12\r\n\x05owner\x18\x01 \x01(\t\x12/\n\x08\x66rontier\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x19\n\x0clease_end_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_lease_end_ms\":\n\nColumnInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08nullable\x18\x03 \x01(\x08\x32\x9d\x05\n\x0cQueryService\x12U\n\x08Snapshot\x12\".tidemill.query.v1.SnapshotRequest\x1a#.tidemill.query.v1.SnapshotResponse0\x01\x12\x46\n\x03\x41sk\x12\x1d.tidemill.query.v1.AskRequest\x1a\x1e.tidemill.query.v1.AskResponse0\x01\x12X\n\tSubscribe\x12#.tidemill.query.v1.SubscribeRequest\x1a$.tidemill.query.v1.SubscribeResponse0\x01\x12\x44\n\x03Why\x12\x1d.tidemill.query.v1.WhyRequest\x1a\x1e.tidemill.query.v1.WhyResponse\x12M\n\x06WhyNot\x12 .tidemill.query.v1.WhyNotRequest\x1a!.tidemill.query.v1.WhyNotResponse\x12P\n\x07\x45xplain\x12!.tidemill.query.v1.ExplainRequest\x1a\".tidemill.query.v1.ExplainResponse\x12O\n\x06Tables\x12 .tidemill.query.v1.TablesRequest\x1a!.tidemill.query.v1.TablesResponse0\x01\x12\\\n\x0b\x43ollections\x12%.tidemill.query.v1.CollectionsRequest\x1a&.tidemill.query.v1.CollectionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,29 +51,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WHYREQUEST']._serialized_start=836
   _globals['_WHYREQUEST']._serialized_end=894
   _globals['_WHYRESPONSE']._serialized_start=896
-  _globals['_WHYRESPONSE']._serialized_end=942
-  _globals['_WHYNOTREQUEST']._serialized_start=944
-  _globals['_WHYNOTREQUEST']._serialized_end=1005
-  _globals['_WHYNOTRESPONSE']._serialized_start=1007
-  _globals['_WHYNOTRESPONSE']._serialized_end=1056
-  _globals['_EXPLAINREQUEST']._serialized_start=1058
-  _globals['_EXPLAINREQUEST']._serialized_end=1088
-  _globals['_EXPLAINRESPONSE']._serialized_start=1090
-  _globals['_EXPLAINRESPONSE']._serialized_end=1121
-  _globals['_TABLESREQUEST']._serialized_start=1123
-  _globals['_TABLESREQUEST']._serialized_end=1215
-  _globals['_TABLESRESPONSE']._serialized_start=1217
-  _globals['_TABLESRESPONSE']._serialized_end=1288
-  _globals['_COLLECTIONSREQUEST']._serialized_start=1290
-  _globals['_COLLECTIONSREQUEST']._serialized_end=1310
-  _globals['_COLLECTIONSRESPONSE']._serialized_start=1312
-  _globals['_COLLECTIONSRESPONSE']._serialized_end=1389
-  _globals['_COLLECTIONINFO']._serialized_start=1392
-  _globals['_COLLECTIONINFO']._serialized_end=1721
-  _globals['_HOLDERINFO']._serialized_start=1723
-  _globals['_HOLDERINFO']._serialized_end=1843
-  _globals['_COLUMNINFO']._serialized_start=1845
-  _globals['_COLUMNINFO']._serialized_end=1903
-  _globals['_QUERYSERVICE']._serialized_start=1906
-  _globals['_QUERYSERVICE']._serialized_end=2575
+  _globals['_WHYRESPONSE']._serialized_end=993
+  _globals['_EXPLANATIONNODE']._serialized_start=995
+  _globals['_EXPLANATIONNODE']._serialized_end=1041
+  _globals['_WHYNOTREQUEST']._serialized_start=1043
+  _globals['_WHYNOTREQUEST']._serialized_end=1104
+  _globals['_WHYNOTRESPONSE']._serialized_start=1106
+  _globals['_WHYNOTRESPONSE']._serialized_end=1206
+  _globals['_EXPLAINREQUEST']._serialized_start=1208
+  _globals['_EXPLAINREQUEST']._serialized_end=1238
+  _globals['_EXPLAINRESPONSE']._serialized_start=1240
+  _globals['_EXPLAINRESPONSE']._serialized_end=1271
+  _globals['_TABLESREQUEST']._serialized_start=1273
+  _globals['_TABLESREQUEST']._serialized_end=1365
+  _globals['_TABLESRESPONSE']._serialized_start=1367
+  _globals['_TABLESRESPONSE']._serialized_end=1438
+  _globals['_COLLECTIONSREQUEST']._serialized_start=1440
+  _globals['_COLLECTIONSREQUEST']._serialized_end=1460
+  _globals['_COLLECTIONSRESPONSE']._serialized_start=1462
+  _globals['_COLLECTIONSRESPONSE']._serialized_end=1539
+  _globals['_COLLECTIONINFO']._serialized_start=1542
+  _globals['_COLLECTIONINFO']._serialized_end=1871
+  _globals['_HOLDERINFO']._serialized_start=1873
+  _globals['_HOLDERINFO']._serialized_end=1993
+  _globals['_COLUMNINFO']._serialized_start=1995
+  _globals['_COLUMNINFO']._serialized_end=2053
+  _globals['_QUERYSERVICE']._serialized_start=2056
+  _globals['_QUERYSERVICE']._serialized_end=2725
 # @@protoc_insertion_point(module_scope)

@@ -283,22 +283,52 @@ class WhyResponse(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     TREE_JSON_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     tree_json: _builtins.str
-    """A node has `fact`, `rule`, `children`."""
+    """What is not a tree of nodes with `children`; unset otherwise."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplanationNode]:
+        """A node before its children, so that a proof of any depth is a list."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         tree_json: _builtins.str = ...,
+        nodes: _abc.Iterable[Global___ExplanationNode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "tree_json", b"tree_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "text", b"text", "tree_json", b"tree_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
+
+@_typing.final
+class ExplanationNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEPTH_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    depth: _builtins.int
+    """0 is the root; a node belongs to the nearest node before it that is less deep."""
+    json: _builtins.str
+    """The node without its children: `fact`, `rule` and keys of its own kind."""
+    def __init__(
+        self,
+        *,
+        depth: _builtins.int = ...,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplanationNode: _TypeAlias = ExplanationNode  # noqa: Y015
 
 @_typing.final
 class WhyNotRequest(_message.Message):
@@ -330,17 +360,21 @@ class WhyNotResponse(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     TREE_JSON_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     tree_json: _builtins.str
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplanationNode]: ...
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         tree_json: _builtins.str = ...,
+        nodes: _abc.Iterable[Global___ExplanationNode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "tree_json", b"tree_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "text", b"text", "tree_json", b"tree_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/storage/v1/storage.proto\x12\x13tidemill.storage.v1\"\x19\n\x08\x46rontier\x12\r\n\x05times\x18\x01 \x03(\x04\"\x88\x01\n\nCapability\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12/\n\x08\x66rontier\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12)\n\x05right\x18\x04 \x01(\x0e\x32\x1a.tidemill.storage.v1.Right\"\xa9\x01\n\x0f\x43ollectionShape\x12\x14\n\x0c\x61rrow_schema\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08timeline\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x03(\t\x12\x16\n\tretain_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x61llow_negative\x18\x06 \x01(\x08\x12\x15\n\ruser_writable\x18\x07 \x01(\x08\x42\x0c\n\n_retain_ms\"\xb9\x01\n\rCreateRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x33\n\x05shape\x18\x02 \x01(\x0b\x32$.tidemill.storage.v1.CollectionShape\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x15\n\x08lease_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_lease_ms\"o\n\x0e\x43reateResponse\x12-\n\x04read\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12.\n\x05write\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"W\n\x0e\x41\x63quireRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x15\n\x08lease_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_lease_ms\"p\n\x0f\x41\x63quireResponse\x12-\n\x04read\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12.\n\x05write\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"C\n\x0c\x43loneRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"D\n\rCloneResponse\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"r\n\x10\x44owngradeRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12)\n\x02to\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"H\n\x11\x44owngradeResponse\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"B\n\x0b\x44ropRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"\x0e\n\x0c\x44ropResponse\"\xc0\x01\n\x19UpdateAndDowngradeRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12\x16\n\tarrow_ipc\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12*\n\x03new\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x12\n\x05token\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_arrow_ipcB\x08\n\x06_token\"8\n\x08\x41ppended\x12,\n\x05upper\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"?\n\rUpperMismatch\x12.\n\x07\x63urrent\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"\x98\x01\n\x1aUpdateAndDowngradeResponse\x12\x31\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.AppendedH\x00\x12<\n\x0eupper_mismatch\x18\x02 \x01(\x0b\x32\".tidemill.storage.v1.UpperMismatchH\x00\x42\t\n\x07outcome\"\x85\x01\n\x12SubscribeAtRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x10\n\x08snapshot\x18\x03 \x01(\x08\x12\x12\n\x05up_to\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_up_to\"n\n\x13SubscribeAtResponse\x12\x1b\n\x11\x63hanges_arrow_ipc\x18\x01 \x01(\x0cH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.FrontierH\x00\x42\x07\n\x05\x65vent*?\n\x05Right\x12\x15\n\x11RIGHT_UNSPECIFIED\x10\x00\x12\x0e\n\nRIGHT_READ\x10\x01\x12\x0f\n\x0bRIGHT_WRITE\x10\x02\x32\x8d\x05\n\x0eStorageService\x12Q\n\x06\x43reate\x12\".tidemill.storage.v1.CreateRequest\x1a#.tidemill.storage.v1.CreateResponse\x12T\n\x07\x41\x63quire\x12#.tidemill.storage.v1.AcquireRequest\x1a$.tidemill.storage.v1.AcquireResponse\x12N\n\x05\x43lone\x12!.tidemill.storage.v1.CloneRequest\x1a\".tidemill.storage.v1.CloneResponse\x12Z\n\tDowngrade\x12%.tidemill.storage.v1.DowngradeRequest\x1a&.tidemill.storage.v1.DowngradeResponse\x12K\n\x04\x44rop\x12 .tidemill.storage.v1.DropRequest\x1a!.tidemill.storage.v1.DropResponse\x12u\n\x12UpdateAndDowngrade\x12..tidemill.storage.v1.UpdateAndDowngradeRequest\x1a/.tidemill.storage.v1.UpdateAndDowngradeResponse\x12\x62\n\x0bSubscribeAt\x12\'.tidemill.storage.v1.SubscribeAtRequest\x1a(.tidemill.storage.v1.SubscribeAtResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/storage/v1/storage.proto\x12\x13tidemill.storage.v1\"\x19\n\x08\x46rontier\x12\r\n\x05times\x18\x01 \x03(\x04\"\x88\x01\n\nCapability\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12/\n\x08\x66rontier\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12)\n\x05right\x18\x04 \x01(\x0e\x32\x1a.tidemill.storage.v1.Right\"\xa9\x01\n\x0f\x43ollectionShape\x12\x14\n\x0c\x61rrow_schema\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08timeline\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x03(\t\x12\x16\n\tretain_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x61llow_negative\x18\x06 \x01(\x08\x12\x15\n\ruser_writable\x18\x07 \x01(\x08\x42\x0c\n\n_retain_ms\"\xb9\x01\n\rCreateRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x33\n\x05shape\x18\x02 \x01(\x0b\x32$.tidemill.storage.v1.CollectionShape\x12,\n\x05start\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\r\n\x05owner\x18\x04 \x01(\t\x12\x15\n\x08lease_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_lease_ms\"o\n\x0e\x43reateResponse\x12-\n\x04read\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12.\n\x05write\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"c\n\x1a\x41\x63quireCapabilitiesRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x15\n\x08lease_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_lease_ms\"|\n\x1b\x41\x63quireCapabilitiesResponse\x12-\n\x04read\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12.\n\x05write\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"M\n\x16\x43loneCapabilityRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"N\n\x17\x43loneCapabilityResponse\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"_\n\x19TransferCapabilityRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12\r\n\x05owner\x18\x02 \x01(\t\"Q\n\x1aTransferCapabilityResponse\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"r\n\x10\x44owngradeRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12)\n\x02to\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"H\n\x11\x44owngradeResponse\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"B\n\x0b\x44ropRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"\x0e\n\x0c\x44ropResponse\"\xc0\x01\n\x19UpdateAndDowngradeRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12\x16\n\tarrow_ipc\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12*\n\x03new\x18\x03 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x12\n\x05token\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_arrow_ipcB\x08\n\x06_token\"8\n\x08\x41ppended\x12,\n\x05upper\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"?\n\rUpperMismatch\x12.\n\x07\x63urrent\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\"\x98\x01\n\x1aUpdateAndDowngradeResponse\x12\x31\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1d.tidemill.storage.v1.AppendedH\x00\x12<\n\x0eupper_mismatch\x18\x02 \x01(\x0b\x32\".tidemill.storage.v1.UpperMismatchH\x00\x42\t\n\x07outcome\"\x85\x01\n\x12SubscribeAtRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x10\n\x08snapshot\x18\x03 \x01(\x08\x12\x12\n\x05up_to\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_up_to\"n\n\x13SubscribeAtResponse\x12\x1b\n\x11\x63hanges_arrow_ipc\x18\x01 \x01(\x0cH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.tidemill.storage.v1.FrontierH\x00\x42\x07\n\x05\x65vent*?\n\x05Right\x12\x15\n\x11RIGHT_UNSPECIFIED\x10\x00\x12\x0e\n\nRIGHT_READ\x10\x01\x12\x0f\n\x0bRIGHT_WRITE\x10\x02\x32\xc6\x06\n\x0eStorageService\x12Q\n\x06\x43reate\x12\".tidemill.storage.v1.CreateRequest\x1a#.tidemill.storage.v1.CreateResponse\x12x\n\x13\x41\x63quireCapabilities\x12/.tidemill.storage.v1.AcquireCapabilitiesRequest\x1a\x30.tidemill.storage.v1.AcquireCapabilitiesResponse\x12l\n\x0f\x43loneCapability\x12+.tidemill.storage.v1.CloneCapabilityRequest\x1a,.tidemill.storage.v1.CloneCapabilityResponse\x12u\n\x12TransferCapability\x12..tidemill.storage.v1.TransferCapabilityRequest\x1a/.tidemill.storage.v1.TransferCapabilityResponse\x12Z\n\tDowngrade\x12%.tidemill.storage.v1.DowngradeRequest\x1a&.tidemill.storage.v1.DowngradeResponse\x12K\n\x04\x44rop\x12 .tidemill.storage.v1.DropRequest\x1a!.tidemill.storage.v1.DropResponse\x12u\n\x12UpdateAndDowngrade\x12..tidemill.storage.v1.UpdateAndDowngradeRequest\x1a/.tidemill.storage.v1.UpdateAndDowngradeResponse\x12\x62\n\x0bSubscribeAt\x12\'.tidemill.storage.v1.SubscribeAtRequest\x1a(.tidemill.storage.v1.SubscribeAtResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tidemill.storage.v1.storage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RIGHT']._serialized_start=2034
-  _globals['_RIGHT']._serialized_end=2097
+  _globals['_RIGHT']._serialized_start=2258
+  _globals['_RIGHT']._serialized_end=2321
   _globals['_FRONTIER']._serialized_start=58
   _globals['_FRONTIER']._serialized_end=83
   _globals['_CAPABILITY']._serialized_start=86
@@ -43,34 +43,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEREQUEST']._serialized_end=582
   _globals['_CREATERESPONSE']._serialized_start=584
   _globals['_CREATERESPONSE']._serialized_end=695
-  _globals['_ACQUIREREQUEST']._serialized_start=697
-  _globals['_ACQUIREREQUEST']._serialized_end=784
-  _globals['_ACQUIRERESPONSE']._serialized_start=786
-  _globals['_ACQUIRERESPONSE']._serialized_end=898
-  _globals['_CLONEREQUEST']._serialized_start=900
-  _globals['_CLONEREQUEST']._serialized_end=967
-  _globals['_CLONERESPONSE']._serialized_start=969
-  _globals['_CLONERESPONSE']._serialized_end=1037
-  _globals['_DOWNGRADEREQUEST']._serialized_start=1039
-  _globals['_DOWNGRADEREQUEST']._serialized_end=1153
-  _globals['_DOWNGRADERESPONSE']._serialized_start=1155
-  _globals['_DOWNGRADERESPONSE']._serialized_end=1227
-  _globals['_DROPREQUEST']._serialized_start=1229
-  _globals['_DROPREQUEST']._serialized_end=1295
-  _globals['_DROPRESPONSE']._serialized_start=1297
-  _globals['_DROPRESPONSE']._serialized_end=1311
-  _globals['_UPDATEANDDOWNGRADEREQUEST']._serialized_start=1314
-  _globals['_UPDATEANDDOWNGRADEREQUEST']._serialized_end=1506
-  _globals['_APPENDED']._serialized_start=1508
-  _globals['_APPENDED']._serialized_end=1564
-  _globals['_UPPERMISMATCH']._serialized_start=1566
-  _globals['_UPPERMISMATCH']._serialized_end=1629
-  _globals['_UPDATEANDDOWNGRADERESPONSE']._serialized_start=1632
-  _globals['_UPDATEANDDOWNGRADERESPONSE']._serialized_end=1784
-  _globals['_SUBSCRIBEATREQUEST']._serialized_start=1787
-  _globals['_SUBSCRIBEATREQUEST']._serialized_end=1920
-  _globals['_SUBSCRIBEATRESPONSE']._serialized_start=1922
-  _globals['_SUBSCRIBEATRESPONSE']._serialized_end=2032
-  _globals['_STORAGESERVICE']._serialized_start=2100
-  _globals['_STORAGESERVICE']._serialized_end=2753
+  _globals['_ACQUIRECAPABILITIESREQUEST']._serialized_start=697
+  _globals['_ACQUIRECAPABILITIESREQUEST']._serialized_end=796
+  _globals['_ACQUIRECAPABILITIESRESPONSE']._serialized_start=798
+  _globals['_ACQUIRECAPABILITIESRESPONSE']._serialized_end=922
+  _globals['_CLONECAPABILITYREQUEST']._serialized_start=924
+  _globals['_CLONECAPABILITYREQUEST']._serialized_end=1001
+  _globals['_CLONECAPABILITYRESPONSE']._serialized_start=1003
+  _globals['_CLONECAPABILITYRESPONSE']._serialized_end=1081
+  _globals['_TRANSFERCAPABILITYREQUEST']._serialized_start=1083
+  _globals['_TRANSFERCAPABILITYREQUEST']._serialized_end=1178
+  _globals['_TRANSFERCAPABILITYRESPONSE']._serialized_start=1180
+  _globals['_TRANSFERCAPABILITYRESPONSE']._serialized_end=1261
+  _globals['_DOWNGRADEREQUEST']._serialized_start=1263
+  _globals['_DOWNGRADEREQUEST']._serialized_end=1377
+  _globals['_DOWNGRADERESPONSE']._serialized_start=1379
+  _globals['_DOWNGRADERESPONSE']._serialized_end=1451
+  _globals['_DROPREQUEST']._serialized_start=1453
+  _globals['_DROPREQUEST']._serialized_end=1519
+  _globals['_DROPRESPONSE']._serialized_start=1521
+  _globals['_DROPRESPONSE']._serialized_end=1535
+  _globals['_UPDATEANDDOWNGRADEREQUEST']._serialized_start=1538
+  _globals['_UPDATEANDDOWNGRADEREQUEST']._serialized_end=1730
+  _globals['_APPENDED']._serialized_start=1732
+  _globals['_APPENDED']._serialized_end=1788
+  _globals['_UPPERMISMATCH']._serialized_start=1790
+  _globals['_UPPERMISMATCH']._serialized_end=1853
+  _globals['_UPDATEANDDOWNGRADERESPONSE']._serialized_start=1856
+  _globals['_UPDATEANDDOWNGRADERESPONSE']._serialized_end=2008
+  _globals['_SUBSCRIBEATREQUEST']._serialized_start=2011
+  _globals['_SUBSCRIBEATREQUEST']._serialized_end=2144
+  _globals['_SUBSCRIBEATRESPONSE']._serialized_start=2146
+  _globals['_SUBSCRIBEATRESPONSE']._serialized_end=2256
+  _globals['_STORAGESERVICE']._serialized_start=2324
+  _globals['_STORAGESERVICE']._serialized_end=3162
 # @@protoc_insertion_point(module_scope)

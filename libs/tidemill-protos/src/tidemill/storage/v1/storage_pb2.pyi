@@ -195,7 +195,7 @@ class CreateResponse(_message.Message):
 Global___CreateResponse: _TypeAlias = CreateResponse  # noqa: Y015
 
 @_typing.final
-class AcquireRequest(_message.Message):
+class AcquireCapabilitiesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
@@ -219,10 +219,10 @@ class AcquireRequest(_message.Message):
     _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_ms) -> _WhichOneofReturnType__lease_ms | None: ...
 
-Global___AcquireRequest: _TypeAlias = AcquireRequest  # noqa: Y015
+Global___AcquireCapabilitiesRequest: _TypeAlias = AcquireCapabilitiesRequest  # noqa: Y015
 
 @_typing.final
-class AcquireResponse(_message.Message):
+class AcquireCapabilitiesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     READ_FIELD_NUMBER: _builtins.int
@@ -243,10 +243,10 @@ class AcquireResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AcquireResponse: _TypeAlias = AcquireResponse  # noqa: Y015
+Global___AcquireCapabilitiesResponse: _TypeAlias = AcquireCapabilitiesResponse  # noqa: Y015
 
 @_typing.final
-class CloneRequest(_message.Message):
+class CloneCapabilityRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
@@ -263,10 +263,10 @@ class CloneRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CloneRequest: _TypeAlias = CloneRequest  # noqa: Y015
+Global___CloneCapabilityRequest: _TypeAlias = CloneCapabilityRequest  # noqa: Y015
 
 @_typing.final
-class CloneResponse(_message.Message):
+class CloneCapabilityResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
@@ -283,7 +283,50 @@ class CloneResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CloneResponse: _TypeAlias = CloneResponse  # noqa: Y015
+Global___CloneCapabilityResponse: _TypeAlias = CloneCapabilityResponse  # noqa: Y015
+
+@_typing.final
+class TransferCapabilityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    @_builtins.property
+    def capability(self) -> Global___Capability: ...
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferCapabilityRequest: _TypeAlias = TransferCapabilityRequest  # noqa: Y015
+
+@_typing.final
+class TransferCapabilityResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def capability(self) -> Global___Capability: ...
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferCapabilityResponse: _TypeAlias = TransferCapabilityResponse  # noqa: Y015
 
 @_typing.final
 class DowngradeRequest(_message.Message):

@@ -39,15 +39,20 @@ class StorageServiceStub:
                 request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CreateRequest.SerializeToString,
                 response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CreateResponse.FromString,
                 _registered_method=True)
-        self.Acquire = channel.unary_unary(
-                '/tidemill.storage.v1.StorageService/Acquire',
-                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireRequest.SerializeToString,
-                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireResponse.FromString,
+        self.AcquireCapabilities = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/AcquireCapabilities',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesResponse.FromString,
                 _registered_method=True)
-        self.Clone = channel.unary_unary(
-                '/tidemill.storage.v1.StorageService/Clone',
-                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneRequest.SerializeToString,
-                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneResponse.FromString,
+        self.CloneCapability = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/CloneCapability',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityResponse.FromString,
+                _registered_method=True)
+        self.TransferCapability = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/TransferCapability',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityResponse.FromString,
                 _registered_method=True)
         self.Downgrade = channel.unary_unary(
                 '/tidemill.storage.v1.StorageService/Downgrade',
@@ -81,15 +86,22 @@ class StorageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Acquire(self, request, context):
+    def AcquireCapabilities(self, request, context):
         """Capabilities at since and upper.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Clone(self, request, context):
+    def CloneCapability(self, request, context):
         """A second capability with the same right and frontier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferCapability(self, request, context):
+        """The same right under a new id for another owner; the old id is dead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,15 +143,20 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CreateRequest.FromString,
                     response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CreateResponse.SerializeToString,
             ),
-            'Acquire': grpc.unary_unary_rpc_method_handler(
-                    servicer.Acquire,
-                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireRequest.FromString,
-                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireResponse.SerializeToString,
+            'AcquireCapabilities': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireCapabilities,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesResponse.SerializeToString,
             ),
-            'Clone': grpc.unary_unary_rpc_method_handler(
-                    servicer.Clone,
-                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneRequest.FromString,
-                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneResponse.SerializeToString,
+            'CloneCapability': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloneCapability,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityResponse.SerializeToString,
+            ),
+            'TransferCapability': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferCapability,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityResponse.SerializeToString,
             ),
             'Downgrade': grpc.unary_unary_rpc_method_handler(
                     servicer.Downgrade,
@@ -200,7 +217,7 @@ class StorageService:
             _registered_method=True)
 
     @staticmethod
-    def Acquire(request,
+    def AcquireCapabilities(request,
             target,
             options=(),
             channel_credentials=None,
@@ -213,9 +230,9 @@ class StorageService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tidemill.storage.v1.StorageService/Acquire',
-            tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireRequest.SerializeToString,
-            tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireResponse.FromString,
+            '/tidemill.storage.v1.StorageService/AcquireCapabilities',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.AcquireCapabilitiesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -227,7 +244,7 @@ class StorageService:
             _registered_method=True)
 
     @staticmethod
-    def Clone(request,
+    def CloneCapability(request,
             target,
             options=(),
             channel_credentials=None,
@@ -240,9 +257,36 @@ class StorageService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/tidemill.storage.v1.StorageService/Clone',
-            tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneRequest.SerializeToString,
-            tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneResponse.FromString,
+            '/tidemill.storage.v1.StorageService/CloneCapability',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.CloneCapabilityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferCapability(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.storage.v1.StorageService/TransferCapability',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.TransferCapabilityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,10 +33,12 @@ class StorageServiceStub:
     def __new__(cls, channel: _aio.Channel) -> StorageServiceAsyncStub: ...
     Create: _grpc.UnaryUnaryMultiCallable[_storage_pb2.CreateRequest, _storage_pb2.CreateResponse]
     """Binds a name that was never bound."""
-    Acquire: _grpc.UnaryUnaryMultiCallable[_storage_pb2.AcquireRequest, _storage_pb2.AcquireResponse]
+    AcquireCapabilities: _grpc.UnaryUnaryMultiCallable[_storage_pb2.AcquireCapabilitiesRequest, _storage_pb2.AcquireCapabilitiesResponse]
     """Capabilities at since and upper."""
-    Clone: _grpc.UnaryUnaryMultiCallable[_storage_pb2.CloneRequest, _storage_pb2.CloneResponse]
+    CloneCapability: _grpc.UnaryUnaryMultiCallable[_storage_pb2.CloneCapabilityRequest, _storage_pb2.CloneCapabilityResponse]
     """A second capability with the same right and frontier."""
+    TransferCapability: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TransferCapabilityRequest, _storage_pb2.TransferCapabilityResponse]
+    """The same right under a new id for another owner; the old id is dead."""
     Downgrade: _grpc.UnaryUnaryMultiCallable[_storage_pb2.DowngradeRequest, _storage_pb2.DowngradeResponse]
     """Gives up the times before a frontier."""
     Drop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]
@@ -51,10 +53,12 @@ class StorageServiceAsyncStub(StorageServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Create: _aio.UnaryUnaryMultiCallable[_storage_pb2.CreateRequest, _storage_pb2.CreateResponse]  # type: ignore[assignment]
     """Binds a name that was never bound."""
-    Acquire: _aio.UnaryUnaryMultiCallable[_storage_pb2.AcquireRequest, _storage_pb2.AcquireResponse]  # type: ignore[assignment]
+    AcquireCapabilities: _aio.UnaryUnaryMultiCallable[_storage_pb2.AcquireCapabilitiesRequest, _storage_pb2.AcquireCapabilitiesResponse]  # type: ignore[assignment]
     """Capabilities at since and upper."""
-    Clone: _aio.UnaryUnaryMultiCallable[_storage_pb2.CloneRequest, _storage_pb2.CloneResponse]  # type: ignore[assignment]
+    CloneCapability: _aio.UnaryUnaryMultiCallable[_storage_pb2.CloneCapabilityRequest, _storage_pb2.CloneCapabilityResponse]  # type: ignore[assignment]
     """A second capability with the same right and frontier."""
+    TransferCapability: _aio.UnaryUnaryMultiCallable[_storage_pb2.TransferCapabilityRequest, _storage_pb2.TransferCapabilityResponse]  # type: ignore[assignment]
+    """The same right under a new id for another owner; the old id is dead."""
     Downgrade: _aio.UnaryUnaryMultiCallable[_storage_pb2.DowngradeRequest, _storage_pb2.DowngradeResponse]  # type: ignore[assignment]
     """Gives up the times before a frontier."""
     Drop: _aio.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]  # type: ignore[assignment]
@@ -74,20 +78,28 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         """Binds a name that was never bound."""
 
     @_abc_1.abstractmethod
-    def Acquire(
+    def AcquireCapabilities(
         self,
-        request: _storage_pb2.AcquireRequest,
+        request: _storage_pb2.AcquireCapabilitiesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_storage_pb2.AcquireResponse, _abc.Awaitable[_storage_pb2.AcquireResponse]]:
+    ) -> _typing.Union[_storage_pb2.AcquireCapabilitiesResponse, _abc.Awaitable[_storage_pb2.AcquireCapabilitiesResponse]]:
         """Capabilities at since and upper."""
 
     @_abc_1.abstractmethod
-    def Clone(
+    def CloneCapability(
         self,
-        request: _storage_pb2.CloneRequest,
+        request: _storage_pb2.CloneCapabilityRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_storage_pb2.CloneResponse, _abc.Awaitable[_storage_pb2.CloneResponse]]:
+    ) -> _typing.Union[_storage_pb2.CloneCapabilityResponse, _abc.Awaitable[_storage_pb2.CloneCapabilityResponse]]:
         """A second capability with the same right and frontier."""
+
+    @_abc_1.abstractmethod
+    def TransferCapability(
+        self,
+        request: _storage_pb2.TransferCapabilityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.TransferCapabilityResponse, _abc.Awaitable[_storage_pb2.TransferCapabilityResponse]]:
+        """The same right under a new id for another owner; the old id is dead."""
 
     @_abc_1.abstractmethod
     def Downgrade(

@@ -1,0 +1,56 @@
+"""An explanation of any shape and depth survives the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.query.v1 import query_pb2 as query
+from tidemill.rpc import codecs_proof
+from tidemill.rpc.messages import Explanation, Json
+from tidemill.time import UsageError
+
+LEAF: Json = {"fact": "a(1)", "rule": None, "children": []}
+TREE: Json = {
+    "fact": "c(1)",
+    "rule": "c(x) := a(x), b(x)",
+    "children": [
+        {"fact": "b(1)", "rule": "b(x) := a(x)", "children": [LEAF], "since": 5},
+        LEAF,
+        "not d(1, _)",
+        {"fact": "e(1)"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "tree", [TREE, LEAF, None, [], {}, [{"rule": 1}], {"fact": "a"}, "text", 0]
+)
+def test_a_tree_comes_back_as_it_was(tree: Json) -> None:
+    found = Explanation("because", tree)
+    why = query.WhyResponse.FromString(codecs_proof.why_out(found).SerializeToString())
+    assert codecs_proof.explanation_in(why) == found
+    why_not = query.WhyNotResponse.FromString(codecs_proof.why_not_out(found).SerializeToString())
+    assert codecs_proof.explanation_in(why_not) == found
+
+
+def test_a_proof_of_seventy_thousand_steps_comes_back_whole() -> None:
+    tree: Json = LEAF
+    for step in range(70_000):
+        tree = {
+            "fact": f"reach({step})",
+            "rule": "reach(y) := reach(x), edge(x, y)",
+            "children": [tree],
+        }
+    node = codecs_proof.explanation_in(codecs_proof.why_out(Explanation("", tree))).tree
+    facts = 0
+    while isinstance(node, dict) and isinstance(children := node["children"], list) and children:
+        facts += 1
+        node = children[0]
+    assert (facts, node) == (70_000, LEAF)
+
+
+@pytest.mark.parametrize("depths", [[1], [0, 2], [0, 0]])
+def test_nodes_that_are_no_tree_are_refused(depths: list[int]) -> None:
+    nodes = [query.ExplanationNode(depth=d, json='{"children":[]}') for d in depths]
+    with pytest.raises(UsageError):
+        codecs_proof.explanation_in(query.WhyResponse(nodes=nodes))

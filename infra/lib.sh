@@ -82,5 +82,11 @@ ready() {
 }
 
 listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-port_free() { ! listening "$1" "$2" || die "another process listens on $1:$2: choose another --port"; }
+port_free() {
+  local deadline=$((SECONDS + 3)) # a killed process may hold its sockets for a moment longer
+  while listening "$1" "$2"; do
+    [ $SECONDS -lt $deadline ] || die "another process listens on $1:$2: choose another --port"
+    sleep 0.1
+  done
+}
 memory_mb() { awk '/^VmRSS/ { printf "%d", $2 / 1024 }' "/proc/$1/status" 2>/dev/null || echo 0; }

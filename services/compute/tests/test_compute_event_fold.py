@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
 
+from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
 from tidemill_compute.event_buffer import EventBuffer, event_schema
 from tidemill_compute.event_fold import EventFold, EventPolicy
 from tidemill_compute.event_progress import NOTHING_SEEN, Policy, progress_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidemill.arrangement.updates import update_schema
 
+from tidemill.arrangement.updates import update_schema
 from tidemill_compute.event_rows import NEVER, Events
 
 START = "_start"

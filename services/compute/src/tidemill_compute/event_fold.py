@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidemill.arrangement.updates import DIFF, TIME, update_schema
 
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
 from tidemill_compute.event_buffer import EventBuffer
 from tidemill_compute.event_progress import (
     EVENT_MAP_SCHEMA,
@@ -152,7 +152,10 @@ class EventFold:
         frontier = self.progress.frontier
         late = events.times < frontier
         self._letter(
-            instant, events, late, lambda t: f"{LATE}: time {t} is before the event frontier {frontier}"
+            instant,
+            events,
+            late,
+            lambda t: f"{LATE}: time {t} is before the event frontier {frontier}",
         )
         return events.where(~late)
 

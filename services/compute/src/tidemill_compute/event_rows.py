@@ -82,7 +82,10 @@ def timed(rows: pa.Table, columns: EventColumns) -> tuple[Events, list[Refused]]
         (~good, f"the event time in column {columns.time} is not a time"),
         (good & (times < 0), f"the event time in column {columns.time} is negative"),
         (good & ~ends_good, f"the expiry in column {columns.expires} is not a time"),
-        (good & ends_good & (times >= 0) & (expires <= times), "the event expires before it begins"),
+        (
+            good & ends_good & (times >= 0) & (expires <= times),
+            "the event expires before it begins",
+        ),
     )
     for wrong, reason in problems:
         if bool(wrong.any()):

@@ -70,6 +70,13 @@ def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) ->
     Arguments may be named by columns; those left out match anything. Raises: ProgramErrors for text that
     is no atom, UsageError for an atom that does not fit the program.
     """
+    return goal_over(text, checked.columns, name)
+
+
+def goal_over(
+    text: str, predicates: Mapping[str, Sequence[tuple[str, object]]], name: str | None = None
+) -> Goal:
+    """As `compile_goal`, over predicates with these columns: (name, type) each."""
     rules = parse(f"goal() :=\n{text}\n;", "<goal>").rules
     rule = rules[0]
     if len(rules) != 1 or len(rule.atoms) != 1 or rule.guards or rule.definitions:
@@ -78,9 +85,9 @@ def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) ->
     if atom.negated or atom.suppressed:
         raise UsageError(f"goal refused: {text!r} is not a plain atom", reason="InvalidGoal")
     predicate = atom.application.name
-    columns = checked.columns.get(predicate)
+    columns = predicates.get(predicate)
     if columns is None:
-        known = ", ".join(sorted(checked.columns))
+        known = ", ".join(sorted(predicates))
         raise UsageError(
             f"goal refused: no predicate {predicate!r}; there are {known}", reason="InvalidGoal"
         )

@@ -169,6 +169,11 @@ class Collections:
         """Every id ever bound (L5)."""
         return tuple(await self._consensus.keys())
 
+    def known(self) -> dict[str, State]:
+        """The newest states that this process has seen, without looking: for metrics."""
+        found = {name: log.cached for name, log in self._logs.items()}
+        return {name: state for name, state in found.items() if state is not None}
+
     async def status(self, collection: str) -> CollectionStatus:
         """Frontiers, holders and size. Raises: UnknownCollection."""
         state = await self.state(collection)

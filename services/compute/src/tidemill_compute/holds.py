@@ -1,0 +1,64 @@
+"""The named holds of one driver on the collections it reads."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, concatenate, stamp
+from tidemill.shard import Collections, ReadCapability
+from tidemill.time import U64_MAX, Frontier, sole_time
+
+
+class Holds:
+    """Keeps the history that a restart of its owner needs, across the death of the process.
+
+    A hold has no lease: it belongs to a resource, not to a process, and is found again by its
+    owner's name.
+    """
+
+    def __init__(self, collections: Collections, owner: str) -> None:
+        self._collections = collections
+        self._owner = owner
+        self._held: dict[str, ReadCapability] = {}
+
+    async def take(self, collection: str, at: Frontier | None = None) -> Frontier:
+        """Hold `collection` where it was held before, else from `at` or its since on."""
+        if collection not in self._held:
+            self._held[collection] = await self._collections.read_hold(
+                collection, at=at, owner=self._owner, lease_ms=None
+            )
+        return self._held[collection].frontier
+
+    async def snapshot(
+        self, collection: str, as_of: int, *, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """What the collection holds at `as_of`: data columns and multiplicity."""
+        return await self._collections.snapshot(self._held[collection], as_of, where=where)
+
+    async def changes(self, collection: str, lower: int, upper: int) -> pa.Table:
+        """All updates with lower <= _time < upper."""
+        return await self._collections.changes(self._held[collection], lower, upper)
+
+    async def history(self, collection: str) -> pa.Table:
+        """The updates from the hold up to the upper, what came before it at the hold."""
+        held = sole_time(self._held[collection].frontier)
+        upper = (await self._collections.status(collection)).upper
+        content = await self.snapshot(collection, held)
+        rows = [stamp(content.drop_columns([DIFF]), held)]
+        until = U64_MAX if upper.empty else sole_time(upper)
+        if held + 1 < until:
+            rows.append(await self.changes(collection, held + 1, until))
+        return concatenate(rows)
+
+    async def downgrade(self, collection: str, to: Frontier) -> None:
+        """Let history before `to` go; a hold that is there already stays."""
+        held = self._held[collection]
+        if held.frontier != to and held.frontier.precedes(to):
+            self._held[collection] = await self._collections.downgrade(held, to)
+
+    async def release(self) -> None:
+        """Give all holds up: the owner is deleted."""
+        for held in self._held.values():
+            await self._collections.drop(held)
+        self._held = {}

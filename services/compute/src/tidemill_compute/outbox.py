@@ -1,0 +1,73 @@
+"""What an action will do, as rows of its outbox, and what it asks of a sink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+OUTBOX_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("instant", pa.int64()),
+        pa.field("record", pa.string()),
+        pa.field("arguments", pa.string()),
+        pa.field("event_time", pa.int64()),
+    ]
+)
+"""One row for each firing: `instant` is when the event became present, `record` its text, `arguments`
+a JSON list, `event_time` null for a timeless fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One side effect that is due; `key` is its identity for ever."""
+
+    key: str
+    action: str
+    instant: int
+    record: str
+    arguments: str
+    event_time: int | None
+
+    @property
+    def line(self) -> str:
+        """The firing as one line of JSON, the key first."""
+        body = {
+            "key": self.key,
+            "action": self.action,
+            "instant": self.instant,
+            "record": self.record,
+            "arguments": json.loads(self.arguments),
+            "time": self.event_time,
+        }
+        return json.dumps(body, ensure_ascii=False)
+
+
+class Sink(Protocol):
+    """Where effects happen. It remembers keys, or can be asked for them; that is its whole contract."""
+
+    async def recover(self) -> frozenset[str]:
+        """Undo what a crash left half done, and name the keys whose effect has happened."""
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        """Bring about the effects, in order; durable on return."""
+
+    async def close(self) -> None: ...
+
+
+def outbox_rows(firings: Sequence[Firing]) -> pa.Table:
+    """The firings as rows of an outbox."""
+    names = OUTBOX_SCHEMA.names
+    columns = {name: [getattr(firing, name) for firing in firings] for name in names}
+    return pa.table(columns, schema=OUTBOX_SCHEMA)
+
+
+def firings_of(rows: pa.Table) -> list[Firing]:
+    """The firings that rows of an outbox hold, by instant, then key: the order of their effects."""
+    firings = [Firing(**row) for row in rows.select(OUTBOX_SCHEMA.names).to_pylist()]
+    return sorted(firings, key=lambda firing: (firing.instant, firing.key))

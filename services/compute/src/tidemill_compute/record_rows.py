@@ -1,0 +1,130 @@
+"""Records as rows of a collection and back: argument columns, then `time`, `expires`, then lattices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.records import Record, format_value
+
+Row: TypeAlias = "tuple[object, ...]"
+
+ARROW_TYPES = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "bool": pa.bool_(),
+    "set": pa.string(),
+    "any": pa.string(),
+}
+"""Types of the language as columns. Sets travel in their text form."""
+
+COLUMN_TYPES = {pa.int64(): "int", pa.float64(): "float", pa.string(): "text", pa.bool_(): "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateShape:
+    """The columns of a collection of records: how many are arguments, and which lattices follow."""
+
+    predicate: str
+    schema: pa.Schema
+    arguments: int
+    timed: bool
+    lattices: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def argument_columns(self) -> tuple[tuple[str, str], ...]:
+        """Names and language types of the arguments."""
+        fields = [self.schema.field(i) for i in range(self.arguments)]
+        return tuple((field.name, COLUMN_TYPES[field.type]) for field in fields)
+
+
+def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:
+    """The shape of what a program derives for `predicate`."""
+    fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in checked.columns[predicate]]
+    arguments = len(fields)
+    timed = predicate in checked.carries_time
+    if timed:
+        fields += [pa.field("time", pa.int64()), pa.field("expires", pa.int64())]
+    lattices = []
+    for lattice in checked.lattices_of(predicate):
+        types = checked.lattice_types[predicate, lattice]
+        lattices.append((lattice, len(types)))
+        kind = ARROW_TYPES[types[0]] if len(types) == 1 else pa.string()
+        fields.append(pa.field(lattice, kind))
+    return PredicateShape(predicate, pa.schema(fields), arguments, timed, tuple(lattices))
+
+
+def shape_of_relation(predicate: str, schema: pa.Schema) -> PredicateShape:
+    """Rows as timeless facts: every column is an argument."""
+    return PredicateShape(predicate, schema, len(schema), timed=False)
+
+
+def shape_of_events(predicate: str, schema: pa.Schema) -> PredicateShape:
+    """Rows as events: the last two columns are `time` and `expires`."""
+    return PredicateShape(predicate, schema, len(schema) - 2, timed=True)
+
+
+def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
+    """How a record of this shape becomes a row."""
+    plain = not shape.timed and not shape.lattices
+    sets = {i for i in range(shape.arguments) if shape.schema.field(i).type == pa.string()}
+
+    def row(record: Record) -> Row:
+        arguments: Row = record.arguments
+        if sets and any(isinstance(arguments[i], frozenset) for i in sets):
+            arguments = tuple(
+                format_value(value) if isinstance(value, frozenset) else value
+                for value in record.arguments
+            )
+        if plain:
+            return arguments
+        times = (record.time, record.expires) if shape.timed else ()
+        values = dict(record.parafacts)
+        return (
+            *arguments,
+            *times,
+            *(_column(values.get(lattice), width) for lattice, width in shape.lattices),
+        )
+
+    return row
+
+
+def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
+    """How a row of this shape becomes a record."""
+    n, predicate = shape.arguments, shape.predicate
+    if not shape.timed and not shape.lattices:
+        return lambda row: Record(predicate, row)  # type: ignore[arg-type]  # columns hold values
+    first_lattice = n + 2 if shape.timed else n
+
+    def record(row: Row) -> Record:
+        time, expires = (row[n], row[n + 1]) if shape.timed else (None, None)
+        lattices = tuple(
+            (lattice, value)
+            for (lattice, _), value in zip(shape.lattices, row[first_lattice:], strict=True)
+            if value is not None
+        )
+        return Record(predicate, row[:n], time, expires, lattices)  # type: ignore[arg-type]
+
+    return record
+
+
+def table_of(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; values of a float column may be whole."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, schema, strict=True)]
+    if not len(schema):
+        return pa.table({"": pa.nulls(len(rows))}).select([])
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _column(value: object, width: int) -> object:
+    if value is None:
+        return None
+    if width > 1 and isinstance(value, tuple):
+        return ", ".join(map(format_value, value))
+    return format_value(value) if isinstance(value, frozenset) else value

@@ -1,0 +1,21 @@
+"""Settings of compute."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one step goes and how often holds move."""
+
+    window_changes_max: int = 5_000
+    """Input changes that one evaluation window of a view covers, as far as instants can be told apart."""
+
+    poll_timeout_s: float = 5.0
+    """How long to wait for an input before looking again; inputs that advance never wait so long."""
+
+    hold_interval_s: float = 5.0
+    """How often holds on inputs move on; between two moves history is kept a little longer."""
+
+    table_interval_ms: int = 1_000
+    """How often the upper of a table that nobody writes to advances."""

@@ -1,0 +1,1 @@
+"""All services in one process, on one state directory: `tidemill up`."""

@@ -1,0 +1,263 @@
+"""What an apply will do: which resources are new, which may change, in which order they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.goals import goal_over
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.formats import CsvFormat, JsonFormat, infer_columns
+from tidemill.runtime.log import LogReader
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ColumnSpec,
+    HoldSpec,
+    Resource,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+    load_resources,
+)
+from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.resource_store import ResourceStore, Stored
+from tidemill_embedded.shapes import Shapes
+from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
+from tidemill_embedded.world import World
+
+_ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
+_SAMPLE_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An apply that may go ahead: nothing has been written."""
+
+    created: tuple[Stored, ...]
+    configured: tuple[Stored, ...]
+    unchanged: tuple[Resource, ...]
+
+
+def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
+    """All resources of all documents, or every mistake in them at once."""
+    found: list[Resource] = []
+    messages: list[str] = []
+    for document in documents:
+        try:
+            found += load_resources(document.text, document.file)
+        except UsageError as error:
+            messages.append(str(error))
+    if messages:
+        raise UsageError("\n".join(messages), reason="resources")
+    return found
+
+
+async def plan_apply(
+    documents: Sequence[ResourceDocument], store: ResourceStore, world: World, now_ms: int
+) -> Plan:
+    """What the documents ask for. New views are planned in `world.shapes`; on refusal they are not.
+
+    Raises: UsageError naming file and line, for all or nothing.
+    """
+    resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
+    fresh: list[Stored] = []
+    configured: list[Stored] = []
+    unchanged: list[Resource] = []
+    for resource in resources:
+        known = store.get(resource.kind, resource.name)
+        if known is None:
+            number = store.next_incarnation(resource.kind, resource.name)
+            fresh.append(Stored(resource, now_ms + len(fresh), number))
+        elif known.resource == resource:
+            unchanged.append(resource)
+        else:
+            configured.append(_reconfigured(known, resource))
+    names = {stored.resource.name for stored in fresh}
+    try:
+        created = await _planned(fresh, world)
+    except TidemillError:
+        for name in names:
+            world.shapes.forget(name)
+        raise
+    return Plan(tuple(created), tuple(configured), tuple(unchanged))
+
+
+def _reconfigured(known: Stored, resource: Resource) -> Stored:
+    """The stored resource with what may change: how long history is kept, labels, annotations."""
+    old, new = known.resource.spec, resource.spec
+    if isinstance(old, HoldSpec) and isinstance(new, HoldSpec):
+        backward = (old.frontier or 0) > (new.frontier or 0)
+        if old.collection == new.collection and not backward:
+            return replace(known, resource=resource)
+    keep = (SourceSpec, TableSpec, ViewSpec)
+    if isinstance(old, keep) and type(old) is type(new):
+        changed = [
+            name
+            for name in type(old).__struct_fields__
+            if name != "retain" and getattr(old, name) != getattr(new, name)
+        ]
+        if not changed:
+            return replace(known, resource=resource)
+    else:
+        changed = [
+            n for n in type(old).__struct_fields__ if getattr(old, n) != getattr(new, n, None)
+        ]
+    fields = ", ".join(f"spec.{_camel(name)}" for name in changed) or "spec"
+    raise UsageError(
+        f"{resource.position}: {resource}: {fields} cannot change while it exists; "
+        f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}",
+        reason="Immutable",
+    )
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
+    """The new resources with what has to be decided now, in an order in which each can begin."""
+    done: list[Stored] = []
+    views: list[Stored] = []
+    for stored in fresh:
+        spec = stored.resource.spec
+        if isinstance(spec, SourceSpec):
+            resolved = replace(stored, resolved=await _resolved(stored, world))
+            world.shapes.plan(resolved)
+            done.append(resolved)
+        elif isinstance(spec, ViewSpec):
+            views.append(stored)
+        elif isinstance(spec, TableSpec):
+            world.shapes.plan(stored)
+            done.append(stored)
+    done += _planned_views(views, world.shapes)
+    for stored in fresh:
+        spec = stored.resource.spec
+        if isinstance(spec, ActionSpec):
+            watched_by(spec, stored.resource, world.shapes)
+            done.append(stored)
+        elif isinstance(spec, HoldSpec):
+            _located(stored.resource, lambda spec=spec: world.shapes.named(spec.collection))
+            done.append(stored)
+    return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
+
+
+def _planned_views(views: list[Stored], shapes: Shapes) -> list[Stored]:
+    """Views after the views they read; what cannot be planned says why."""
+    done: list[Stored] = []
+    waiting = list(views)
+    while waiting:
+        left: list[Stored] = []
+        refused: TidemillError | None = None
+        for stored in waiting:
+            try:
+                _located(stored.resource, lambda stored=stored: shapes.plan(stored))
+                done.append(stored)
+            except TidemillError as error:
+                refused = refused or error
+                left.append(stored)
+        if len(left) == len(waiting):
+            assert refused is not None
+            raise refused
+        waiting = left
+    return done
+
+
+def _located(resource: Resource, plan: Any) -> Any:
+    """The plan; a mistake in it names the place of the resource."""
+    try:
+        return plan()
+    except ProgramErrors as error:
+        raise UsageError(
+            f"{resource.position}: {resource}: the program has mistakes\n{error.render()}",
+            reason=error.diagnostics[0].code,
+        ) from None
+    except UsageError as error:
+        raise type(error)(f"{resource.position}: {resource}: {error}", **error.details) from None
+
+
+def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Any:
+    """The output of a view that an action's goal is about. Raises: UsageError."""
+
+    def find() -> Any:
+        view = shapes.view(spec.view)
+        predicate = spec.goal.partition("(")[0].strip()
+        if predicate not in view.outputs:
+            raise UnknownCollection(
+                f"the view {spec.view} has no output {predicate}; it has {', '.join(view.outputs)}"
+            )
+        named = shapes.named(f"{spec.view}/{predicate}")
+        goal_over(spec.goal, {predicate: named.shape.argument_columns})
+        return named
+
+    return _located(resource, find)
+
+
+async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
+    """What is decided when a source is created: inferred columns, a file's header, first offsets."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    resolved: dict[str, Any] = {}
+    header = header_of(stored)
+    if header:
+        resolved["header"] = header
+    if in_own_log(spec) and topic_of(stored) not in await world.log.topics():
+        await world.log.create_topic(topic_of(stored), world.settings.topic_partitions)
+    if not spec.columns:
+        sample = await _sample(stored, world, 200 if spec.infer is None else spec.infer.sample)
+        csv = spec.file is not None and spec.file.format == "csv"
+        form = CsvFormat() if csv or spec.format.csv is not None else JsonFormat()
+        found = infer_columns(sample, form, header)
+        columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
+        resolved["columns"] = msgspec.to_builtins(columns)
+    start = spec.kafka.start_offset if spec.kafka is not None else "earliest"
+    if start != "earliest":
+        resolved["first"] = await _first_offsets(stored, world, start)
+    return resolved
+
+
+async def _first_offsets(stored: Stored, world: World, start: str | int) -> dict[str, int]:
+    """Where reading begins, per partition, for a source that does not begin at the oldest record."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    assert spec.kafka is not None
+    own = spec.kafka.bootstrap is None
+    log = world.log if own else await world.open_kafka(str(spec.kafka.bootstrap))
+    try:
+        bounds = await log.bounds(spec.kafka.topic)
+    finally:
+        if not own:
+            await log.close()
+    return {str(p): high if start == "latest" else int(start) for p, (_, high) in bounds.items()}
+
+
+async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
+    """The first rows of a source. Raises: UsageError if there are none yet."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.file is not None:
+        origin, topic = file_origin(stored, world), spec.file.path
+        bounds = await origin.bounds(topic)
+        reader: LogReader = await origin.reader(topic, dict.fromkeys(bounds, 0))
+    else:
+        topic = topic_of(stored)
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        log = world.log if bootstrap is None else await world.open_kafka(bootstrap)
+        bounds = await log.bounds(topic)
+        reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    try:
+        records = await reader.poll(rows, _SAMPLE_WAIT_S)
+    finally:
+        await reader.close()
+    values = [record.value for record in records if record.value is not None]
+    if not values:
+        raise UsageError(
+            f"{stored.resource.position}: {stored.resource}: there are no rows to infer columns "
+            "from; state spec.columns",
+            reason="NoSample",
+        )
+    return values

@@ -1,0 +1,242 @@
+"""Running tables, views, actions and holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.datalog.goals import goal_over
+from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
+from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
+from tidemill.shard import Description
+from tidemill.time import UsageError, frontier, sole_time
+from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.outbox import OUTBOX_SCHEMA, Sink
+from tidemill_compute.sink_file import FileSink
+from tidemill_compute.sink_log import LogSink
+from tidemill_compute.tables import TableDriver
+from tidemill_compute.view import ERROR_SCHEMA, STATE_SCHEMA, ViewDriver, ViewTarget
+from tidemill_embedded.resource_store import Stored
+from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, row_schema
+from tidemill_embedded.world import World
+
+COUNT_INTERVAL_S = 1.0
+
+
+class TableRunner:
+    """A table: users write it, and its upper follows the clock or its timeline."""
+
+    def __init__(self, stored: Stored, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, TableSpec)
+        self.name = f"Table/{stored.resource.name}"
+        self.collection = stored.prefix
+        self._spec = spec
+        self._world = world
+        timeline = spec.timeline
+        self.driver = TableDriver(
+            self.collection, world.collections, world.clock,
+            None if timeline == SYSTEM else lambda: world.timeline_frontier(timeline),
+            world.settings.compute,
+        )  # fmt: skip
+
+    async def prepare(self) -> None:
+        """Create the collection."""
+        retain = None if self._spec.retain is None else int(self._spec.retain)
+        await self._world.ensure(
+            self.collection,
+            Description(
+                row_schema(self._spec.columns), timeline=self._spec.timeline, retain_ms=retain
+            ),
+        )
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Keep it readable."""
+        ready()
+        await self.driver.advance_forever()
+
+    async def release(self) -> None:
+        """Close it."""
+        await self._world.close(self.collection, frozenset())
+
+
+class ViewRunner:
+    """A view with its outputs, errors and state."""
+
+    def __init__(self, view: PlannedView, world: World, retain_ms: int | None) -> None:
+        self._view = view
+        self._world = world
+        self._retain_ms = retain_ms
+        resource = view.stored.resource
+        self.name = f"View/{resource.name}"
+        self._owner = f"view:{view.stored.prefix}"
+        self._errors = f"{view.stored.prefix}/errors"
+        self._state = f"{view.stored.prefix}/state"
+        self.driver = ViewDriver(
+            ViewTarget(
+                view.stored.prefix, view.program,
+                {p: (named.collection, named.shape) for p, named in view.inputs.items()},
+                {p: (named.collection, named.shape) for p, named in view.outputs.items()},
+                self._errors, self._state,
+            ),
+            world.collections, world.clock, world.settings.compute,
+        )  # fmt: skip
+
+    @property
+    def collections(self) -> list[str]:
+        """What it writes."""
+        outputs = [named.collection for named in self._view.outputs.values()]
+        return [*outputs, self._errors, self._state]
+
+    async def prepare(self) -> None:
+        """Create the outputs where every input can be read from on, and hold the inputs there."""
+        begin = 0
+        for named in self._view.inputs.values():
+            since = (await self._world.collections.status(named.collection)).since
+            if since.empty:
+                raise UsageError(f"{self.name}: its input {named.name} is closed", reason="Closed")
+            begin = max(begin, sole_time(since))
+        timeline = self._view.program.timeline or SYSTEM
+        start = frontier(begin)
+        for named in self._view.outputs.values():
+            await self._world.ensure(
+                named.collection,
+                Description(
+                    named.shape.schema, kind="view", timeline=timeline, retain_ms=self._retain_ms
+                ),
+                start,
+            )
+        errors = Description(
+            ERROR_SCHEMA, kind="errors", timeline=timeline, retain_ms=self._retain_ms
+        )
+        await self._world.ensure(self._errors, errors, start)
+        state = Description(STATE_SCHEMA, kind="state", timeline=timeline, retain_ms=0)
+        await self._world.ensure(self._state, state, start)
+        await self.driver.prepare()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Maintain it."""
+        ready()
+        await self.driver.maintain_forever()
+
+    async def release(self) -> None:
+        """Close what it writes, let go of what it reads."""
+        owners = frozenset((self._owner,))
+        for collection in self.collections:
+            await self._world.close(collection, owners)
+        for named in self._view.inputs.values():
+            await self._world.release(named.collection, owners)
+
+
+class ActionRunner:
+    """An action: a goal over one output of a view, an outbox, a sink."""
+
+    def __init__(self, stored: Stored, watched: Named, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, ActionSpec)
+        self.name = f"Action/{stored.resource.name}"
+        self._stored = stored
+        self._spec = spec
+        self._watched = watched
+        self._world = world
+        self._owner = f"action:{stored.prefix}"
+        columns = watched.shape.argument_columns
+        goal = goal_over(spec.goal, {watched.shape.predicate: columns}, stored.prefix)
+        self.outbox = f"{stored.prefix}/outbox"
+        self._done = f"{stored.prefix}/done"
+        self.driver = ActionDriver(
+            ActionTarget(
+                stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done
+            ),
+            self._sink(), world.collections, world.clock, world.settings.compute,
+        )  # fmt: skip
+
+    def _sink(self) -> Sink:
+        sink = self._spec.sink
+        if sink.file is not None:
+            return FileSink(Path(sink.file.path))
+        assert sink.log is not None
+        return LogSink(self._world.log, sink.log.topic)
+
+    async def prepare(self) -> None:
+        """Create the outbox where firing begins, and hold what is watched."""
+        status = await self._world.collections.status(self._watched.collection)
+        fire_from = self._spec.fire_from
+        if fire_from == "creation":
+            start = status.upper
+        elif fire_from == "beginning":
+            start = status.since
+        else:
+            start = frontier(int(fire_from))
+        timeline = self._watched.timeline
+        for collection, schema in ((self.outbox, OUTBOX_SCHEMA), (self._done, DONE_SCHEMA)):
+            description = Description(schema, kind="actions", timeline=timeline)
+            await self._world.ensure(collection, description, start)
+        await self.driver.prepare()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Fire."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.driver.fire_forever())
+            tasks.create_task(self._count_forever())
+            ready()
+
+    async def _count_forever(self) -> None:
+        effects = repeated = 0
+        name = self._stored.resource.name
+        while True:
+            await self._world.clock.sleep(COUNT_INTERVAL_S)
+            counts = self.driver.counts
+            self._world.metrics.increment(ACTIONS_FIRED, counts.effects - effects, action=name)
+            more = counts.repeated - repeated
+            self._world.metrics.increment(ACTION_DUPLICATES, more, action=name)
+            effects, repeated = counts.effects, counts.repeated
+
+    async def release(self) -> None:
+        """Close the outbox, let go of what is watched."""
+        owners = frozenset((self._owner,))
+        for collection in (self.outbox, self._done):
+            await self._world.close(collection, owners)
+        await self._world.release(self._watched.collection, owners)
+
+
+class HoldRunner:
+    """A hold: keeps the history of one collection."""
+
+    def __init__(self, stored: Stored, held: Named, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, HoldSpec)
+        self.name = f"Hold/{stored.resource.name}"
+        self.collection = held.collection
+        self._spec = spec
+        self._world = world
+        self._owner = f"hold:{stored.prefix}"
+
+    async def prepare(self) -> None:
+        """Take the hold, or move it forward to where the document says."""
+        wanted = None if self._spec.frontier is None else frontier(self._spec.frontier)
+        held = await self._world.collections.read_hold(
+            self.collection, at=wanted, owner=self._owner, lease_ms=None
+        )
+        if wanted is not None and held.frontier != wanted and held.frontier.precedes(wanted):
+            await self._world.collections.downgrade(held, wanted)
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """A hold does nothing by itself."""
+        ready()
+        while True:
+            await self._world.clock.sleep(3600)
+
+    async def release(self) -> None:
+        """Let go."""
+        await self._world.release(self.collection, frozenset((self._owner,)))
+
+
+def removals(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """(the rows, how often each comes or goes): `_diff` if there is one, else once."""
+    if "_diff" in rows.column_names:
+        return rows.drop_columns(["_diff"]), rows["_diff"].combine_chunks().cast(pa.int64())
+    return rows, pa.array([1] * rows.num_rows, pa.int64())

@@ -1,0 +1,136 @@
+"""Applied resources, durable: a collection like any other, on the system timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.resources import Resource, resource_from
+from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
+from tidemill.time import AlreadyUsed, frontier, sole_time
+
+CATALOG = "catalog"
+_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("document", pa.string()),
+        ("resolved", pa.string()),
+        ("created_ms", pa.int64()),
+        ("incarnation", pa.int64()),
+        ("deleted", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A resource with what was decided when it was created: `resolved` never changes.
+
+    A name may be used again after it was deleted; the `incarnation` tells the collections apart,
+    because an id never means another collection.
+    """
+
+    resource: Resource
+    created_ms: int
+    incarnation: int = 1
+    resolved: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    deleted: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its collections begin with."""
+        name = self.resource.name
+        return name if self.incarnation == 1 else f"{name}~{self.incarnation}"
+
+    def row(self) -> dict[str, object]:
+        """The resource as a row of the catalog."""
+        return {
+            "kind": self.resource.kind,
+            "name": self.resource.name,
+            "document": json.dumps(self.resource.to_document(), sort_keys=True),
+            "resolved": json.dumps(self.resolved, sort_keys=True),
+            "created_ms": self.created_ms,
+            "incarnation": self.incarnation,
+            "deleted": self.deleted,
+        }
+
+
+Key = tuple[str, str]
+
+
+class ResourceStore:
+    """The catalog: what was applied is there after a restart, whatever killed the process."""
+
+    def __init__(self, collections: Collections, clock: Clock) -> None:
+        self._collections = collections
+        self._clock = clock
+        self._rows: dict[Key, Stored] = {}
+        self._read: ReadCapability | None = None
+
+    async def open(self) -> None:
+        """Create the catalog, or read it."""
+        description = Description(_SCHEMA, kind="catalog", retain_ms=0)
+        with suppress(AlreadyUsed):
+            await self._collections.create(CATALOG, description, lease_ms=None)
+        self._read = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
+        upper = sole_time((await self._collections.status(CATALOG)).upper)
+        if upper == 0:
+            return
+        rows = await self._collections.snapshot(self._read, upper - 1)
+        for row in rows.to_pylist():
+            document = json.loads(row["document"])
+            stored = Stored(
+                resource_from(document, "catalog"), row["created_ms"], row["incarnation"],
+                json.loads(row["resolved"]), row["deleted"],
+            )  # fmt: skip
+            self._rows[row["kind"], row["name"]] = stored
+
+    def live(self) -> list[Stored]:
+        """The resources that are not deleted, in the order of their creation."""
+        found = [stored for stored in self._rows.values() if not stored.deleted]
+        return sorted(found, key=lambda s: (s.created_ms, s.resource.kind, s.resource.name))
+
+    def get(self, kind: str, name: str) -> Stored | None:
+        """A resource that is not deleted."""
+        stored = self._rows.get((kind, name))
+        return None if stored is None or stored.deleted else stored
+
+    def next_incarnation(self, kind: str, name: str) -> int:
+        """The number of a resource that is about to be created."""
+        before = self._rows.get((kind, name))
+        return 1 if before is None else before.incarnation + 1
+
+    async def put(self, resources: Sequence[Stored]) -> None:
+        """Write all of them at one instant; durable on return."""
+        assert self._read is not None
+        while True:
+            upper = sole_time((await self._collections.status(CATALOG)).upper)
+            at = max(upper, self._clock.now_ms())
+            rows = []
+            for stored in resources:
+                before = self._rows.get((stored.resource.kind, stored.resource.name))
+                if before is not None:
+                    rows.append({**before.row(), "_time": at, "_diff": -1})
+                rows.append({**stored.row(), "_time": at, "_diff": 1})
+            schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
+            outcome = await self._collections.compare_and_append(
+                CATALOG, frontier(upper), frontier(at + 1), pa.Table.from_pylist(rows, schema),
+                writer="catalog",
+            )  # fmt: skip
+            if not isinstance(outcome, UpperMismatch):
+                break
+        for stored in resources:
+            self._rows[stored.resource.kind, stored.resource.name] = stored
+        self._read = await self._collections.downgrade(self._read, frontier(at))
+
+    async def delete(self, kind: str, name: str) -> None:
+        """Mark a resource as deleted; its name stays known."""
+        stored = self._rows[kind, name]
+        await self.put([replace(stored, deleted=True)])

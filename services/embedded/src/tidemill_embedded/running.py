@@ -1,0 +1,130 @@
+"""Running what a resource needs, and saying how it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
+from tidemill.time import Indeterminate, TidemillError, Unavailable
+from tidemill_embedded.settings import EmbeddedSettings
+
+log = get_logger("resources")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a resource does its work, and if not why: a CamelCase word and a sentence."""
+
+    ready: bool
+    reason: str = ""
+    message: str = ""
+
+
+STARTING = Health(False, "Starting", "it has not begun yet")
+RUNNING = Health(True, "Running", "")
+
+
+class Runner(Protocol):
+    """The work of one resource."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def prepare(self) -> None:
+        """Create its collections and take its holds; again is fine."""
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Do the work until cancelled; call `ready` once it goes on by itself."""
+
+    async def release(self) -> None:
+        """Give up holds and close the collections: the resource is deleted."""
+
+
+class Supervised:
+    """A runner that is started again when a store was away, and stalls with the reason otherwise.
+
+    A stalled resource keeps its frontiers where they are: it never answers wrongly. Errors that are
+    not ours pass through to the process.
+    """
+
+    def __init__(self, runner: Runner, clock: Clock, settings: EmbeddedSettings) -> None:
+        self.runner = runner
+        self.health = STARTING
+        self._clock = clock
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, report: Callable[[BaseException], None]) -> None:
+        """Run in the background; `report` is told of an error that nobody expects."""
+        self._task = asyncio.create_task(self._run(), name=self.runner.name)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                error = task.exception()
+                assert error is not None
+                report(error)
+
+        self._task.add_done_callback(ended)
+
+    async def stop(self) -> None:
+        """Cancel, and return when it has ended."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    async def _run(self) -> None:
+        pause_s = self._settings.retry_s_min
+        while True:
+            error = await _first_error(lambda: self.runner.run(self._ready))
+            if error is None:
+                self.health = Health(True, "Finished", "everything has been done")
+                return
+            if not isinstance(error, Unavailable | Indeterminate):
+                reason = error.details.get("reason", type(error).__name__)
+                self.health = Health(False, "Stalled", str(error))
+                log.error("stalled", resource=self.runner.name, reason=reason, error=str(error))
+                return
+            self.health = Health(False, "Retrying", str(error))
+            log.warning("retrying", resource=self.runner.name, error=str(error), pause_s=pause_s)
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    def _ready(self) -> None:
+        self.health = RUNNING
+        log.info("running", resource=self.runner.name)
+
+
+async def _first_error(run: Callable[[], Awaitable[None]]) -> TidemillError | None:
+    """How the work ended: None if it is done, our own error if it failed, anything else is raised."""
+    try:
+        await run()
+    except TidemillError as error:
+        return error
+    except BaseExceptionGroup as group:
+        ours = _ours(group)
+        if ours is None:
+            raise
+        return ours
+    return None
+
+
+def _ours(group: BaseExceptionGroup[BaseException]) -> TidemillError | None:
+    """The first of our errors in a group that holds nothing else but cancellations."""
+    found: TidemillError | None = None
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            inner = _ours(error)
+            if inner is None:
+                return None
+            found = found or inner
+        elif isinstance(error, TidemillError):
+            found = found or error
+        elif not isinstance(error, asyncio.CancelledError):
+            return None
+    return found

@@ -1,0 +1,259 @@
+"""What every resource makes: collections, and the predicates by which programs read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.parser import parse
+from tidemill.datalog.records import Record
+from tidemill.runtime.formats import ARROW_TYPES
+from tidemill.runtime.resources import ColumnSpec, SourceSpec, TableSpec, ViewSpec
+from tidemill.time import UnknownCollection, UsageError
+from tidemill_compute.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill_embedded.resource_store import Stored
+from tidemill_query.directory import Readable, ViewOf
+
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A collection under the name by which users and programs know it."""
+
+    name: str
+    collection: str
+    timeline: str
+    kind: str
+    shape: PredicateShape
+    ends: bool = True
+
+    def as_input(self, predicate: str) -> InputSchema:
+        """The collection as an input of a program, under a predicate's name."""
+        columns: Any = self.shape.argument_columns
+        return InputSchema(
+            predicate,
+            "events" if self.shape.timed else "relation",
+            columns,
+            self.timeline,
+            self.ends,
+        )
+
+    def readable(self) -> Readable:
+        """The collection as the query service reads it."""
+        make = record_of(self.shape)
+        names = self.shape.schema.names
+
+        def records(table: pa.Table) -> Sequence[Record]:
+            rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+            return [make(row) for row in rows] if names else [make(())] * table.num_rows
+
+        columns = [(field.name, str(field.type)) for field in self.shape.schema]
+        return Readable(
+            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedView:
+    """A view whose program has been checked: what it reads and writes, by predicate."""
+
+    stored: Stored
+    program: CheckedProgram
+    inputs: Mapping[str, Named]
+    outputs: Mapping[str, Named]
+
+
+def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
+    """The data columns of a source or table."""
+    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
+
+
+def event_schema(rows: pa.Schema) -> pa.Schema:
+    """The data columns of an event stream."""
+    return rows.append(pa.field("time", pa.int64())).append(pa.field("expires", pa.int64()))
+
+
+def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:
+    """The columns of a source or table, inferred ones as they were found at its creation."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec | TableSpec)
+    found = stored.resolved.get("columns")
+    if found is None:
+        return tuple(spec.columns)
+    return tuple(ColumnSpec(**column) for column in found)
+
+
+def named_source(stored: Stored) -> Named:
+    """A source as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    name, prefix = stored.resource.name, stored.prefix
+    rows = row_schema(columns_of(stored))
+    event = spec.event_time
+    if event is None:
+        shape = shape_of_relation(name, rows)
+        return Named(name, prefix, spec.timeline or SYSTEM, "Source", shape)
+    ends = event.expires_after is not None or event.expires_column is not None
+    shape = shape_of_events(name, event_schema(rows))
+    return Named(name, prefix, event.timeline, "Source", shape, ends)
+
+
+def named_table(stored: Stored) -> Named:
+    """A table as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, TableSpec)
+    shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
+    return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
+
+
+class Shapes:
+    """Everything that can be read, by name; grows as resources are planned."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Named] = {}
+        self._views: dict[str, PlannedView] = {}
+
+    def plan(self, stored: Stored) -> PlannedView | None:
+        """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
+        spec = stored.resource.spec
+        if isinstance(spec, SourceSpec):
+            self._add(named_source(stored))
+        elif isinstance(spec, TableSpec):
+            self._add(named_table(stored))
+        elif isinstance(spec, ViewSpec):
+            view = self._planned(stored, spec)
+            self._views[stored.resource.name] = view
+            for named in view.outputs.values():
+                self._add(named)
+            return view
+        return None
+
+    def _add(self, named: Named) -> None:
+        self._named[named.name] = named
+
+    def _planned(self, stored: Stored, spec: ViewSpec) -> PlannedView:
+        position = stored.resource.position
+        name = stored.resource.name
+        program = parse(spec.program, f"{position.file}: View/{name}")
+        derived = {rule.head.application.name for rule in program.rules}
+        wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
+        inputs = {
+            predicate: self.named(spec.inputs.get(predicate, predicate))
+            for predicate in sorted(wanted)
+            if predicate in spec.inputs or (predicate not in derived and self.knows(predicate))
+        }
+        schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
+        checked = check(program, Catalog(schemas))
+        if checked.ticked:
+            raise UsageError(
+                f"View/{name}: programs with @next or @async are not maintained by this version; "
+                "tidemill conformance evaluates them",
+                reason="TickedProgram",
+            )
+        outputs = {}
+        for predicate in spec.outputs or checked.derived:
+            if predicate not in checked.derived:
+                raise UsageError(
+                    f"View/{name}: the output {predicate} is not derived; derived are "
+                    f"{', '.join(checked.derived)}",
+                    reason="UnknownOutput",
+                )
+            shape = shape_of_output(checked, predicate)
+            outputs[predicate] = Named(
+                f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
+                checked.timeline or SYSTEM, "View", shape,
+            )  # fmt: skip
+        return PlannedView(stored, checked, inputs, outputs)
+
+    def knows(self, name: str) -> bool:
+        """Whether the name, or a predicate of one view, can be read."""
+        return name in self._named or len(self._deriving(name)) == 1
+
+    def _deriving(self, predicate: str) -> list[str]:
+        return [name for name in self._named if name.endswith(f"/{predicate}")]
+
+    def named(self, name: str) -> Named:
+        """A collection by its name, or by its predicate if only one view derives it."""
+        if name in self._named:
+            return self._named[name]
+        deriving = self._deriving(name)
+        if len(deriving) == 1:
+            return self._named[deriving[0]]
+        if deriving:
+            raise UnknownCollection(
+                f"{name} is derived by several views: name one of {', '.join(sorted(deriving))}"
+            )
+        known = {each.rpartition("/")[2]: each for each in self._named} | dict.fromkeys(self._named)
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UnknownCollection(f"there is no {name}{hint}", name=name)
+
+    def planned(self, name: str) -> PlannedView:
+        """A view with its checked program. Raises: UnknownCollection naming what is close."""
+        if name not in self._views:
+            close = get_close_matches(name, self._views, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UnknownCollection(f"there is no view {name}{hint}", name=name)
+        return self._views[name]
+
+    def view(self, name: str) -> ViewOf:
+        """A view as the query service sees it."""
+        planned = self.planned(name)
+        return ViewOf(
+            name, planned.program,
+            {p: named.readable() for p, named in planned.inputs.items()},
+            {p: named.readable() for p, named in planned.outputs.items()},
+        )  # fmt: skip
+
+    def view_of(self, predicate: str) -> ViewOf:
+        """The view that derives a predicate."""
+        if predicate in self._named and self._named[predicate].kind != "View":
+            reading = [
+                name
+                for name, planned in self._views.items()
+                if any(named.name == predicate for named in planned.inputs.values())
+            ]
+            if reading:
+                return self.view(reading[0])
+        return self.view(self.named(predicate).name.rpartition("/")[0])
+
+    def find(self, name: str) -> Readable:
+        """A collection as the query service reads it; any collection by its id."""
+        return self.named(name).readable()
+
+    def readers_of(self, name: str) -> list[str]:
+        """The views that read what a resource makes."""
+        return sorted(
+            view
+            for view, planned in self._views.items()
+            for named in planned.inputs.values()
+            if named.name == name or named.name.startswith(f"{name}/")
+        )
+
+    def forget(self, name: str) -> None:
+        """Leave out what a deleted resource made."""
+        self._views.pop(name, None)
+        for each in [n for n in self._named if n == name or n.startswith(f"{name}/")]:
+            del self._named[each]
+
+    def timeline_of(self, timeline: str) -> list[str]:
+        """The collections of event streams on a timeline."""
+        return [
+            named.collection
+            for named in self._named.values()
+            if named.timeline == timeline and named.shape.timed and named.kind == "Source"
+        ]

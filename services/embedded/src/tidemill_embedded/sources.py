@@ -1,0 +1,331 @@
+"""Running a source: log or files → ingest → remap → reclock → collection, and the event stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.reclock import REMAP_SCHEMA
+from tidemill.runtime.formats import (
+    LETTER_SCHEMA,
+    Column,
+    CsvFormat,
+    JsonFormat,
+    RecordFormat,
+    RowDecoder,
+)
+from tidemill.runtime.log import Log, LogRecord
+from tidemill.runtime.metrics import DECODE_ERRORS, LATE_EVENTS, SOURCE_RECORDS
+from tidemill.runtime.resources import SourceSpec
+from tidemill.shard import Description
+from tidemill.spark.launcher import LocalLauncher
+from tidemill.time import UsageError
+from tidemill_compute.event_fold import EventPolicy
+from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.event_rows import EventColumns
+from tidemill_compute.event_stage import EventStage, EventTarget
+from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
+from tidemill_embedded.resource_store import Stored
+from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
+from tidemill_embedded.world import World
+from tidemill_ingest.driver import Origin, SourceReader
+from tidemill_ingest.file_log import FileLog, OneFile
+from tidemill_ingest.files import LineFile, ParquetFile, RowFile
+from tidemill_reclock.bulk_spark import BulkSettings, LogPlace, SparkBulkReclock
+from tidemill_reclock.driver import ReclockDriver, ReclockTarget
+from tidemill_remap.driver import RemapDriver
+
+COMMIT_INTERVAL_S = 5.0
+
+
+class SourceRunner:
+    """One source with everything behind it. All collections begin at 0, nothing held by a process."""
+
+    def __init__(self, stored: Stored, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, SourceSpec)
+        self.name = f"Source/{stored.resource.name}"
+        self._stored = stored
+        self._spec = spec
+        self._world = world
+        self._source = stored.resource.name
+        prefix = stored.prefix
+        self._rows = row_schema(columns_of(stored))
+        self._staged = spec.event_time is not None or spec.timeline not in (None, SYSTEM)
+        self.collection = prefix
+        self._raw = f"{prefix}/raw" if self._staged else prefix
+        self._letters = f"{prefix}/deadletters"
+        self._raw_letters = f"{prefix}/raw/deadletters" if self._staged else self._letters
+        self._remap = f"{prefix}/remap"
+        self._map = f"{prefix}/eventmap"
+        self._decoder = RowDecoder(self._columns(), self._format())
+        self.reclock = ReclockDriver(
+            ReclockTarget(
+                self._source, self._remap, self._raw, self._raw_letters, self._raw_schema(),
+                LETTER_SCHEMA,
+            ),
+            world.collections, world.clock, world.settings.reclock,
+        )  # fmt: skip
+        self.remap = RemapDriver(
+            self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval)
+        )
+        self._stage = self._make_stage()
+        self._kafka: Log | None = None
+        self._reading = False
+
+    def _columns(self) -> list[Column]:
+        declared = [Column(c.name, c.type, c.nullable) for c in columns_of(self._stored)]
+        header = self._stored.resolved.get("header")
+        if not header:
+            return declared
+        known = {column.name: column for column in declared}
+        return [known.get(name, Column(name, "text", True)) for name in header]
+
+    def _format(self) -> RecordFormat:
+        csv = self._spec.format.csv
+        if csv is not None or (self._spec.file is not None and self._spec.file.format == "csv"):
+            return CsvFormat(csv.delimiter if csv is not None else ",")
+        return JsonFormat()
+
+    def _raw_schema(self) -> pa.Schema:
+        """Rows of an event stream keep their place, so that a refused one can be named."""
+        if not self._staged:
+            return self._rows
+        return self._rows.append(pa.field("_partition", pa.int64())).append(
+            pa.field("_offset", pa.int64())
+        )
+
+    def _make_stage(self) -> EventStage | ReferenceStage | None:
+        world, event = self._world, self._spec.event_time
+        if event is not None:
+            columns = EventColumns(
+                tuple(self._rows.names), event.column, event.expires_column,
+                None if event.expires_after is None else int(event.expires_after),
+            )  # fmt: skip
+            idle = None if event.idle_timeout is None else int(event.idle_timeout)
+            policy = EventPolicy(
+                columns, Policy(int(event.skew), idle), event.late == "correct",
+                int(event.max_ahead),
+            )  # fmt: skip
+            target = EventTarget(
+                self._source, self._raw, self._raw_letters, self._remap, self._map,
+                self._letters, self.collection, event_schema(self._rows),
+            )  # fmt: skip
+            return EventStage(
+                target, policy, world.collections, world.clock, world.settings.compute
+            )
+        if not self._staged:
+            return None
+        timeline = self._spec.timeline or SYSTEM
+        reference = ReferenceTarget(
+            self._source, self._raw, self._raw_letters, self._map, self._letters, self.collection,
+            self._rows,
+        )  # fmt: skip
+        return ReferenceStage(
+            reference, world.collections, lambda: world.timeline_frontier(timeline), world.clock,
+            world.settings.compute,
+        )  # fmt: skip
+
+    def made(self) -> dict[str, Description]:
+        """Every collection of this source."""
+        retain = None if self._spec.retain is None else int(self._spec.retain)
+        found = {
+            self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
+            self._letters: Description(LETTER_SCHEMA, kind="deadletters"),
+        }
+        if not self._staged:
+            return {**found, self._raw: Description(self._rows, kind="source", retain_ms=retain)}
+        event = self._spec.event_time
+        rows = self._rows if event is None else event_schema(self._rows)
+        timeline = (event.timeline if event is not None else self._spec.timeline) or SYSTEM
+        return {
+            **found,
+            self._raw: Description(self._raw_schema(), kind="source", retain_ms=0),
+            self._raw_letters: Description(LETTER_SCHEMA, kind="deadletters", retain_ms=0),
+            self._map: Description(EVENT_MAP_SCHEMA, kind="eventmap", retain_ms=0),
+            self.collection: Description(rows, kind="source", timeline=timeline, retain_ms=retain),
+        }
+
+    def owners(self) -> frozenset[str]:
+        """The names of its holds."""
+        kinds = ("reclock", "events", "reference", "remap")
+        return frozenset(f"{kind}:{self._source}" for kind in kinds)
+
+    async def prepare(self) -> None:
+        """Create the collections; hold what a restart of the stage and of reclock will read."""
+        for collection, description in self.made().items():
+            await self._world.ensure(collection, description)
+        if self._stage is not None:
+            await self._stage.prepare()
+        await self._world.collections.read_hold(
+            self._remap, owner=f"reclock:{self._source}", lease_ms=None
+        )
+
+    async def release(self) -> None:
+        """Close everything: the source is deleted."""
+        for collection in self.made():
+            await self._world.close(collection, self.owners())
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Read, bind, write; a backlog first, by a Spark job if it is big."""
+        origin, topic = await self._origin()
+        reader = SourceReader(
+            self._source, origin, topic, self._decode, self._world.clock,
+            self._world.settings.ingest,
+        )  # fmt: skip
+        try:
+            reader.expect(await self.remap.bound_before())
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.remap.mint_forever(reader.probe))
+                if self._stage is not None:
+                    tasks.create_task(self._stage.advance_forever())
+                await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
+                starts = await self.reclock.resume()
+                starts = await self._write_backlog(starts, topic)
+                self._reading = True
+                tasks.create_task(self.reclock.write_forever())
+                tasks.create_task(reader.deliver_from(self._from(starts), self.reclock.take))
+                tasks.create_task(self._commit_forever(topic))
+                ready()
+        finally:
+            if self._kafka is not None:
+                await self._kafka.close()
+                self._kafka = None
+
+    def committed(self) -> dict[int, int]:
+        """The offsets up to which everything is written; none before the source has begun."""
+        return self.reclock.committed() if self._reading else {}
+
+    def unbound(self) -> int:
+        """Rows that wait for a binding."""
+        return self.reclock.unbound if self._reading else 0
+
+    def _from(self, starts: dict[int, int]) -> dict[int, int]:
+        """Where reading goes on: not before the offset at which the source was told to begin."""
+        first = self._stored.resolved.get("first", {})
+        wanted = {int(p): offset for p, offset in first.items()}
+        places = {int(p): offset for p, offset in starts.items()}
+        return {p: max(places.get(p, 0), wanted.get(p, 0)) for p in places | wanted}
+
+    async def _origin(self) -> tuple[Origin, str]:
+        """The log, or the files, to read from; and the topic."""
+        spec, world = self._spec, self._world
+        if spec.file is not None:
+            return file_origin(self._stored, world), spec.file.path
+        topic = topic_of(self._stored)
+        if spec.kafka is not None and spec.kafka.bootstrap is not None:
+            self._kafka = await world.open_kafka(spec.kafka.bootstrap)
+            return self._kafka, topic
+        return world.log, topic
+
+    def _decode(self, records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
+        rows, letters = self._decoder.decode(
+            [record.partition for record in records],
+            [record.offset for record in records],
+            [record.value for record in records],
+        )
+        rows = rows.select([*self._rows.names, "_partition", "_offset"])
+        self._world.metrics.increment(SOURCE_RECORDS, len(records), source=self._source)
+        self._world.metrics.increment(DECODE_ERRORS, letters.num_rows, source=self._source)
+        return rows, letters
+
+    async def _write_backlog(self, starts: dict[int, int], topic: str) -> dict[int, int]:
+        """Let Spark write what is bound and not written, if that is much or asked for."""
+        spec, settings = self._spec, self._world.settings
+        if spec.engine == "local" or spec.file is not None:
+            return starts
+        backlog = self.reclock.backlog(starts)
+        if backlog is None or not backlog.records:
+            return starts
+        if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
+            return starts
+        root = self._world.root
+        bulk = SparkBulkReclock(
+            LocalLauncher(root / "jobs"), self._world.collections, self._place(topic),
+            self._columns(), self._format(),
+            BulkSettings(
+                root / "blob", Path(settings.spark.jars), root / "spark", settings.spark.cores,
+                settings.spark.memory_mb,
+            ),
+        )  # fmt: skip
+        await bulk.write(backlog)
+        return await self.reclock.resume()
+
+    def _place(self, topic: str) -> LogPlace:
+        kafka = self._spec.kafka
+        if kafka is not None and kafka.bootstrap is not None:
+            return LogPlace(topic, bootstrap=kafka.bootstrap)
+        return LogPlace(topic, directory=self._world.root / "log")
+
+    async def _commit_forever(self, topic: str) -> None:
+        """Tell outside tools how far the source has been written, and the counters what was late."""
+        known = 0
+        log = self._kafka or self._world.log
+        while True:
+            await self._world.clock.sleep(COMMIT_INTERVAL_S)
+            if self._spec.file is None:
+                await log.commit(f"tidemill-{self._source}", topic, self.reclock.committed())
+            if isinstance(self._stage, EventStage) and self._stage.late > known:
+                late = self._stage.late - known
+                self._world.metrics.increment(LATE_EVENTS, late, source=self._source)
+                known = self._stage.late
+
+
+def topic_of(stored: Stored) -> str:
+    """The topic that a source on a log reads."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix}"
+
+
+def in_own_log(spec: SourceSpec) -> bool:
+    """Whether the source reads the log of this process."""
+    return spec.file is None and (spec.kafka is None or spec.kafka.bootstrap is None)
+
+
+def file_origin(stored: Stored, world: World) -> FileLog:
+    """The files of a source as a log."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    assert spec.file is not None
+    kind, csv = spec.file.format, spec.format.csv
+    header = csv.header if csv is not None and csv.header is not None else True
+
+    def open_file(path: Path) -> RowFile:
+        if kind == "parquet":
+            return ParquetFile(path)
+        return LineFile(path, 1 if kind == "csv" and header else 0, quoted=kind == "csv")
+
+    return FileLog(spec.file.path, OneFile(spec.file.path), open_file, world.clock)
+
+
+def header_of(stored: Stored) -> list[str]:
+    """The names in the first line of a CSV file; none for other sources. Raises: UsageError."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.file is None or spec.file.format != "csv":
+        return []
+    csv = spec.format.csv
+    if csv is not None and csv.header is False:
+        return []
+    try:
+        with Path(spec.file.path).open(encoding="utf-8") as file:
+            line = file.readline().rstrip("\r\n")
+    except OSError as error:
+        raise UsageError(
+            f"{stored.resource}: the file {spec.file.path} cannot be read: {error.strerror}",
+            reason="FileMissing",
+        ) from error
+    delimiter = csv.delimiter if csv is not None else ","
+    names = [name.strip().strip('"') for name in line.split(delimiter)]
+    missing = [column.name for column in spec.columns if column.name not in names]
+    if missing:
+        raise UsageError(
+            f"{stored.resource}: the file {spec.file.path} has the columns {', '.join(names)}, "
+            f"not {', '.join(missing)}",
+            reason="ColumnsMissing",
+        )
+    return names

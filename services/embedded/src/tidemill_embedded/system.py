@@ -1,0 +1,310 @@
+"""The running system of one process: resources become work, and say how they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+import pyarrow as pa
+from ruamel.yaml import YAML
+
+from tidemill.rpc.messages import (
+    Applied,
+    Inserted,
+    Outcome,
+    Pushed,
+    ResourceDocument,
+    ResourceStatus,
+)
+from tidemill.runtime.log import Entry
+from tidemill.runtime.resources import ActionSpec, HoldSpec, SourceSpec, TableSpec, ViewSpec
+from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
+from tidemill_embedded.planning import plan_apply, watched_by
+from tidemill_embedded.readers import (
+    ActionRunner,
+    HoldRunner,
+    TableRunner,
+    ViewRunner,
+    removals,
+)
+from tidemill_embedded.resource_store import ResourceStore, Stored
+from tidemill_embedded.running import Runner, Supervised
+from tidemill_embedded.shapes import SYSTEM, Named
+from tidemill_embedded.sources import SourceRunner, in_own_log, topic_of
+from tidemill_embedded.world import World
+
+Key = tuple[str, str]
+_KINDS = ("Source", "Table", "View", "Action", "Hold")
+
+
+class System:
+    """Guarantees of CatalogHandlers. What was applied is durable first, then it runs."""
+
+    def __init__(self, world: World, store: ResourceStore) -> None:
+        self._world = world
+        self._store = store
+        self._running: dict[Key, Supervised] = {}
+        self._changing = asyncio.Lock()
+        self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Run everything that was applied before."""
+        await self._store.open()
+        live = self._store.live()
+        for stored in live:
+            self._world.shapes.plan(stored)
+        for stored in live:
+            await self._begin(stored)
+
+    async def stop(self) -> None:
+        """Stop all work; nothing durable changes."""
+        await asyncio.gather(*(each.stop() for each in reversed(self._running.values())))
+        self._running.clear()
+
+    async def _begin(self, stored: Stored) -> None:
+        """Prepare and start the work of one resource."""
+        runner = self._runner(stored)
+        await runner.prepare()
+        supervised = Supervised(runner, self._world.clock, self._world.settings)
+        self._running[stored.resource.kind, stored.resource.name] = supervised
+        supervised.start(self._report)
+
+    def _report(self, error: BaseException) -> None:
+        if not self.broken.done():
+            self.broken.set_result(error)
+
+    def _runner(self, stored: Stored) -> Runner:
+        shapes, spec = self._world.shapes, stored.resource.spec
+        if isinstance(spec, SourceSpec):
+            return SourceRunner(stored, self._world)
+        if isinstance(spec, TableSpec):
+            return TableRunner(stored, self._world)
+        if isinstance(spec, ViewSpec):
+            view = shapes.planned(stored.resource.name)
+            retain = None if spec.retain is None else int(spec.retain)
+            return ViewRunner(view, self._world, retain)
+        if isinstance(spec, ActionSpec):
+            return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
+        return HoldRunner(stored, shapes.named(spec.collection), self._world)
+
+    # -- catalog ------------------------------------------------------------------------------
+
+    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
+        """Make all resources so, or none of them if one is refused."""
+        async with self._changing:
+            plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
+            if plan.created or plan.configured:
+                await self._store.put([*plan.created, *plan.configured])
+            for stored in plan.created:
+                await self._begin(stored)
+            for stored in plan.configured:
+                await self._reconfigure(stored)
+        return [
+            *(_applied(each, Outcome.CREATED) for each in plan.created),
+            *(_applied(each, Outcome.CONFIGURED) for each in plan.configured),
+            *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
+        ]
+
+    async def _reconfigure(self, stored: Stored) -> None:
+        """Let a changed retention, or a hold that moved, take effect."""
+        spec = stored.resource.spec
+        if isinstance(spec, HoldSpec):
+            await self._runner(stored).prepare()
+        elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
+            retain = None if spec.retain is None else int(spec.retain)
+            for named in self._made(stored):
+                await self._world.collections.retain(named.collection, retain)
+
+    def _made(self, stored: Stored) -> list[Named]:
+        """The collections under the name of a resource."""
+        shapes, name = self._world.shapes, stored.resource.name
+        if isinstance(stored.resource.spec, ViewSpec):
+            return list(shapes.planned(name).outputs.values())
+        if isinstance(stored.resource.spec, SourceSpec | TableSpec):
+            return [shapes.named(name)]
+        return []
+
+    def _live(self, kind: str, name: str) -> Stored:
+        wanted = _kind(kind)
+        stored = self._store.get(wanted, name)
+        if stored is None:
+            raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
+        return stored
+
+    async def delete(self, kind: str, name: str) -> None:
+        """Remove the resource and close its collections; refused while another one reads them."""
+        async with self._changing:
+            stored = self._live(kind, name)
+            users = self._users(stored)
+            if users:
+                raise UsageError(
+                    f"{stored.resource} is used by {', '.join(users)}: delete them first",
+                    reason="InUse",
+                )
+            key = (stored.resource.kind, name)
+            running = self._running.pop(key)
+            await running.stop()
+            await self._store.delete(*key)
+            await running.runner.release()
+            if not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
+                self._world.shapes.forget(name)
+
+    def _users(self, stored: Stored) -> list[str]:
+        """What reads the collections of a resource."""
+        name, kind = stored.resource.name, stored.resource.kind
+        users = [f"View/{view}" for view in self._world.shapes.readers_of(name) if view != name]
+        for other in self._store.live():
+            spec = other.resource.spec
+            if isinstance(spec, ActionSpec) and kind == "View" and spec.view == name:
+                users.append(str(other.resource))
+            if isinstance(spec, HoldSpec) and spec.collection.split("/")[0] == name:
+                users.append(str(other.resource))
+        return users
+
+    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; without them all."""
+        wanted = None if kind is None else _kind(kind)
+        found = [
+            stored
+            for stored in self._store.live()
+            if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
+        ]
+        return [await self._status(stored) for stored in found]
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details."""
+        return await self._status(self._live(kind, name))
+
+    async def _status(self, stored: Stored) -> ResourceStatus:
+        resource = stored.resource
+        supervised = self._running.get((resource.kind, resource.name))
+        health = supervised.health if supervised is not None else None
+        since, upper, timeline = await self._frontiers(stored, supervised)
+        return ResourceStatus(
+            kind=resource.kind,
+            name=resource.name,
+            ready=health is not None and health.ready,
+            reason=health.reason if health is not None else "Stopped",
+            message=health.message if health is not None else "",
+            since=since,
+            upper=upper,
+            lag_ms=await self._lag(upper, timeline),
+            age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
+            document_yaml=_yaml(resource.to_document()),
+            details=self._details(supervised),
+        )
+
+    async def _frontiers(
+        self, stored: Stored, supervised: Supervised | None
+    ) -> tuple[Frontier | None, Frontier | None, str]:
+        """The least since and upper of what a resource makes, and the timeline."""
+        collections = [(named.collection, named.timeline) for named in self._made(stored)]
+        runner = supervised.runner if supervised is not None else None
+        if isinstance(runner, ActionRunner):
+            collections = [(runner.outbox, "")]
+        elif isinstance(runner, HoldRunner):
+            collections = [(runner.collection, "")]
+        since: Frontier | None = None
+        upper: Frontier | None = None
+        timeline = SYSTEM
+        for collection, _ in collections:
+            status = await self._world.collections.status(collection)
+            timeline = status.timeline
+            since = status.since if since is None else since.meet(status.since)
+            upper = status.upper if upper is None else upper.meet(status.upper)
+        return since, upper, timeline
+
+    async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
+        """How far upper is behind the clock, or behind the furthest stream of its timeline."""
+        if upper is None or upper.empty:
+            return None
+        if timeline == SYSTEM:
+            return max(0, self._world.clock.now_ms() - sole_time(upper))
+        return max(0, await self._world.timeline_frontier(timeline) - sole_time(upper))
+
+    def _details(self, supervised: Supervised | None) -> dict[str, Any]:
+        runner = supervised.runner if supervised is not None else None
+        if isinstance(runner, SourceRunner):
+            return {
+                "offsetsKnown": _by_partition(runner.remap.counts.known),
+                "offsetsBound": _by_partition(runner.remap.counts.bound),
+                "bindings": runner.remap.counts.minted,
+                "mintsLost": runner.remap.counts.lost,
+            }
+        if isinstance(runner, ViewRunner):
+            progress = runner.driver.progress
+            return {
+                "windows": progress.windows,
+                "changes": progress.changes,
+                "evaluationSeconds": round(progress.seconds, 3),
+                "inputs": dict(progress.inputs),
+            }
+        if isinstance(runner, ActionRunner):
+            counts = runner.driver.counts
+            return {
+                "fired": counts.fired,
+                "duplicatesSuppressed": counts.repeated,
+                "effects": counts.effects,
+            }
+        return {}
+
+    # -- rows from users ----------------------------------------------------------------------
+
+    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+        """Write rows durably to a table; `_diff` of −1 removes."""
+        supervised = self._running.get(("Table", table))
+        if supervised is None or not isinstance(supervised.runner, TableRunner):
+            raise UnknownCollection(f"there is no Table {table}", name=table)
+        data, diffs = removals(rows)
+        schema = (await self._world.collections.description(table)).schema
+        missing = [name for name in schema.names if name not in data.column_names]
+        if missing:
+            raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
+        try:
+            typed = data.select(schema.names).cast(schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"rows do not fit the table {table}: {error}") from error
+        at = await supervised.runner.driver.insert(typed, diffs)
+        return Inserted(at, data.num_rows)
+
+    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+        """Write rows ahead to the log of a source; durable on return."""
+        stored = self._live("Source", source)
+        spec = stored.resource.spec
+        assert isinstance(spec, SourceSpec)
+        if not in_own_log(spec):
+            raise UsageError(
+                f"Source/{source} does not read the log of this process: write to its broker or file"
+            )
+        await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
+        return Pushed(len(rows))
+
+    def each(self) -> dict[Key, Supervised]:
+        """The running resources, for metrics."""
+        return self._running
+
+
+def _applied(stored: Stored, outcome: Outcome) -> Applied:
+    return Applied(stored.resource.kind, stored.resource.name, outcome)
+
+
+def _kind(name: str) -> str:
+    """A kind as users write it: any case, singular or plural."""
+    for kind in _KINDS:
+        if name.lower() in (kind.lower(), f"{kind.lower()}s"):
+            return kind
+    raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")
+
+
+def _by_partition(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    writer = YAML()
+    writer.default_flow_style = False
+    stream = StringIO()
+    writer.dump(document, stream)
+    return stream.getvalue()

@@ -1,0 +1,196 @@
+"""`tidemill up`: the whole system in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.server import serve
+from tidemill.runtime import logs, settings
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.ids import random_id
+from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
+from tidemill.runtime.log import Log
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.runtime.metrics import Metrics
+from tidemill.shard import Collections, DirectoryBlob, SqliteConsensus
+from tidemill.time import TidemillError
+from tidemill_compaction.driver import CompactionDriver
+from tidemill_embedded.observing import watch
+from tidemill_embedded.resource_store import ResourceStore
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.shapes import Shapes
+from tidemill_embedded.system import System
+from tidemill_embedded.world import World
+from tidemill_query.driver import QueryDriver
+
+log = logs.get_logger("up")
+
+
+@dataclass(slots=True)
+class Process:
+    """Everything of one process, opened in order."""
+
+    settings: EmbeddedSettings
+    world: World
+    system: System
+    query: QueryDriver
+    compaction: CompactionDriver
+
+
+async def _open_kafka(bootstrap: str) -> Log:
+    return KafkaLog(bootstrap)
+
+
+@asynccontextmanager
+async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
+    """The stores and the services on one state directory; only one process may have it open."""
+    clock = SystemClock()
+    root = chosen.root
+    root.mkdir(parents=True, exist_ok=True)
+    embedded = EmbeddedLog(root / "log")
+    collections = Collections(
+        SqliteConsensus(root / "consensus.sqlite"), DirectoryBlob(root / "blob", random_id), clock,
+        random_id,
+    )  # fmt: skip
+    metrics = Metrics(clock)
+    shapes = Shapes()
+    world = World(collections, embedded, _open_kafka, clock, metrics, chosen, shapes)
+    system = System(world, ResourceStore(collections, clock))
+    query = QueryDriver(collections, shapes, clock, chosen.query)
+    compaction = CompactionDriver(
+        collections, clock, chosen.compaction,
+        lambda collection, message: log.warning("compaction", collection=collection, error=message),
+    )  # fmt: skip
+    try:
+        yield Process(chosen, world, system, query, compaction)
+    finally:
+        await system.stop()
+        await collections.close()
+        await embedded.close()
+
+
+async def _push(system: System, request: HttpRequest) -> HttpReply:
+    """Rows pushed over HTTP, one to a line, are in the log before the answer."""
+    rows = [line for line in request.body.splitlines() if line.strip()]
+    pushed = await system.push(request.parts["name"], rows)
+    return HttpReply.json({"accepted": pushed.accepted})
+
+
+async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
+    """Run until a signal or a failure; the exit code."""
+    async with opened(chosen) as process:
+        supervisor = Supervisor(process.world.clock)
+        http = HttpServer(chosen.http_host, chosen.http_port, process.world.metrics)
+        http.add_route(
+            "POST", "/v1/sources/{name}/rows", lambda request: _push(process.system, request)
+        )
+
+        async def resources(scope: Scope) -> None:
+            await process.system.start()
+            watch(process.world.metrics, process.world.collections, process.system)
+            if files:
+                documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
+                await process.system.apply(documents)
+            scope.ready()
+            stopping = asyncio.create_task(scope.until_stopping())
+            await asyncio.wait(
+                (stopping, process.system.broken), return_when=asyncio.FIRST_COMPLETED
+            )
+            await process.system.stop()
+            stopping.cancel()
+            if process.system.broken.done():
+                raise process.system.broken.result()
+
+        async def compaction(scope: Scope) -> None:
+            task = asyncio.create_task(process.compaction.compact_forever())
+            scope.ready()
+            await _until_stopping(scope, task)
+
+        async def web(scope: Scope) -> None:
+            port = await http.start()
+            log.info("metrics", address=f"http://{chosen.http_host}:{port}/metrics")
+            scope.ready()
+            await scope.until_stopping()
+            await http.close()
+
+        async def rpc(scope: Scope) -> None:
+            server = await serve(chosen.grpc, process.query, process.system, reflect=True)
+            host = chosen.grpc.rpartition(":")[0]
+            (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")
+            log.info("listening", grpc=f"{host}:{server.port}", directory=str(chosen.root))
+            scope.ready()
+            await scope.until_stopping()
+            await server.stop()
+
+        supervisor.add("resources", resources)
+        supervisor.add("compaction", compaction)
+        supervisor.add("http", web)
+        supervisor.add("grpc", rpc)
+        outcome = await supervisor.run()
+    if isinstance(outcome, Failed):
+        typer.echo(f"tidemill up: {outcome}", err=True)
+    return exit_code(outcome)
+
+
+async def _until_stopping(scope: Scope, task: asyncio.Task[None]) -> None:
+    """Wait for the end of the scope or of the task, whose error is raised."""
+    stopping = asyncio.create_task(scope.until_stopping())
+    await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if task.done():
+        task.result()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _expanded(files: tuple[Path, ...]) -> list[Path]:
+    """Files, and the YAML files of folders."""
+    found: list[Path] = []
+    for file in files:
+        found += sorted(file.glob("*.yaml")) if file.is_dir() else [file]
+    return found
+
+
+def up(
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="Folder of all state (default ./.tidemill).")
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", help="Resources to apply at the start.")
+    ] = None,
+    grpc: Annotated[
+        str | None, typer.Option(help="Where clients connect (default 127.0.0.1:7474).")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of /metrics and pushed rows (default 7475).")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
+    log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run everything in this process, with its state in one folder.
+
+    Then, in another shell: tidemill apply -f examples/… · tidemill get · tidemill query 'late(f, d)'
+    """
+    logs.configure(log_format, log_level)
+    try:
+        chosen = settings.load(EmbeddedSettings, config, "TIDEMILL_UP_")
+        given = {"directory": directory, "grpc": grpc, "http_port": http_port}
+        changes = {name: value for name, value in given.items() if value is not None}
+        chosen = msgspec.structs.replace(chosen, **changes)
+        code = asyncio.run(run_process(chosen, tuple(file or ())))
+    except TidemillError as error:
+        typer.echo(f"tidemill up: {error}", err=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)

@@ -1,0 +1,76 @@
+"""What every runner shares: the stores, the log, the clock, the counters, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.log import Log
+from tidemill.runtime.metrics import Metrics
+from tidemill.shard import Collections, Description
+from tidemill.time import (
+    AlreadyUsed,
+    Frontier,
+    UnknownCapability,
+    UnknownCollection,
+    frontier,
+    sole_time,
+)
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.shapes import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One process: everything a runner is handed. `open_kafka` gives the log of a broker."""
+
+    collections: Collections
+    log: Log
+    open_kafka: Callable[[str], Awaitable[Log]]
+    clock: Clock
+    metrics: Metrics
+    settings: EmbeddedSettings
+    shapes: Shapes
+
+    @property
+    def root(self) -> Path:
+        """The state directory."""
+        return self.settings.root
+
+    async def ensure(
+        self, collection: str, description: Description, start: Frontier | None = None
+    ) -> None:
+        """Create a collection that is not there yet; nobody holds it afterwards."""
+        with suppress(AlreadyUsed):
+            read, _ = await self.collections.create(
+                collection, description, start=start or frontier(0), lease_ms=None
+            )
+            await self.collections.drop(read)
+
+    async def close(self, collection: str, owners: frozenset[str]) -> None:
+        """Close a collection for good and give up the holds that `owners` have on it."""
+        with suppress(UnknownCollection):
+            await self.release(collection, owners)
+            await self.collections.close_collection(collection)
+
+    async def release(self, collection: str, owners: frozenset[str]) -> None:
+        """Give up the holds without lease that `owners` have."""
+        for holder in (await self.collections.status(collection)).holders:
+            if holder.owner in owners and holder.lease_end_ms is None:
+                held = await self.collections.read_hold(
+                    collection, owner=holder.owner, lease_ms=None
+                )
+                with suppress(UnknownCapability):
+                    await self.collections.drop(held)
+
+    async def timeline_frontier(self, timeline: str) -> int:
+        """How far the furthest event stream of a timeline has come; 0 if there is none."""
+        uppers = [0]
+        for collection in self.shapes.timeline_of(timeline):
+            with suppress(UnknownCollection):
+                upper = (await self.collections.status(collection)).upper
+                uppers.append(0 if upper.empty else sole_time(upper))
+        return max(uppers)

@@ -1,0 +1,1 @@
+"""The ingest service: reads sources from where they resume and decodes what they hold."""

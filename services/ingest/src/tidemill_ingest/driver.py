@@ -1,0 +1,128 @@
+"""Reads one source from where it has to resume, decodes it, and delivers it in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.log import LogReader, LogRecord
+from tidemill.time import UsageError
+
+from tidemill_ingest.settings import IngestSettings
+
+
+class Origin(Protocol):
+    """The part of the log port that a source needs."""
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]: ...
+
+    async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader: ...
+
+
+class Decode(Protocol):
+    """Turns records into rows with `_partition` and `_offset`, and letters for the bad ones."""
+
+    def __call__(self, records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one poll gave; everything below `positions` has been delivered with it or before it."""
+
+    rows: pa.Table
+    letters: pa.Table
+    positions: Mapping[int, int]
+
+
+Deliver = Callable[[Delivery], Awaitable[None]]
+"""Takes a delivery; returns when there is room for the next."""
+
+
+class SourceBroken(UsageError):
+    """The source is not what it was: no retry helps, someone has to look."""
+
+
+class SourceReader:
+    """Delivers every record of a source at least once, in partition order, with its FromTime.
+
+    New partitions are read from their oldest record on. A source that lost records which were not
+    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more.
+    """
+
+    def __init__(
+        self, name: str, origin: Origin, topic: str, decode: Decode, clock: Clock, settings: IngestSettings
+    ) -> None:
+        self._name = name
+        self._origin = origin
+        self._topic = topic
+        self._decode = decode
+        self._clock = clock
+        self._settings = settings
+        self._known: dict[int, int] = {}
+
+    async def probe(self) -> dict[int, int]:
+        """The offset that the next record of each partition will get.
+
+        Raises: SourceBroken if a partition is gone or has fewer records than before.
+        """
+        return {p: high for p, (_, high) in (await self._bounds()).items()}
+
+    def expect(self, bound: Mapping[int, int]) -> None:
+        """What earlier bindings say the source had: it may only have grown since."""
+        for partition, offset in bound.items():
+            self._known[partition] = max(offset, self._known.get(partition, 0))
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        """Read from `starts` on, for ever."""
+        bounds = await self._bounds()
+        positions = {p: self._start(p, starts.get(p, 0), low) for p, (low, _) in bounds.items()}
+        reader = await self._origin.reader(self._topic, positions)
+        try:
+            await deliver(self._delivery([], reader.positions()))
+            while True:
+                records = await reader.poll(
+                    self._settings.records_per_poll, self._settings.poll_timeout_s
+                )
+                for partition in self._known.keys() - reader.positions().keys():
+                    low, _ = (await self._bounds())[partition]
+                    await reader.assign(partition, self._start(partition, 0, low))
+                delivery = await asyncio.to_thread(self._delivery, records, reader.positions())
+                await deliver(delivery)
+        finally:
+            await reader.close()
+
+    def _start(self, partition: int, wanted: int, low: int) -> int:
+        """The first offset to read; what a retention took before it was ever bound is not missed."""
+        if 0 < wanted < low:
+            raise SourceBroken(
+                f"source {self._name}: records {wanted} to {low - 1} of partition {partition} are gone"
+                " and were not read",
+                reason="RecordsLost",
+            )
+        return max(wanted, low)
+
+    def _delivery(self, records: Sequence[LogRecord], positions: Mapping[int, int]) -> Delivery:
+        rows, letters = self._decode(records)
+        return Delivery(rows, letters, positions)
+
+    async def _bounds(self) -> dict[int, tuple[int, int]]:
+        bounds = await self._origin.bounds(self._topic)
+        for partition, known in self._known.items():
+            if partition not in bounds:
+                raise SourceBroken(
+                    f"source {self._name}: topic {self._topic} has {len(bounds)} partitions, "
+                    f"it had {len(self._known)}",
+                    reason="PartitionsLost",
+                )
+            if bounds[partition][1] < known:
+                raise SourceBroken(
+                    f"source {self._name}: partition {partition} of {self._topic} ends at "
+                    f"{bounds[partition][1]}, it ended at {known}: the topic was recreated",
+                    reason="TopicRecreated",
+                )
+        self._known = {partition: high for partition, (_, high) in bounds.items()}
+        return bounds

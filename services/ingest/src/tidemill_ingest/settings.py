@@ -1,0 +1,15 @@
+"""Settings of ingest."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a source is read."""
+
+    records_per_poll: int = 10_000
+    """Records taken from the log at once; more of them decode faster and hold more memory."""
+
+    poll_timeout_s: float = 0.05
+    """How long a poll waits for a first record. A delivery without records still reports progress."""

@@ -1,0 +1,52 @@
+"""What can be asked for by name, as the query service sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A collection of facts: `columns` are its data columns, the first `arguments` of them arguments.
+
+    `records` turns rows of the collection into facts of `predicate`.
+    """
+
+    collection: str
+    predicate: str
+    columns: tuple[tuple[str, str], ...]
+    arguments: int
+    records: Callable[[pa.Table], Sequence[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOf:
+    """A view with what its program reads and writes, by predicate."""
+
+    name: str
+    program: CheckedProgram
+    inputs: Mapping[str, Readable]
+    outputs: Mapping[str, Readable]
+
+
+class Directory(Protocol):
+    """Finds collections and views by the names that users give them."""
+
+    def find(self, name: str) -> Readable:
+        """A source, table or `view/predicate`; a bare predicate if only one view derives it.
+
+        Raises: UnknownCollection naming what is close.
+        """
+
+    def view_of(self, predicate: str) -> ViewOf:
+        """The view that derives a predicate, named alone or as `view/predicate`."""
+
+    def view(self, name: str) -> ViewOf:
+        """A view by its own name. Raises: UnknownCollection."""

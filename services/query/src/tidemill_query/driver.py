@@ -1,0 +1,236 @@
+"""Answers questions about collections: contents, changes, reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, parse_record
+from tidemill.rpc.messages import (
+    Answer,
+    Changes,
+    CollectionInfo,
+    ColumnInfo,
+    Event,
+    Explanation,
+    HolderInfo,
+    Progress,
+)
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Collections, ReadCapability, Updates
+from tidemill.time import NotYet, frontier, sole_time
+from tidemill_query import reasons
+from tidemill_query.directory import Directory, Readable
+from tidemill_query.goals import row_goal, split_name
+from tidemill_query.settings import QuerySettings
+
+
+class QueryDriver:
+    """Guarantees of QueryHandlers: exact at an instant, or an error that names since or upper."""
+
+    def __init__(
+        self, collections: Collections, directory: Directory, clock: Clock, settings: QuerySettings
+    ) -> None:
+        self._collections = collections
+        self._directory = directory
+        self._clock = clock
+        self._settings = settings
+
+    @asynccontextmanager
+    async def _reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
+        """A hold on a collection for the length of the body."""
+        held = await self._collections.read_hold(
+            collection, owner=owner, lease_ms=self._settings.session_lease_ms
+        )
+        try:
+            yield held
+        finally:
+            await self._collections.drop(held)
+
+    async def _instant(self, collection: str, as_of: int | None, wait_s: float | None) -> int:
+        """The asked instant once it is definite, or the latest one that is."""
+        if as_of is None:
+            status = await self._collections.status(collection)
+            if status.upper.empty:
+                return sole_time(status.since) if not status.since.empty else 0
+            if status.upper == status.since:
+                upper = await self._wait(collection, sole_time(status.since), wait_s)
+                return upper - 1
+            return sole_time(status.upper) - 1
+        await self._wait(collection, as_of, wait_s)
+        return as_of
+
+    async def _wait(self, collection: str, beyond: int, wait_s: float | None) -> int:
+        upper = await self._collections.wait_for_upper(collection, beyond, wait_s or 0.0)
+        return sole_time(upper) if not upper.empty else beyond + 1
+
+    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+        """The whole collection at one instant."""
+        return await self._answer(self._collection_id(collection), as_of, wait_s)
+
+    def _collection_id(self, name: str) -> str:
+        return self._directory.find(name).collection
+
+    async def _answer(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+        at = await self._instant(collection, as_of, wait_s)
+        async with self._reading(collection, "query") as held:
+            table = await self._collections.snapshot(held, at)
+        status = await self._collections.status(collection)
+        return Answer(table, at, status.since, status.upper, collection)
+
+    async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
+        """The records that match a goal at one instant."""
+        name, rest = split_name(goal)
+        readable = self._directory.find(name)
+        if not rest:
+            return await self._answer(readable.collection, as_of, wait_s)
+        compiled = row_goal(goal, readable)
+        at = await self._instant(readable.collection, as_of, wait_s)
+        async with self._reading(readable.collection, "query") as held:
+            rows = await self._collections.snapshot(held, at, equal=compiled.fixed)
+        status = await self._collections.status(readable.collection)
+        table = compiled.select(rows)
+        order = [(column, "ascending") for column in table.column_names if column != DIFF]
+        if order:
+            table = table.sort_by(order)
+        return Answer(table, at, status.since, status.upper, readable.collection)
+
+    async def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        """Changes of a goal or collection; history is let go of as it has been sent."""
+        name, rest = split_name(goal)
+        readable = self._directory.find(name)
+        compiled = row_goal(goal, readable) if rest else None
+        at = await self._instant(readable.collection, None, math.inf) if start is None else start
+        async with self._reading(readable.collection, "subscriber") as held:
+            stream = self._collections.subscribe(held, at, snapshot=snapshot, up_to=until)
+            async for item in stream:
+                if isinstance(item, Updates):
+                    table = item.table if compiled is None else compiled.select(item.table)
+                    if table.num_rows:
+                        yield Changes(table)
+                    continue
+                yield Progress(item.upper)
+                if not item.upper.empty and sole_time(item.upper) > at + 1:
+                    before = frontier(sole_time(item.upper) - 1)
+                    if held.frontier.precedes(before):
+                        held = await self._collections.downgrade(held, before)
+
+    async def tables(
+        self, names: Sequence[str], as_of: int | None, wait_s: float | None
+    ) -> Mapping[str, Answer]:
+        """All named collections at one instant, by default the latest at which all are definite."""
+        ids = {name: self._collection_id(name) for name in names}
+        if as_of is None and ids:
+            latest = [await self._instant(each, None, wait_s) for each in ids.values()]
+            as_of = min(latest)
+        return {name: await self._answer(each, as_of, wait_s) for name, each in ids.items()}
+
+    async def collections(self) -> Sequence[CollectionInfo]:
+        """Every collection with its frontiers and who holds them."""
+        found = []
+        for collection in await self._collections.ids():
+            status = await self._collections.status(collection)
+            schema = (await self._collections.description(collection)).schema
+            lag_ms = None
+            if status.timeline == "system" and not status.upper.empty:
+                lag_ms = max(0, self._clock.now_ms() - sole_time(status.upper))
+            holders = tuple(HolderInfo(h.owner, h.frontier, h.lease_end_ms) for h in status.holders)
+            columns = tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in schema)
+            found.append(
+                CollectionInfo(
+                    collection,
+                    status.kind,
+                    status.timeline,
+                    status.since,
+                    status.upper,
+                    lag_ms,
+                    holders,
+                    status.updates,
+                    status.batches,
+                    status.bytes,
+                    columns,
+                )  # fmt: skip
+            )
+        return found
+
+    async def why(self, record: str, as_of: int | None) -> Explanation:
+        """The proof of a record that is present."""
+        return await self._explained(record, as_of, reasons.proof)
+
+    async def why_not(self, record: str, as_of: int | None) -> Explanation:
+        """For each rule that could derive the record, what stopped it."""
+        return await self._explained(record, as_of, reasons.absence)
+
+    async def _explained(
+        self, record: str, as_of: int | None, reason: reasons.Reason
+    ) -> Explanation:
+        name, text = split_name(record)
+        asked = parse_record(text or record)
+        view = self._directory.view_of(name)
+        output = view.outputs.get(asked.predicate)
+        collection = output.collection if output else next(iter(view.outputs.values())).collection
+        at = await self._instant(collection, as_of, None)
+        begins = at if asked.time is None else max(0, min(at, asked.time))
+        begins = max(0, begins - self._settings.proof_history_ms)
+        inputs = {
+            predicate: await self._presences(readable, begins, at)
+            for predicate, readable in view.inputs.items()
+        }
+        return reason(view.program, inputs, asked, at)
+
+    async def _presences(self, readable: Readable, begins: int, at: int) -> list[Presence]:
+        """What an input held at some instant in [begins, at], as far back as since allows."""
+        status = await self._collections.status(readable.collection)
+        since = 0 if status.since.empty else sole_time(status.since)
+        begins = max(begins, since)
+        if at < begins:
+            raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
+        async with self._reading(readable.collection, "why") as held:
+            present = await self._collections.snapshot(held, begins)
+            news = await self._collections.changes(held, begins + 1, at + 1)
+        started: dict[Record, float] = dict.fromkeys(
+            readable.records(present), -math.inf if begins == 0 else begins
+        )
+        found: list[Presence] = []
+        changes = sorted(
+            zip(
+                news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True
+            ),
+            key=lambda change: (change[0], change[1]),
+        )
+        for time, diff, fact in changes:
+            if diff > 0:
+                started.setdefault(fact, time)
+            elif fact in started:
+                found.append(Presence(fact, started.pop(fact), time))
+        return found + [Presence(fact, start, math.inf) for fact, start in started.items()]
+
+    async def explain(self, view: str) -> str:
+        """Strata, rules, collections and frontiers of a view."""
+        found = self._directory.view(view)
+        lines = [f"view {found.name}", "", "strata"]
+        by_stratum: dict[int, list[str]] = {}
+        for predicate, stratum in found.program.strata.items():
+            by_stratum.setdefault(stratum, []).append(predicate)
+        for stratum, predicates in sorted(by_stratum.items()):
+            marked = [
+                f"{p} (recursive)" if p in found.program.recursive else p
+                for p in sorted(predicates)
+            ]
+            lines.append(f"  {stratum}: {', '.join(marked)}")
+        for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
+            lines += ["", title]
+            for predicate, readable in sorted(readables.items()):
+                status = await self._collections.status(readable.collection)
+                lines.append(
+                    f"  {predicate} = {readable.collection}  since {status.since}  upper "
+                    f"{status.upper}  {status.updates} updates in {status.batches} batches"
+                )
+        lines += ["", "evaluation", "  each window [old upper, new upper) from what changed in it"]
+        lines += [f"  warning: {w.code} {w.message}" for w in found.program.warnings]
+        return "\n".join(lines)

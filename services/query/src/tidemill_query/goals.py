@@ -1,0 +1,81 @@
+"""A goal over rows: which columns are shown, which are fixed, which have to be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.datalog import ast
+from tidemill.datalog.goals import goal_over
+from tidemill.time import UsageError
+from tidemill_query.directory import Readable
+
+LANES = ("_time", "_diff")
+
+
+@dataclass(frozen=True, slots=True)
+class RowGoal:
+    """A goal as a filter and a projection of rows.
+
+    `fixed` are columns with the value they have; `shown` are the answer's columns, each with the
+    column it comes from; `alike` are pairs of columns that have to hold equal values.
+    """
+
+    readable: Readable
+    fixed: Mapping[str, object]
+    shown: tuple[tuple[str, str], ...]
+    alike: tuple[tuple[str, str], ...]
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        """The rows that match, with the answer's columns and whatever lanes there are."""
+        for name, value in self.fixed.items():
+            column = rows[name]
+            rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, value))
+        for left, right in self.alike:
+            rows = rows.filter(pc.equal(rows[left], rows[right]))
+        lanes = [lane for lane in LANES if lane in rows.column_names]
+        arrays = [rows[source] for _, source in self.shown] + [rows[lane] for lane in lanes]
+        return pa.table(arrays, names=[*(name for name, _ in self.shown), *lanes])
+
+
+def split_name(goal: str) -> tuple[str, str]:
+    """(the name before the parenthesis, the goal with its last part alone): `v/late(f)` → `late(f)`."""
+    head, bracket, rest = goal.strip().partition("(")
+    if not bracket:
+        return head.strip(), ""
+    predicate = head.strip().rpartition("/")[2]
+    return head.strip(), f"{predicate}({rest}"
+
+
+def row_goal(goal: str, readable: Readable) -> RowGoal:
+    """The filter and projection that a goal stands for. Raises: UsageError, ProgramErrors."""
+    arguments = readable.columns[: readable.arguments]
+    _, text = split_name(goal)
+    compiled = goal_over(text, {readable.predicate: arguments})
+    fixed: dict[str, object] = {}
+    bound: dict[str, str] = {}
+    alike: list[tuple[str, str]] = []
+
+    def take(term: ast.Expression, column: str) -> None:
+        if isinstance(term, ast.Literal):
+            fixed[column] = term.value
+        elif isinstance(term, ast.Variable):
+            if term.name in bound:
+                alike.append((bound[term.name], column))
+            else:
+                bound[term.name] = column
+
+    for term, (column, _) in zip(compiled.terms, arguments, strict=True):
+        take(term, column)
+    rest = [name for name, _ in readable.columns[readable.arguments :]]
+    for lattice, terms in compiled.parafacts:
+        if lattice not in rest or len(terms) != 1:
+            raise UsageError(f"goal refused: {goal!r} matches @{lattice}, which its records lack")
+        take(terms[0], lattice)
+    shown = [*bound.items()]
+    matched = {lattice for lattice, _ in compiled.parafacts}
+    shown += [(name, name) for name in rest if name not in matched]
+    return RowGoal(readable, fixed, tuple(shown), tuple(alike))

@@ -1,0 +1,15 @@
+"""Settings of query."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long sessions hold history."""
+
+    session_lease_ms: int = 900_000
+    """How long a subscriber that went away silently keeps since back."""
+
+    proof_history_ms: int = 172_800_000
+    """How far before the asked instant why-not looks for facts that were never present together."""

@@ -1,0 +1,295 @@
+"""Writes one source's rows and dead letters, each row alone at the time its binding gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, between, concatenate, empty_updates, stamp
+from tidemill.reclock import (
+    Binding,
+    LiveReclock,
+    RemapTrace,
+    bindings_of_rows,
+    resume_as_of,
+    resume_points,
+    resume_source,
+    rows_of_bindings,
+    source_upper,
+)
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Collections, ReadCapability, UpperMismatch
+from tidemill.time import (
+    PARTITIONED,
+    U64_MAX,
+    Frontier,
+    NotYet,
+    Partitions,
+    frontier,
+    partition_frontier,
+    partition_offsets,
+    sole_time,
+)
+from tidemill_reclock.bulk import Backlog
+from tidemill_reclock.settings import ReclockSettings
+
+
+class Delivery(Protocol):
+    """What ingest gives: rows and letters, and how far each partition has been delivered."""
+
+    @property
+    def rows(self) -> pa.Table: ...
+    @property
+    def letters(self) -> pa.Table: ...
+    @property
+    def positions(self) -> Mapping[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReclockTarget:
+    """The collections of one source. `rows` and `letters` are written, `remap` is read."""
+
+    source: str
+    remap: str
+    rows: str
+    letters: str
+    row_schema: pa.Schema
+    letter_schema: pa.Schema
+
+
+class _Output:
+    """One collection that is written up to the reclocked frontier, from wherever it stands."""
+
+    def __init__(self, collection: str, schema: pa.Schema, places: tuple[str, str]) -> None:
+        self.collection = collection
+        self.schema = schema
+        self.upper: Frontier = frontier(0)
+        self._places = places
+        self._bound: list[pa.Table] = []
+
+    def restart(self, as_of: int) -> None:
+        """Forget all rows and bindings; those to come are seen from `as_of`."""
+        partition, offset = self._places
+        self._bound = []
+        self.operator = LiveReclock(
+            self.schema, as_of, partition_column=partition, offset_column=offset
+        )
+
+    def step(
+        self,
+        rows: pa.Table | None,
+        bindings: list[Binding[Partitions]],
+        remap_upper: Frontier | None,
+        source: pa.Table | None,
+    ) -> Frontier:
+        """Take everything in; the frontier up to which the output can be written now."""
+        answer = self.operator.step(rows, bindings, remap_upper, source)
+        if answer.table.num_rows:
+            self._bound.append(answer.table)
+        return answer.frontier
+
+    def due(self, reached: Frontier) -> pa.Table:
+        """The updates from the output's upper to `reached`."""
+        rows = concatenate([empty_updates(self.schema), *self._bound])
+        lower = 0 if self.upper.empty else sole_time(self.upper)
+        return between(rows, lower, None if reached.empty else sole_time(reached))
+
+    def forget_before(self, upper: Frontier) -> None:
+        """Drop what is written."""
+        if upper.empty:
+            self._bound = []
+        kept = (between(table, sole_time(upper), None) for table in self._bound)
+        self._bound = [table for table in kept if table.num_rows]
+
+
+class ReclockDriver:
+    """Writes every row not beyond R(t) exactly once, at the least such t.
+
+    The frontier of the outputs advances with the slower of the bindings and the rows delivered. What
+    is written is a function of the source and its bindings, so whoever writes an interval first
+    has written what the others would have.
+    """
+
+    def __init__(
+        self,
+        target: ReclockTarget,
+        collections: Collections,
+        clock: Clock,
+        settings: ReclockSettings,
+    ) -> None:
+        self._target = target
+        self._collections = collections
+        self._clock = clock
+        self._settings = settings
+        self._rows = _Output(target.rows, target.row_schema, ("_partition", "_offset"))
+        self._letters = _Output(target.letters, target.letter_schema, ("partition", "offset"))
+        self._deliveries: list[Delivery] = []
+        self._bindings: list[Binding[Partitions]] = []
+        self._remap_upper = frontier(0)
+        self._bound: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._hold: ReadCapability | None = None
+
+    @property
+    def unbound(self) -> int:
+        """Rows that wait for a binding."""
+        return self._rows.operator.unbound
+
+    @property
+    def written(self) -> Frontier:
+        """How far both outputs have been written."""
+        return self._rows.upper.meet(self._letters.upper)
+
+    def committed(self) -> dict[int, int]:
+        """The offsets up to which everything is written: R just before what is written."""
+        return partition_offsets(source_upper(self._bound, *self.written))
+
+    async def resume(self) -> dict[int, int]:
+        """Where reading has to go on, per partition, for both outputs to miss nothing.
+
+        Everything held from before is forgotten; deliveries have to start there.
+        """
+        uppers = {}
+        for output in (self._rows, self._letters):
+            output.upper = uppers[output.collection] = (
+                await self._collections.status(output.collection)
+            ).upper
+        await self._hold_bindings()
+        assert self._hold is not None
+        as_of = sole_time(resume_as_of(uppers.values(), self._hold.frontier))
+        upper = (await self._collections.status(self._target.remap)).upper
+        bindings = await self._read_bindings(as_of, upper)
+        self._bound = RemapTrace(PARTITIONED, as_of)
+        self._bound.insert(bindings, upper)
+        for output in (self._rows, self._letters):
+            output.restart(as_of)
+        self._deliveries, self._bindings, self._remap_upper = [], bindings, upper
+        points = resume_points(self._bound, uppers)
+        return partition_offsets(resume_source(points.values(), PARTITIONED))
+
+    def backlog(self, starts: Mapping[int, int]) -> Backlog | None:
+        """What is bound and not written, if anything is."""
+        stops = partition_offsets(self._bound.current)
+        lower, upper = sole_time(self.written), sole_time(self._remap_upper)
+        if lower >= upper or all(starts.get(p, 0) >= stop for p, stop in stops.items()):
+            return None
+        target = self._target
+        rows = rows_of_bindings(self._bindings)
+        return Backlog(
+            target.source,
+            target.remap,
+            target.rows,
+            target.letters,
+            starts,
+            stops,
+            rows,
+            lower,
+            upper,
+        )
+
+    async def take(self, delivery: Delivery) -> None:
+        """Take rows in the order of their partitions; returns when there is room for more."""
+        self._deliveries.append(delivery)
+        self._changed.set()
+        while self._crowded():
+            self._room.clear()
+            await self._room.wait()
+
+    async def write_forever(self) -> None:
+        """Write what is bound as it comes, until cancelled or the bindings end."""
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow_bindings())
+            held_at = self._clock.monotonic_s()
+            while not self.written.empty:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._step()
+                if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+                    held_at = self._clock.monotonic_s()
+                    await self._hold_bindings()
+            following.cancel()
+
+    def _crowded(self) -> bool:
+        """Whether rows pile up that no binding covers yet."""
+        waiting = sum(delivery.rows.num_rows for delivery in self._deliveries)
+        if waiting + self.unbound < self._settings.unbound_rows_max:
+            return False
+        bound = partition_offsets(self._bound.current)
+        reached = self._deliveries[-1].positions if self._deliveries else {}
+        return all(at >= bound.get(partition, 0) for partition, at in reached.items())
+
+    async def _follow_bindings(self) -> None:
+        """Read back each binding once it is durable; nothing else makes rows visible."""
+        upper = self._remap_upper
+        while not upper.empty:
+            lower = sole_time(upper)
+            try:
+                upper = await self._collections.wait_for_upper(
+                    self._target.remap, lower, self._settings.poll_timeout_s
+                )
+            except NotYet:
+                continue
+            assert self._hold is not None
+            until = U64_MAX if upper.empty else sole_time(upper)
+            rows = await self._collections.changes(self._hold, lower, until)
+            bindings = bindings_of_rows(rows)
+            self._bound.insert(bindings, upper)
+            self._bindings += bindings
+            self._remap_upper = upper
+            self._changed.set()
+
+    async def _step(self) -> None:
+        """Map what came since the last step, and write what is complete."""
+        deliveries, self._deliveries = self._deliveries, []
+        bindings, self._bindings = self._bindings, []
+        source = partition_frontier(deliveries[-1].positions) if deliveries else None
+        outputs = (
+            (self._rows, [delivery.rows for delivery in deliveries]),
+            (self._letters, [delivery.letters for delivery in deliveries]),
+        )
+        for output, tables in outputs:
+            rows = pa.concat_tables(tables) if tables else None
+            reached = output.step(rows, bindings, self._remap_upper, source)
+            if output.upper.precedes(reached) and output.upper != reached:
+                await self._write(output, reached)
+        self._room.set()
+
+    async def _write(self, output: _Output, reached: Frontier) -> None:
+        """Bring the output to `reached`; if another writer was there first, from where it left it."""
+        while output.upper.precedes(reached) and output.upper != reached:
+            outcome = await self._collections.compare_and_append(
+                output.collection,
+                output.upper,
+                reached,
+                output.due(reached),
+                writer=self._target.source,
+            )
+            output.upper = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
+        output.forget_before(output.upper)
+
+    async def _hold_bindings(self) -> None:
+        """Hold the bindings that a restart would need: from just before what is written."""
+        owner = f"reclock:{self._target.source}"
+        before = max(0, sole_time(self.written) - 1)
+        if self._hold is None:
+            self._hold = await self._collections.read_hold(
+                self._target.remap, at=frontier(before), owner=owner, lease_ms=None
+            )
+        elif sole_time(self._hold.frontier) < before:
+            self._hold = await self._collections.downgrade(self._hold, frontier(before))
+            self._bound.compact(frontier(before))
+
+    async def _read_bindings(self, as_of: int, upper: Frontier) -> list[Binding[Partitions]]:
+        """All bindings before `upper`; those before `as_of` at it."""
+        assert self._hold is not None
+        content = await self._collections.snapshot(self._hold, as_of)
+        rows = [stamp(content.drop_columns([DIFF]), as_of)]
+        until = U64_MAX if upper.empty else sole_time(upper)
+        if as_of + 1 < until:
+            rows.append(await self._collections.changes(self._hold, as_of + 1, until))
+        return bindings_of_rows(concatenate(rows))

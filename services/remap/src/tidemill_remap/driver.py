@@ -1,0 +1,127 @@
+"""Mints the bindings of one source: a probe each interval, bound by compare-and-append."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tidemill.arrangement.updates import DIFF, stamp
+from tidemill.reclock import (
+    Minter,
+    Proposal,
+    Wait,
+    bindings_of_rows,
+    mint_time,
+    rows_of_bindings,
+)
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Appended, Collections
+from tidemill.time import (
+    PARTITIONED,
+    U64_MAX,
+    Indeterminate,
+    Partitions,
+    frontier,
+    partition_frontier,
+    partition_offsets,
+    sole_time,
+)
+
+Probe = Callable[[], Awaitable[dict[int, int]]]
+"""The offset that the next record of each partition will get."""
+
+
+@dataclass(slots=True)
+class MintCounts:
+    """What this minter has seen and done since it started, per partition and in all."""
+
+    minted: int = 0
+    lost: int = 0
+    known: dict[int, int] = field(default_factory=dict)
+    bound: dict[int, int] = field(default_factory=dict)
+
+
+class RemapDriver:
+    """Binds what probes see, one binding to an interval; an idle source advances all the same.
+
+    A binding is visible to others only once it is durable. Several drivers of one source do no
+    harm: the loser of a race reads what the winner bound and goes on from there.
+    """
+
+    def __init__(
+        self, source: str, collection: str, collections: Collections, clock: Clock, interval_ms: int
+    ) -> None:
+        self._source = source
+        self._collection = collection
+        self._collections = collections
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self.counts = MintCounts()
+
+    async def bound_before(self) -> dict[int, int]:
+        """What the durable bindings say the source had, per partition."""
+        await self._begin()
+        return partition_offsets((await self._read()).view.current)
+
+    async def mint_forever(self, probe: Probe) -> None:
+        """Probe and mint until cancelled, or until a probe finds the source in trouble."""
+        await self._begin()
+        minter = await self._read()
+        while not minter.view.upper.empty:
+            at = mint_time(self._clock.now_ms(), self._interval_ms, minter.view.upper)
+            if isinstance(at, Wait):
+                await self._clock.sleep(at.ms / 1000)
+                continue
+            self.counts.known = await probe()
+            minter = await self._mint(minter, at.time)
+            self.counts.bound = partition_offsets(minter.view.current)
+
+    async def _begin(self) -> None:
+        """Bind nothing of the source at time 0, unless something is bound already."""
+        nothing = Partitions(0, U64_MAX, 0)
+        await self._collections.compare_and_append(
+            self._collection,
+            frontier(0),
+            frontier(1),
+            rows_of_bindings([(nothing, 0, 1)]),
+            writer=self._source,
+        )
+
+    async def _read(self) -> Minter[Partitions]:
+        """A view of the collection as it is now; the latest binding is all that minting needs."""
+        reader, _ = await self._collections.acquire(self._collection, owner=f"remap:{self._source}")
+        try:
+            upper = (await self._collections.status(self._collection)).upper
+            as_of = U64_MAX if upper.empty else sole_time(upper) - 1
+            rows = await self._collections.snapshot(reader, as_of)
+        finally:
+            await self._collections.drop(reader)
+        bindings = stamp(rows.drop_columns([DIFF]), as_of)
+        return Minter(PARTITIONED, as_of, bindings_of_rows(bindings), upper)
+
+    async def _mint(self, minter: Minter[Partitions], at: int) -> Minter[Partitions]:
+        """Bind the last probe, proposing again after each lost race; the view afterwards."""
+        source = partition_frontier(self.counts.known)
+        while (proposal := minter.propose(at, source)) is not None:
+            if await self._append(proposal):
+                self.counts.minted += 1
+                minter.landed(proposal)
+                minter.downgrade(frontier(at))
+                return minter
+            self.counts.lost += 1
+            minter = await self._read()
+        return minter
+
+    async def _append(self, proposal: Proposal[Partitions]) -> bool:
+        """Whether the proposal was written; an unknown outcome counts as lost and is read back."""
+        try:
+            outcome = await self._collections.compare_and_append(
+                self._collection,
+                proposal.expected,
+                proposal.new,
+                rows_of_bindings(proposal.bindings),
+                writer=self._source,
+            )
+        except Indeterminate:
+            return False
+        return isinstance(outcome, Appended)

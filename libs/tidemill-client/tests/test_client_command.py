@@ -20,8 +20,10 @@ from typer.testing import CliRunner, Result
 
 from tidemill.client import connect
 from tidemill.client.command import app
-from tidemill.rpc.messages import ResourceStatus
+from tidemill.client.plugins import address_first
+from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
 from tidemill.rpc.server import Server, serve
+from tidemill.rpc.status import CutOff
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import Corrupt, Fenced, Indeterminate, Unavailable, UsageError, frontier
 
@@ -88,10 +90,12 @@ def test_get_lists_resources_in_each_form(served: Served) -> None:
         "kind: View", {"strata": 2},
     )  # fmt: skip
     heading, line = served.run("get", "views").output.splitlines()
-    assert heading.split() == ["KIND", "NAME", "READY", "LAG", "AGE", "REASON"]
-    assert re.split(r"\s{2,}", line.strip()) == ["View", "delays", "no", "1m 1s", "5s", "Waiting"]
+    assert heading.split() == ["KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON"]
+    assert re.split(r"\s{2,}", line.strip()) == [
+        "View", "delays", "no", "10", "closed", "1m 1s", "5s", "Waiting",
+    ]  # fmt: skip
     wide = served.run("get", "view", "delays", "-o", "wide").output
-    assert all(text in wide for text in ("SINCE", "UPPER", "closed", "no input"))
+    assert all(text in wide for text in ("MESSAGE", "closed", "no input"))
     assert served.run("get", "-o", "yaml").output == "kind: View\n"
     (listed,) = json.loads(served.run("get", "-o", "json").output)
     assert (listed["since"], listed["upper"], listed["details"]) == ([10], [], {"strata": 2})
@@ -135,11 +139,29 @@ def test_query_writes_json_csv_and_arrow(served: Served) -> None:
     assert answer["as_of"] == 12
     assert answer["frontiers"] == {"flights": {"since": [10], "upper": [13]}}
     assert answer["rows"][2] == {"carrier": "UA", "delay": 15}
-    text = served.run("query", "flights", "--format", "csv").stdout
-    assert next(csv.reader(io.StringIO(text))) == ["carrier", "delay"]
-    stream = served.run("query", "flights", "--format", "arrow").stdout_bytes
-    with pa.ipc.open_stream(stream) as reader:
+    text = served.run("query", "flights", "--format", "csv")
+    assert next(csv.reader(io.StringIO(text.stdout))) == ["carrier", "delay"]
+    stream = served.run("query", "flights", "--format", "arrow")
+    with pa.ipc.open_stream(stream.stdout_bytes) as reader:
         assert reader.read_all().num_rows == 3
+    for result in (text, stream):
+        assert result.stderr == "3 rows as of 12\n  flights: since 10, upper 13\n"
+
+
+def test_query_waits_only_if_it_is_told_to(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+    snapshot = MemoryHandlers.snapshot
+
+    async def noting(
+        self: MemoryHandlers, collection: str, as_of: int | None, wait_s: float | None
+    ) -> Answer:
+        asked.append(wait_s)
+        return await snapshot(self, collection, as_of, wait_s)
+
+    monkeypatch.setattr(MemoryHandlers, "snapshot", noting)
+    for options in ((), ("--wait",), ("--timeout", "2.5"), ("--wait", "--timeout", "2.5")):
+        assert served.run("query", "flights", *options).exit_code == 0
+    assert asked == [None, 60.0, 2.5, 2.5]
 
 
 def test_sql_reads_the_collections_it_names_at_one_instant(served: Served) -> None:
@@ -153,27 +175,39 @@ def test_sql_reads_the_collections_it_names_at_one_instant(served: Served) -> No
     assert served.run("sql", "select 1 as one").stdout == "one\n  1\n"
 
 
+FOLLOW = ("subscribe", "flights", "--from", "11", "--until", "12")
+
+
 def test_subscribe_prints_changes_and_progress(served: Served) -> None:
-    result = served.run("subscribe", "flights", "--start", "11", "--until", "12")
+    result = served.run(*FOLLOW)
     assert result.stdout.splitlines() == [
         "11  +1  carrier=AA, delay=0",
         "11  +1  carrier=UA, delay=15",
         "12  +1  carrier=DL, delay=30",
     ]
-    assert result.stderr == "-- before 13: complete\n"
-    lines = served.run(
-        "subscribe",
-        "flights",
-        "--start",
-        "11",
-        "--until",
-        "12",
-        "--no-snapshot",
-        "--format",
-        "json",
-    ).stdout.splitlines()
+    assert result.stderr == "-- complete before 13\n"
+    lines = served.run(*FOLLOW, "--no-snapshot", "--format", "json").stdout.splitlines()
     assert json.loads(lines[0]) == {"carrier": "DL", "delay": 30, "_time": 12, "_diff": 1}
     assert json.loads(lines[1]) == {"progress": [13]}
+
+
+def test_subscribe_writes_csv_with_one_heading_and_one_arrow_stream(served: Served) -> None:
+    text = served.run(*FOLLOW, "--format", "csv")
+    assert list(csv.reader(io.StringIO(text.stdout))) == [
+        ["carrier", "delay", "_time", "_diff"],
+        ["AA", "0", "11", "1"], ["UA", "15", "11", "1"], ["DL", "30", "12", "1"],
+    ]  # fmt: skip
+    assert text.stderr == "-- complete before 13\n"
+    stream = served.run(*FOLLOW, "--format", "arrow")
+    with pa.ipc.open_stream(stream.stdout_bytes) as reader:
+        assert reader.read_all()["_time"].to_pylist() == [11, 11, 12]
+
+
+def test_a_subscriber_that_was_cut_off_is_told_where_to_go_on(served: Served) -> None:
+    served.handlers.failing["flights"] = CutOff("cut off", upper=frontier(12), resume_at=11)
+    result = served.run("subscribe", "flights")
+    assert result.exit_code == 3
+    assert result.stderr == "tidemill: cut off\n  Go on with --from 11 --no-snapshot.\n"
 
 
 def test_why_draws_the_proof_and_why_not_says_what_stops_it(served: Served) -> None:
@@ -182,6 +216,30 @@ def test_why_draws_the_proof_and_why_not_says_what_stops_it(served: Served) -> N
     assert "└── flight(1)" in drawn
     assert json.loads(served.run("why", "late(1)", "--json").stdout)["fact"] == "late(1)"
     assert "no match for flight(1)" in served.run("why-not", "late(1)").stdout
+
+
+def test_a_proof_of_any_depth_is_drawn_to_the_depth_asked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def why(self: MemoryHandlers, record: str, as_of: int | None) -> Explanation:
+        tree: Json = {"fact": "a(0)", "rule": None, "children": []}
+        for step in range(1, 5_000):
+            other: Json = {"fact": f"b({step})", "children": []}
+            tree = {"fact": f"a({step})", "rule": "r", "children": [other, tree]}
+        return Explanation("", tree)
+
+    monkeypatch.setattr(MemoryHandlers, "why", why)
+    drawn = served.run("why", "a(4999)", "--depth", "3").stdout.splitlines()
+    assert [line.strip("│├└─ ").split(" ")[0] for line in drawn] == [
+        "a(4999)", "b(4999)", "a(4998)", "b(4998)", "a(4997)", "…",
+    ]  # fmt: skip
+    assert "9994 more below" in drawn[-1]
+    text = served.run("why", "a(4999)", "--json").stdout
+    assert text.count('"fact"') == 9_999
+    assert text.count("[") == text.count("]") == 9_999
+
+
+def test_explain_prints_the_plan(served: Served) -> None:
     assert served.run("explain", "delays").stdout == "view delays\n  stratum 1\n"
 
 
@@ -191,23 +249,26 @@ def test_insert_takes_rows_and_files(served: Served, tmp_path: Path) -> None:
         "1 rows in flights, present from 13\n"
     )
     (tmp_path / "more.csv").write_text("carrier,delay\n007,1\nX,2\n")
-    assert served.run("insert", "flights", str(tmp_path / "more.csv")).exit_code == 0
+    assert served.run("insert", "flights", "-f", str(tmp_path / "more.csv")).exit_code == 0
     shown = served.run("query", "flights", "--format", "csv").stdout
     assert '"007",1' in shown
+    assert served.run("insert", "flights", "-f", "-", stdin=row).exit_code == 0
     assert served.run("insert", "flights").exit_code == 1
-    assert served.run("insert", "flights", str(tmp_path / "none.csv")).exit_code == 1
+    assert served.run("insert", "flights", "-f", str(tmp_path / "none.csv")).exit_code == 1
 
 
-def test_push_sends_lines_as_they_are(served: Served) -> None:
+def test_push_sends_lines_as_they_are(served: Served, tmp_path: Path) -> None:
     result = served.run("push", "flights", stdin=b'{"a": 1}\r\n\n\xff\n')
     assert result.output == "2 rows in the log of flights\n"
-    assert served.handlers.pushed == [("flights", b'{"a": 1}'), ("flights", b"\xff")]
+    (tmp_path / "rows.csv").write_text("x,1\n")
+    assert served.run("push", "flights", "-f", str(tmp_path / "rows.csv")).exit_code == 0
+    assert [row for _, row in served.handlers.pushed] == [b'{"a": 1}', b"\xff", b"x,1"]
 
 
 @pytest.mark.parametrize(
     ("as_of", "texts"),
     [
-        ("99", ["not definite at 99", "The upper is 13", "--timeout"]),
+        ("99", ["not definite at 99", "The upper is 13", "--wait"]),
         ("3", ["no longer known at 3", "The since is 10, moved by retain 10m", "retain"]),
     ],
 )
@@ -242,7 +303,38 @@ def test_the_exit_code_says_what_to_do_next(served: Served, error: Exception, co
 def test_a_server_that_is_away_is_one_line_and_what_to_do() -> None:
     result = CliRunner().invoke(app, ["--address", "127.0.0.1:1", "get"])
     assert result.exit_code == 4
-    assert "Is `tidemill up` running at 127.0.0.1:1?" in result.output
+    assert len(result.output.splitlines()) == 2
+    assert "No server answers at 127.0.0.1:1. Start it with: tidemill up" in result.output
+
+
+def test_a_bug_of_the_command_is_a_line_too(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr("tidemill.client.listings.print_collections", broken)
+    result = served.run("get", "collections")
+    assert result.exit_code == 5
+    assert result.output == "tidemill: the command failed: KeyError: 'oops'\n"
+
+
+def test_the_address_may_stand_anywhere_on_the_line(served: Served) -> None:
+    for arguments in (
+        ("explain", "v", "--address", served.address),
+        ("explain", f"--address={served.address}", "v"),
+    ):
+        assert CliRunner().invoke(app, list(arguments)).output == "view v\n  stratum 1\n"
+    assert address_first(["--", "get", "--address", "a"], {"get"})[0] == "--"
+    assert address_first(["up", "--address", "a"], {"get"}) == ["up", "--address", "a"]
+    assert CliRunner().invoke(app, ["get", "--address"]).exit_code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
+    result = CliRunner().invoke(app, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_TIDEMILL_COMPLETE" in result.output
 
 
 def test_a_wrong_instant_and_a_wrong_option_are_refused_before_the_call() -> None:
@@ -268,7 +360,7 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys; from tidemill.client.command import app\n"
         "try: app(['--help'], prog_name='tidemill')\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('grpc', 'pyarrow', 'duckdb', 'google') if m in sys.modules])"
+        "print([m for m in ('grpc', 'pyarrow', 'duckdb', 'google', 'numpy', 'rich') if m in sys.modules])"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -48,6 +48,7 @@ def test_a_fact_without_arguments_stays_a_row() -> None:
          [TableName("delays", "late"), FLIGHTS]),
         ("with x as (select * from flights) select * from x", [FLIGHTS]),
         ("with flights as (select * from flights) select * from flights", [FLIGHTS]),
+        ("with X as (select 1) select * from x", []),
         ("with recursive r as (select 1 n union all select n + 1 from r where n < 3) from r", []),
         ("select a from flights union all select a from late", [FLIGHTS, TableName("", "late")]),
     ],

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemill.client import commands_catalog, commands_read
+from tidemill.client import commands_catalog, commands_read, completion
 from tidemill.client.plugins import PluginGroup
 from tidemill.client.settings import ADDRESS_VARIABLE, address_from_environment
 
@@ -23,7 +23,8 @@ A first round:
     tidemill query 'late(flight, delay)' --as-of 2013-02-01T06:00:00Z
     tidemill why 'late("UA1545", 42)'        # the proof, down to the inputs
 
-Instants are milliseconds, ISO-8601, or latest: the last instant that is definite.
+Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. The option
+--address may stand anywhere on the line.
 
 Exit codes: 0 done, 1 refused, 2 wrong command line, 3 not definite yet or no longer known,
 4 server not reachable, 5 failed.
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 commands_catalog.add_to(app)
 commands_read.add_to(app)
+completion.add_to(app)
 
 
 @app.callback()

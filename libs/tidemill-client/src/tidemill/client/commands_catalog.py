@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from tidemill.client.faults import reported
+from tidemill.client.exits import reported
 from tidemill.client.formats import Output
 
 if TYPE_CHECKING:
@@ -135,7 +135,10 @@ def insert(
     context: typer.Context,
     table: Annotated[str, typer.Argument(help="The table to write to.")],
     file: Annotated[
-        str | None, typer.Argument(help="csv, jsonl, parquet or arrow file; - for standard input.")
+        str | None,
+        typer.Option(
+            "-f", "--file", help="csv, jsonl, parquet or arrow file; - for standard input (jsonl)."
+        ),
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="A row as a JSON object; repeatable.")
@@ -146,10 +149,12 @@ def insert(
 ) -> None:
     """Write rows to a table, durably.
 
-    They are present from the instant printed.
+    They are present from the instant printed; more than 200,000 rows go in several steps, each at an
+    instant of its own. A column _diff of -1 removes rows.
 
     \b
-        tidemill insert airlines airlines.csv
+        tidemill insert airlines -f airlines.csv
+        cat airlines.jsonl | tidemill insert airlines -f -
         tidemill insert airlines --row '{"carrier": "UA", "name": "United"}'
     """
     with reported(context.obj):
@@ -159,7 +164,7 @@ def insert(
         from tidemill.time import UsageError
 
         if (file is None) == (not row):
-            raise UsageError("write either a file or --row", reason="rows")
+            raise UsageError("say which rows: either -f FILE or --row JSON", reason="rows")
         with connect(context.obj) as client:
             if file is None:
                 rows = rows_in.table_of([rows_in.parse_row(text) for text in row or ()])
@@ -176,11 +181,14 @@ def insert(
 def push(
     context: typer.Context,
     source: Annotated[str, typer.Argument(help="A source with http: or an embedded log.")],
-    file: Annotated[str, typer.Argument(help="Lines, one row each; - for standard input.")] = "-",
+    file: Annotated[
+        str, typer.Option("-f", "--file", help="Lines, one row each; - for standard input.")
+    ] = "-",
 ) -> None:
     """Write raw lines to the log of a source, durably.
 
     \b
+        tidemill push events -f events.jsonl
         tail -f events.jsonl | tidemill push events
     """
     with reported(context.obj):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.client.faults import reported
-from tidemill.client.formats import Lines, Rows
+from tidemill.client.exits import reported
+from tidemill.client.formats import Rows
 
 if TYPE_CHECKING:
-    from tidemill.rpc.messages import Event, Explanation
+    from tidemill.rpc.messages import Explanation
 
 
 AsOf = Annotated[
     str, typer.Option("--as-of", help="Instant: milliseconds, ISO-8601, or latest.", metavar="T")
 ]
 Written = Annotated[Rows, typer.Option("--format", help="How rows are written.")]
-Wait = Annotated[
+WAIT_S = 60.0
+Wait = Annotated[bool, typer.Option("--wait", help=f"Wait for T to become definite, {WAIT_S:g} s.")]
+Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", help="Wait so long for T to become definite.", metavar="SECONDS"),
+    typer.Option("--timeout", help="Wait so long instead; implies --wait.", metavar="SECONDS"),
 ]
 Record = Annotated[str, typer.Argument(help="""A record, such as 'late("UA1545", 42)'.""")]
 AsTree = Annotated[bool, typer.Option("--json", help="The tree as JSON.")]
@@ -42,21 +43,23 @@ def query(
     ],
     as_of: AsOf = "latest",
     written: Written = Rows.table,
-    timeout: Wait = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
 ) -> None:
     """Ask for records, exactly as they are at one instant.
 
     \b
         tidemill query 'late(flight, delay)'
         tidemill query 'late("UA1545", delay)' --as-of 2013-02-01T06:00:00Z
-        tidemill query flights --as-of latest --format csv > flights.csv
+        tidemill query 'alarm(t, level)' --as-of 1360000000000 --wait
+        tidemill query flights --format csv > flights.csv
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
         from tidemill.client.rendering import print_rows
 
         with connect(context.obj) as client, _waiting("asking"):
-            answer = client.query(goal, as_of, timeout_s=timeout)
+            answer = client.query(goal, as_of, timeout_s=_patience(wait, timeout))
         frontiers = {answer.collection: (answer.since, answer.upper)}
         print_rows(answer.table, written, answer.as_of, frontiers)
 
@@ -68,7 +71,8 @@ def sql(
     ],
     as_of: AsOf = "latest",
     written: Written = Rows.table,
-    timeout: Wait = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
 ) -> None:
     """Ask in SQL over collections, all at one instant.
 
@@ -85,52 +89,59 @@ def sql(
         from tidemill.client.rendering import print_rows
 
         with connect(context.obj) as client, _waiting("asking"):
-            answer = client.sql(select, as_of, timeout_s=timeout)
+            answer = client.sql(select, as_of, timeout_s=_patience(wait, timeout))
         print_rows(answer.table, written, answer.as_of, answer.collections)
 
 
 def subscribe(
     context: typer.Context,
     goal: Annotated[str, typer.Argument(help="A goal or a collection.")],
-    start: Annotated[str, typer.Option("--start", help="First instant.", metavar="T")] = "latest",
+    start: Annotated[str, typer.Option("--from", help="First instant.", metavar="T")] = "latest",
     until: Annotated[
         str | None, typer.Option("--until", help="Stop once this is definite.", metavar="T")
     ] = None,
     snapshot: Annotated[bool, typer.Option(help="First what is present at the start.")] = True,
-    written: Annotated[
-        Lines, typer.Option("--format", help="How changes are written.")
-    ] = Lines.table,
+    written: Written = Rows.table,
 ) -> None:
     """Follow a goal: what is present, then each change.
 
-    Ctrl-C ends it.
+    Rows have their time and +1 or -1. A line on standard error says up to where the changes are
+    complete; in JSON it is a line of its own. Ctrl-C ends it; to go on later where it ended, start
+    from the last complete instant with --no-snapshot.
 
     \b
         tidemill subscribe 'alarm(t, level)'
-        tidemill subscribe flights --no-snapshot --format json
+        tidemill subscribe flights --from 2013-02-01 --until 2013-02-02 --format csv
+        tidemill subscribe flights --from 1360000000000 --no-snapshot --format json
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
+        from tidemill.client.following import changes_written
 
         last = None if until in (None, "latest") else until
-        with connect(context.obj) as client:
+        with connect(context.obj) as client, changes_written(written) as write:
             for event in client.subscribe(goal, start, snapshot=snapshot, until=last):
-                _print_event(event, written)
+                write(event)
 
 
 def why(
-    context: typer.Context, record: Record, as_of: AsOf = "latest", as_json: AsTree = False
+    context: typer.Context,
+    record: Record,
+    as_of: AsOf = "latest",
+    depth: Annotated[int, typer.Option(help="Draw so many levels.", min=1)] = 40,
+    as_json: AsTree = False,
 ) -> None:
     """Prove a record that is present, down to the inputs.
 
     \b
         tidemill why 'late("UA1545", 42)' --as-of 2013-02-01T06:00:00Z
+        tidemill why 'alarm("JFK", 3) @time(1360000000000)' --json
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
 
         with connect(context.obj) as client:
-            _print_explanation(client.why(record, as_of), as_json)
+            _print_explanation(client.why(record, as_of), as_json, depth)
 
 
 def why_not(
@@ -145,7 +156,7 @@ def why_not(
         from tidemill.client.connection import connect
 
         with connect(context.obj) as client:
-            _print_explanation(client.why_not(record, as_of), as_json)
+            _print_explanation(client.why_not(record, as_of), as_json, depth=40)
 
 
 def explain(
@@ -163,34 +174,19 @@ def explain(
             typer.echo(client.explain(view))
 
 
-def _print_event(event: Event, written: Lines) -> None:
-    from tidemill.client.instants import shown, shown_frontier
-    from tidemill.client.rendering import cell, plain
-    from tidemill.rpc.messages import Progress
-
-    if isinstance(event, Progress):
-        if written is Lines.json:
-            print(json.dumps({"progress": list(event.upper)}), flush=True)
-        else:
-            print(f"-- before {shown_frontier(event.upper)}: complete", file=sys.stderr, flush=True)
-        return
-    for row in event.table.to_pylist():
-        if written is Lines.json:
-            print(json.dumps(plain(row), ensure_ascii=False))
-            continue
-        time, diff = row.pop("_time"), row.pop("_diff")
-        values = ", ".join(f"{name}={cell(value)}" for name, value in row.items())
-        print(f"{shown(time)}  {diff:+d}  {values}")
-    sys.stdout.flush()
+def _patience(wait: bool, timeout: float | None) -> float | None:
+    """How long the server may wait; None for not at all."""
+    return timeout if timeout is not None else WAIT_S if wait else None
 
 
-def _print_explanation(found: Explanation, as_json: bool) -> None:
-    from tidemill.client.rendering import console, proof
+def _print_explanation(found: Explanation, as_json: bool, depth: int) -> None:
+    from tidemill.client.proofs import drawn, nested_json
+    from tidemill.client.rendering import console
 
     if as_json:
-        typer.echo(json.dumps(found.tree, ensure_ascii=False))
+        typer.echo(nested_json(found.tree))
     else:
-        console().print(proof(found.text, found.tree))
+        console().print(drawn(found.text, found.tree, depth))
 
 
 @contextmanager

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import IntEnum
 
-import typer
-
+from tidemill.client.exits import Exit
 from tidemill.client.instants import shown_frontier
 from tidemill.time import (
     Antichain,
@@ -22,18 +18,6 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
-
-
-class Exit(IntEnum):
-    """Exit codes, the same for every subcommand."""
-
-    OK = 0
-    REFUSED = 1
-    COMMAND_LINE = 2
-    OUTSIDE_OF_TIME = 3
-    UNREACHABLE = 4
-    FAILED = 5
-    INTERRUPTED = 130
 
 
 def exit_code(error: TidemillError) -> Exit:
@@ -59,7 +43,7 @@ def advice(error: TidemillError, address: str) -> str:
         case NotYet():
             return (
                 f"The upper is {_frontier(error, 'upper')}: choose an earlier instant, leave "
-                "--as-of out for the latest, or wait with --timeout SECONDS."
+                "--as-of out for the latest, or wait with --wait."
             )
         case BeforeSince():
             holder = error.details.get("holder")
@@ -71,9 +55,11 @@ def advice(error: TidemillError, address: str) -> str:
         case UnknownCollection():
             return "`tidemill get` and `tidemill get collections` list what there is."
         case Unavailable():
+            if error.details.get("reason") != "unreachable":
+                return "Nothing happened: try again in a moment."
             return (
-                f"Is `tidemill up` running at {address}? "
-                "--address or TIDEMILL_ADDRESS names another server."
+                f"No server answers at {address}. Start it with: tidemill up; "
+                "or name another with --address or TIDEMILL_ADDRESS."
             )
         case Indeterminate():
             return "It may have happened: look with `tidemill get` or `query` before a second try."
@@ -86,30 +72,24 @@ def advice(error: TidemillError, address: str) -> str:
         case _:
             resume = error.details.get("resume_at")
             if resume is not None:
-                return f"Subscribe again with --start {resume}."
+                return f"Go on with --from {resume} --no-snapshot."
             if exit_code(error) is Exit.OUTSIDE_OF_TIME:
                 return "Ask again, with a longer --timeout."
             return "The server's log says more."
 
 
-@contextmanager
-def reported(address: str = "") -> Iterator[None]:
-    """Turn an error of the body into one clear line, the advice, and the exit code."""
-    try:
-        yield
-    except TidemillError as error:
-        rendered = error.details.get("rendered")
-        print(f"tidemill: {rendered or error.message}", file=sys.stderr)
-        hint = advice(error, address)
-        if hint:
-            print(f"  {hint}", file=sys.stderr)
-        raise typer.Exit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(Exit.INTERRUPTED) from None
-    except BrokenPipeError:
-        # The reader of our output has seen enough; nothing may be flushed to it at exit.
-        sys.stdout = None
-        raise typer.Exit(Exit.OK) from None
+def report(error: Exception, address: str) -> Exit:
+    """Print the error and what to do about it; the exit code that fits."""
+    if not isinstance(error, TidemillError):
+        text = " ".join(str(error).split())
+        print(f"tidemill: the command failed: {type(error).__name__}: {text}", file=sys.stderr)
+        return Exit.FAILED
+    rendered = error.details.get("rendered")
+    print(f"tidemill: {rendered or error.message}", file=sys.stderr)
+    hint = advice(error, address)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+    return exit_code(error)
 
 
 def _frontier(error: TidemillError, name: str) -> str:

@@ -14,13 +14,6 @@ class Rows(StrEnum):
     arrow = "arrow"
 
 
-class Lines(StrEnum):
-    """How changes are written."""
-
-    table = "table"
-    json = "json"
-
-
 class Output(StrEnum):
     """How resources are listed."""
 

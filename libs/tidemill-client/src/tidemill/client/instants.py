@@ -43,14 +43,8 @@ def instant(written: int | str | datetime | None) -> int | None:
 
 def shown(time: int) -> str:
     """The time as a number, with its date where it is one."""
-    if time < ISO_FROM_MS:
-        return str(time)
-    try:
-        date = EPOCH + time * MILLISECOND
-    except OverflowError:
-        return str(time)
-    text = date.isoformat(timespec="milliseconds" if time % 1000 else "seconds")
-    return f"{time} ({text.replace('+00:00', 'Z')})"
+    date = _date(time)
+    return str(time) if date is None else f"{time} ({date})"
 
 
 def shown_frontier(held: Frontier | None) -> str:
@@ -58,6 +52,13 @@ def shown_frontier(held: Frontier | None) -> str:
     if held is None:
         return "-"
     return ", ".join(shown(time) for time in held) or "closed"
+
+
+def short_frontier(held: Frontier | None) -> str:
+    """The frontier's date where it has one, else its time; for lists, where room is short."""
+    if held is None:
+        return "-"
+    return ", ".join(_date(time) or str(time) for time in held) or "closed"
 
 
 def shown_duration(milliseconds: int | None) -> str:
@@ -73,6 +74,18 @@ def shown_duration(milliseconds: int | None) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
+
+
+def _date(time: int) -> str | None:
+    """The time as ISO-8601 if it looks like milliseconds since 1970."""
+    if time < ISO_FROM_MS:
+        return None
+    try:
+        date = EPOCH + time * MILLISECOND
+    except OverflowError:
+        return None
+    text = date.isoformat(timespec="milliseconds" if time % 1000 else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 def _since_epoch(date: datetime) -> int:

@@ -8,13 +8,12 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from tidemill.client.instants import shown_duration, shown_frontier
+from tidemill.client.instants import short_frontier, shown_duration, shown_frontier
 from tidemill.client.rendering import cell, console, grid
 from tidemill.rpc.messages import CollectionInfo, ResourceStatus
 from tidemill.time import Frontier
 
-RESOURCES = ("KIND", "NAME", "READY", "LAG", "AGE", "REASON")
-WIDE = ("SINCE", "UPPER", "MESSAGE")
+RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
 COLLECTIONS = ("COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY")
 
 
@@ -23,19 +22,21 @@ def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
     if not found:
         console().print("nothing here yet: `tidemill apply -f FILE` creates resources")
         return
-    table = grid((*RESOURCES, *(WIDE if wide else ())), right=("LAG", "AGE"))
+    table = grid((*RESOURCES, *(("MESSAGE",) if wide else ())), right=("LAG", "AGE"))
+    frontier = shown_frontier if wide else short_frontier
     for status in found:
         cells = [
             Text(status.kind),
             Text(status.name, style="bold"),
             Text("yes", style="green") if status.ready else Text("no", style="yellow"),
+            Text(frontier(status.since)),
+            Text(frontier(status.upper)),
             Text(shown_duration(status.lag_ms)),
             Text(shown_duration(status.age_ms)),
             Text(status.reason),
         ]
         if wide:
-            frontiers = (shown_frontier(status.since), shown_frontier(status.upper))
-            cells += [Text(text) for text in (*frontiers, status.message)]
+            cells.append(Text(status.message))
         table.add_row(*cells)
     console().print(table)
 

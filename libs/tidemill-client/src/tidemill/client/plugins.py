@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tidemill.client.faults import Exit
+from tidemill.client.exits import Exit
 
 GROUP = "tidemill.commands"
 
@@ -70,8 +71,32 @@ def function_command(function: Callable[..., None]) -> Any:
     return typer.main.get_command(app)
 
 
+def address_first(arguments: list[str], own: Container[str]) -> list[str]:
+    """The arguments with `--address` in front, wherever it stood; untouched for a plugin's command.
+
+    What follows a lone `--` is not looked at.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    address: list[str] = []
+    others: list[str] = []
+    taken = iter(arguments[:end])
+    for argument in taken:
+        if argument == "--address":
+            address += [argument, *islice(taken, 1)]
+        elif argument.startswith("--address="):
+            address.append(argument)
+        else:
+            others.append(argument)
+    command = next((argument for argument in others if not argument.startswith("-")), None)
+    return [*address, *others, *arguments[end:]] if command in own else arguments
+
+
 class PluginGroup(TyperGroup):
     """Our own subcommands, then those of the plugins."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let `--address` stand anywhere on the line."""
+        return super().parse_args(ctx, address_first(args, self.commands))
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = list(super().list_commands(ctx))

@@ -14,11 +14,9 @@ import pyarrow.csv
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
-from tidemill.rpc.messages import Json
 from tidemill.time import Frontier, UsageError
 
 
@@ -45,7 +43,7 @@ def print_rows(
     as_of: int | None,
     frontiers: Mapping[str, tuple[Frontier, Frontier]],
 ) -> None:
-    """Write the rows; a person's table is followed by the instant and both frontiers."""
+    """Write the rows; the instant and both frontiers are in the JSON, else on standard error."""
     match written:
         case Rows.table:
             _print_table(table)
@@ -61,16 +59,18 @@ def print_rows(
             }
             print(json.dumps(answer, ensure_ascii=False))
         case Rows.csv:
-            pa.csv.write_csv(_flat(table), _binary_output())
+            pa.csv.write_csv(flat(table), binary_output())
+            _print_footer(table.num_rows, as_of, frontiers)
         case Rows.arrow:
             write_arrow(table)
+            _print_footer(table.num_rows, as_of, frontiers)
 
 
 def write_arrow(table: pa.Table) -> None:
     """One Arrow IPC stream on standard output. Raises UsageError on a terminal."""
     if sys.stdout.isatty():
         raise UsageError("Arrow is binary: redirect it to a file or a pipe", reason="terminal")
-    output = _binary_output()
+    output = binary_output()
     with pa.ipc.new_stream(output, table.schema) as writer:
         writer.write_table(table)
     output.flush()
@@ -110,33 +110,6 @@ def cell(value: object) -> str:
             return str(other)
 
 
-def proof(text: str, tree: Json) -> Tree | Text:
-    """The tree of an explanation, drawn; its text where it has no tree."""
-    if not isinstance(tree, dict):
-        return Text(text)
-    drawn = Tree(_label(tree), guide_style="dim")
-    pending = [(drawn, tree)]
-    while pending:
-        branch, node = pending.pop()
-        children = node.get("children")
-        for child in children if isinstance(children, list) else ():
-            if isinstance(child, dict):
-                pending.append((branch.add(_label(child)), child))
-            else:
-                branch.add(Text(cell(child)))
-    return drawn
-
-
-def _label(node: Mapping[str, Json]) -> Text:
-    label = Text(cell(node.get("fact", "")), style="bold")
-    if node.get("rule"):
-        label.append(f"   by {node['rule']}", style="not bold dim")
-    for key, value in node.items():
-        if key not in ("fact", "rule", "children") and value not in (None, "", [], {}):
-            label.append(f"   {key}: {cell(value)}", style="not bold cyan")
-    return label
-
-
 def _print_table(table: pa.Table) -> None:
     if not table.num_columns:
         return
@@ -167,7 +140,7 @@ def _print_footer(
         footer.print(Text(text, style="dim"))
 
 
-def _flat(table: pa.Table) -> pa.Table:
+def flat(table: pa.Table) -> pa.Table:
     """Columns that CSV can hold; nested ones and decimals as text."""
     columns = []
     for column in table.columns:
@@ -180,7 +153,7 @@ def _flat(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def _binary_output() -> Any:
+def binary_output() -> Any:
     """Standard output for bytes, once what was written as text is out."""
     sys.stdout.flush()
     return sys.stdout.buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -90,11 +90,10 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
 
 def _types(columns: Sequence[ColumnInfo]) -> dict[str, pa.DataType]:
     """The types that have a name; what has none, such as a list, is left to the reader."""
-    named: Callable[[str], pa.DataType] = pa.type_for_alias  # type: ignore[assignment]  # overloads of literals
     types: dict[str, pa.DataType] = {}
     for column in columns:
         with suppress(ValueError):
-            types[column.name] = named(column.type)
+            types[column.name] = pa.type_for_alias(column.type)
     return types
 
 

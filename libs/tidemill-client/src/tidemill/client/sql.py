@@ -79,15 +79,15 @@ def _tables(node: Any, hidden: frozenset[str]) -> Iterator[TableName]:
     if not isinstance(node, dict):
         return
     if node.get("type") == "BASE_TABLE":
-        if node["schema_name"] or node["table_name"] not in hidden:
+        if node["schema_name"] or node["table_name"].lower() not in hidden:
             yield TableName(node["schema_name"], node["table_name"])
         return
     if node.get("type") == "RECURSIVE_CTE_NODE":
-        hidden |= {node["cte_name"]}
+        hidden |= {node["cte_name"].lower()}
     for entry in node.get("cte_map", {}).get("map", ()):
         # A name is in force for those after it; in its own definition it means the table.
         yield from _tables(entry["value"], hidden)
-        hidden |= {entry["key"]}
+        hidden |= {entry["key"].lower()}
     for key, child in node.items():
         if key != "cte_map":
             yield from _tables(child, hidden)

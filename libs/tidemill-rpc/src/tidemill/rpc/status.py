@@ -107,7 +107,8 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
         case grpc.StatusCode.UNAVAILABLE:
             if writes and "connect" not in text.lower():
                 return Indeterminate(f"the connection broke during the call: {text}")
-            return Unavailable(f"the server is not reachable: {text.rpartition(': ')[2]}")
+            cause = text.rpartition(": ")[2]
+            return Unavailable(f"the server is not reachable: {cause}", reason="unreachable")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             if writes:
                 return Indeterminate("the deadline passed before the answer came")

@@ -1,0 +1,81 @@
+"""Explanations as trees. Nothing here recurses: a proof may be deeper than any stack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from rich.text import Text
+from rich.tree import Tree
+
+from tidemill.client.rendering import cell
+from tidemill.rpc.messages import Json
+
+CHILDREN = "children"
+
+
+def drawn(text: str, tree: Json, depth: int) -> Tree | Text:
+    """The first `depth` levels of the tree, drawn; its text where it has no tree."""
+    if not isinstance(tree, dict):
+        return Text(text)
+    root = Tree(_label(tree), guide_style="dim")
+    pending: list[tuple[Tree, Json, int]] = [(root, tree, 1)]
+    while pending:
+        branch, node, level = pending.pop()
+        children = _children(node)
+        if children and level >= depth:
+            below = _size(node) - 1
+            branch.add(Text(f"… {below} more below: --depth N draws them, --json has all", "dim"))
+            continue
+        for child in children:
+            if isinstance(child, dict):
+                pending.append((branch.add(_label(child)), child, level + 1))
+            else:
+                branch.add(Text(cell(child)))
+    return root
+
+
+def nested_json(tree: Json) -> str:
+    """The tree as JSON text, of any depth of children."""
+    pieces: list[str] = []
+    # What is left to write, the next one last: text as it is, or a node in a tuple of one.
+    pending: list[str | tuple[Json]] = [(tree,)]
+    while pending:
+        match pending.pop():
+            case str() as text:
+                pieces.append(text)
+            case (dict() as node,) if _children(node):
+                own = {key: value for key, value in node.items() if key != CHILDREN}
+                head = json.dumps(own, ensure_ascii=False)
+                comma = ", " if own else ""
+                pieces.append(f'{head[:-1]}{comma}"{CHILDREN}": [')
+                pending.append("]}")
+                for number, child in reversed(list(enumerate(_children(node)))):
+                    pending += [(child,), ", "] if number else [(child,)]
+            case (node,):
+                pieces.append(json.dumps(node, ensure_ascii=False))
+    return "".join(pieces)
+
+
+def _children(node: Json) -> list[Json]:
+    children = node.get(CHILDREN) if isinstance(node, dict) else None
+    return children if isinstance(children, list) else []
+
+
+def _size(tree: Json) -> int:
+    """How many nodes the tree has."""
+    size, pending = 0, [tree]
+    while pending:
+        size += 1
+        pending += _children(pending.pop())
+    return size
+
+
+def _label(node: Mapping[str, Json]) -> Text:
+    label = Text(cell(node.get("fact", "")), style="bold")
+    if node.get("rule"):
+        label.append(f"   by {node['rule']}", style="not bold dim")
+    for key, value in node.items():
+        if key not in ("fact", "rule", CHILDREN) and value not in (None, "", [], {}):
+            label.append(f"   {key}: {cell(value)}", style="not bold cyan")
+    return label

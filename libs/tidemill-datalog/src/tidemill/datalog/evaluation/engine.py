@@ -127,21 +127,34 @@ class Engine:
     ) -> Evaluation:
         """As `evaluate`, for inputs that are timelines by key, already inside the window."""
         start: Instant = BEGINNING if lower is None else lower
+        strata = self.complete(inputs, start, upper, state, only=only)
+        if failures is not None:
+            strata.failures.extend(failures)
+        return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
+
+    def complete(
+        self,
+        inputs: Mapping[str, Timelines],
+        lower: Instant,
+        upper: int,
+        state: EngineState | None,
+        *,
+        only: Collection[str] | None = None,
+        frozen: bool = False,
+    ) -> Strata:
+        """Run every component that the wanted predicates need."""
         derived = set(self.checked.derived)
         tables = {
             name: Table.of_timelines(timelines)
             for name, timelines in inputs.items()
             if name not in derived
         }
-        strata = self.strata(tables, start, upper, state)
-        if failures is not None:
-            strata.failures.extend(failures)
+        strata = self.strata(tables, lower, upper, state, frozen)
         wanted = self._needed(only) if only is not None else None
         for component in self.checked.components:
             if wanted is None or not wanted.isdisjoint(component):
                 strata.run(component, {name: inputs.get(name, {}) for name in component})
-        names = list(dict.fromkeys((*self.checked.derived, *inputs)))
-        return self.result(strata, names)
+        return strata
 
     def strata(
         self,
@@ -164,10 +177,7 @@ class Engine:
         return Evaluation(
             presences=Presences(strata.tables, names, self.lattices),
             errors=strata.failures.presences(around.lower, around.upper),
-            state=EngineState(
-                {number: kept for number, kept in strata.established.items() if kept},
-                {number: kept for number, kept in strata.lingering.items() if kept},
-            ),
+            state=strata.state(),
             tables=strata.tables,
         )
 

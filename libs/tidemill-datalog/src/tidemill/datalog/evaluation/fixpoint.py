@@ -8,7 +8,7 @@ reads only what the last round added. Where a recursion groups facts that have t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.datalog.evaluation.compiled import (
@@ -23,14 +23,11 @@ from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.groups import aggregate
 from tidemill.datalog.evaluation.runtime import decorate, observer
 from tidemill.datalog.evaluation.solutions import Established, Lingering, Living
-from tidemill.datalog.evaluation.state import (
-    EngineState,
-    EstablishedSolution,
-    LingeringSolution,
-)
+from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row, Table, Traits
 from tidemill.datalog.evaluation.timelines import Part, absorb, merge_parts
 from tidemill.datalog.lattices import TALLIES, merge_parafacts
+from tidemill.datalog.presence import Instant
 from tidemill.time import UsageError
 
 Timelines = dict[Key, list[Part]]
@@ -43,6 +40,24 @@ class Limits:
 
     rounds: int = 1_000_000
     rows: int = 100_000_000
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a recursion derives without some facts: `ranks` says in which round each fact was first there."""
+
+    excluded: frozenset[tuple[str, Key]] = frozenset()
+    ranks: dict[tuple[str, Key], int] = field(default_factory=dict)
+    round: int = 0
+
+    def strip(self, derived: Mapping[str, Timelines]) -> None:
+        """Take away excluded facts and note new ones."""
+        for predicate, timelines in derived.items():
+            for key in list(timelines):
+                if (predicate, key) in self.excluded:
+                    del timelines[key]
+                else:
+                    self.ranks.setdefault((predicate, key), self.round)
 
 
 class LimitPassed(UsageError):
@@ -67,8 +82,18 @@ class Strata:
         self._limits = limits
         self._seen = observer(around.lattices)
         self.failures = Failures()
-        self.established: dict[int, tuple[EstablishedSolution, ...]] = {}
-        self.lingering: dict[int, tuple[LingeringSolution, ...]] = {}
+        self.trace: Trace | None = None
+        self.established: dict[int, Established] = {}
+        self.lingering: dict[int, Lingering] = {}
+
+    def state(self) -> EngineState:
+        """The solutions that live at the end of the window."""
+        established = {number: known.carried() for number, known in self.established.items()}
+        lingering = {number: known.carried() for number, known in self.lingering.items()}
+        return EngineState(
+            {number: kept for number, kept in established.items() if kept},
+            {number: kept for number, kept in lingering.items() if kept},
+        )
 
     def table(self, predicate: str) -> Table:
         """The facts of a predicate as known so far."""
@@ -178,7 +203,7 @@ class Strata:
                     )
         else:
             self._run(rule, Handover.ESTABLISH, solutions.add)
-        self.established[number] = solutions.carried()
+        self.established[number] = solutions
         return solutions
 
     @staticmethod
@@ -196,15 +221,14 @@ class Strata:
         fail = self.failures.of_match(rule.form)
         prepared = rule.prepare(self.table, self.around, Handover.LINGER, always=bool(carried))
         if prepared is None:
-            self.lingering[number] = ()
+            self.lingering.pop(number, None)
             return []
         solutions = Lingering(
             rule.form, prepared, carried, self.table, self._seen, self.around, fail
         )
         prepared.run(solutions.add, fail, self.failures.of_clock(rule.form))
-        living = solutions.living()
-        self.lingering[number] = solutions.carried()
-        return living
+        self.lingering[number] = solutions
+        return solutions.living()
 
     def _add_living(self, form: RuleForm, living: Iterable[Living], out: Timelines) -> None:
         lattices = self.around.lattices
@@ -291,6 +315,9 @@ class Strata:
             self._count_round(rounds, component)
             self.failures = Failures()
             derived = self._derive(rules, given)
+            if self.trace is not None:
+                self.trace.round = rounds
+                self.trace.strip(derived)
             if derived == current:
                 break
             current = derived
@@ -313,6 +340,8 @@ class Strata:
         base = [rule for rule in rules if not _reads(rule.form, component)]
         inside = [rule for rule in rules if _reads(rule.form, component)]
         timelines = {predicate: {} for predicate in component} | self._derive(base, given)
+        if self.trace is not None:
+            self.trace.strip(timelines)
         outer, self.failures = self.failures, Failures()
         recursion = _Recursion(self, inside, component, timelines, traits)
         recursion.run()
@@ -321,9 +350,7 @@ class Strata:
             self.tables[predicate] = self._finished(predicate, timelines[predicate])
         for rule in inside:
             if rule.form.outlives:
-                self.established[rule.form.number] = recursion.established[
-                    rule.form.number
-                ].carried()
+                self.established[rule.form.number] = recursion.established[rule.form.number]
         if tried:  # report what fails at the fixed point, not what failed on the way
             for rule in inside:
                 self._apply(rule, {})
@@ -363,6 +390,8 @@ class _Recursion:
         while any(delta.rows for delta in self._deltas.values()):
             rounds += 1
             self._strata._count_round(rounds, self._component)
+            if self._strata.trace is not None:
+                self._strata.trace.round = rounds
             for rule in self._rules:
                 for i, atom in enumerate(rule.form.atoms):
                     if atom.predicate in self._deltas and not atom.is_clock:
@@ -448,10 +477,15 @@ class _Recursion:
         fresh = self._fresh[predicate]
         strata = self._strata
         lattices = strata.around.lattices
+        trace = strata.trace
 
         def take(key: Key, part: Part) -> None:
             timeline = timelines.get(key)
             if timeline is None:
+                if trace is not None:
+                    if (predicate, key) in trace.excluded:
+                        return
+                    trace.ranks[predicate, key] = trace.round
                 timelines[key] = [part]
                 fresh.append((*part, *key))
                 return
@@ -464,8 +498,12 @@ class _Recursion:
                     and part[3] is known[3]
                 ):
                     return
-            report = strata.failures.of_fact(form.number, predicate, key)
-            fresh.extend((*new, *key) for new in absorb(timeline, part, lattices, report))
+
+            def report(reason: str, start: Instant, end: Instant) -> None:
+                strata.failures.of_fact(form.number, predicate, key)(reason, start, end)
+
+            for new in absorb(timeline, part, lattices, report):
+                fresh.append((*new, *key))
 
         return take
 

@@ -6,6 +6,7 @@ A *living* solution is (identity, arguments, time, values, parts): what it deriv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.evaluation.compiled import Fail, Prepared, Surroundings, carried_variables
@@ -49,8 +50,8 @@ class Established:
         for solution in carried:
             if solution.expires > lower and not (frozen and solution.expires < upper):
                 for start, parafacts in solution.versions:
-                    self.add(
-                        solution.identity, start, END, solution.time, solution.expires,
+                    self._note(
+                        solution.identity, start, solution.time, solution.expires,
                         solution.arguments, solution.values, parafacts,
                     )  # fmt: skip
 
@@ -68,6 +69,18 @@ class Established:
         """The body holds from `start` on; the part that this adds, None if it was known."""
         if self._frozen:
             start = max(start, self._upper - 1)
+        return self._note(identity, start, time, expires, arguments, values, parafacts)
+
+    def _note(
+        self,
+        identity: Any,
+        start: Instant,
+        time: int | None,
+        expires: Instant,
+        arguments: tuple[Any, ...],
+        values: tuple[Any, ...],
+        parafacts: Parafacts,
+    ) -> Part | None:
         if start >= expires:
             return None
         versions = self._versions.get(identity)
@@ -99,20 +112,33 @@ class Established:
             ]
             yield identity, arguments, time, values, parts
 
-    def carried(self) -> tuple[EstablishedSolution, ...]:
-        """The solutions that live at the end of the window."""
+    def known(self) -> tuple[EstablishedSolution, ...]:
+        """Every solution of the window, living at its end or not."""
         return tuple(
             EstablishedSolution(
                 identity, arguments, time, expires, values,
                 tuple(sorted(self._versions[identity], key=_first)),
             )
             for identity, (arguments, time, expires, values) in self._known.items()
-            if expires >= self._upper
         )  # fmt: skip
+
+    def carried(self) -> tuple[EstablishedSolution, ...]:
+        """The solutions that live at the end of the window."""
+        return tuple(solution for solution in self.known() if solution.expires >= self._upper)
 
 
 def _first(version: tuple[Instant, Parafacts]) -> Instant:
     return version[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One stretch in which a lingering solution lives, and what it derives then."""
+
+    end: Instant
+    solution: LingeringSolution
+    arguments: tuple[Any, ...]
+    time: int | None
 
 
 class Lingering:
@@ -144,7 +170,7 @@ class Lingering:
         self._staying = [i for i, a in enumerate(form.atoms) if "expires" not in a.suppressed]
         self._matches: dict[Any, list[tuple[Instant, Instant, tuple[Row, ...]]]] = {}
         self._carried = {(each.keys, each.values): each.versions for each in carried}
-        self._living: list[LingeringSolution] = []
+        self.lives: list[Life] = []
 
     def add(
         self, rows: tuple[Row, ...], values: tuple[Any, ...], start: Instant, end: Instant
@@ -164,7 +190,7 @@ class Lingering:
 
     def carried(self) -> tuple[LingeringSolution, ...]:
         """The solutions that live at the end of the window; call after `living`."""
-        return tuple(self._living)
+        return tuple(life.solution for life in self.lives if life.end == END)
 
     def _solution(self, keys: tuple[Any, ...], values: tuple[Any, ...]) -> Living | None:
         matches = self._matches.get((keys, values), [])
@@ -172,16 +198,22 @@ class Lingering:
         staying = {i: self._segments(i, keys[i], rows[i], values) for i in self._staying}
         runs = self._runs(rows, values, matches, list(staying.values()))
         pieces: list[tuple[Instant, Instant, tuple[Row, ...]]] = []
+        lives: list[tuple[Instant, LingeringSolution]] = []
         for start, end in runs:
             versions = self._versions(keys, values, matches, start, end)
-            for first, leaving in versions:
+            for first, _, leaving in versions:
                 pieces.extend(self._pieces(keys, rows, staying, leaving, first, end))
-            if versions and end == END:
-                kept = tuple(
-                    tuple((row[2], row[3]) for row in leaving) for _, leaving in versions
-                )
-                self._living.append(LingeringSolution(keys, values, tuple(dict.fromkeys(kept))))
-        return self._derived(keys, values, matches, pieces)
+            if versions:
+                kept = {
+                    tuple((row[2], row[3]) for row in leaving): since
+                    for _, since, leaving in versions
+                }
+                said = tuple((since, version) for version, since in kept.items())
+                lives.append((end, LingeringSolution(keys, values, said)))
+        living = self._derived(keys, values, matches, pieces)
+        if living is not None:
+            self.lives += [Life(end, kept, living[1], living[2]) for end, kept in lives]
+        return living
 
     def _stand_ins(self, keys: tuple[Any, ...]) -> tuple[Row, ...]:
         return tuple((self._lower, END, END, None, *key) for key in keys)
@@ -247,27 +279,33 @@ class Lingering:
         matches: Sequence[tuple[Instant, Instant, tuple[Row, ...]]],
         start: Instant,
         end: Instant,
-    ) -> list[tuple[Instant, tuple[Row, ...]]]:
-        """From when on the solution lives in one run, with each state of the facts that may leave."""
-        found: dict[tuple[Any, ...], Instant] = {}
+    ) -> list[tuple[Instant, Instant, tuple[Row, ...]]]:
+        """For each state of the facts that may leave: since when the solution lives with it.
+
+        (first instant in this window, first instant at all, rows of the facts that may leave)
+        """
+        found: dict[tuple[Any, ...], tuple[Instant, Instant]] = {}
         if start <= self._lower < end:
-            for version in self._carried.get((keys, values), ()):
-                found[version] = start
+            for since, version in self._carried.get((keys, values), ()):
+                found[version] = (start, since)
         for first, last, rows in matches:
             if first < end and last > start:
                 version = tuple((rows[i][2], rows[i][3]) for i in self._leaving)
                 begin = max(first, start)
-                if found.get(version, END) > begin:
-                    found[version] = begin
+                since = max(begin, self._upper - 1) if self._frozen else begin
+                known = found.get(version)
+                if known is None or known[1] > since:
+                    found[version] = (begin, since)
         return [
             (
-                first,
+                begin,
+                since,
                 tuple(
-                    (first, end, *said, *keys[i])
+                    (begin, end, *said, *keys[i])
                     for i, said in zip(self._leaving, version, strict=True)
                 ),
             )
-            for version, first in found.items()
+            for version, (begin, since) in found.items()
         ]
 
     def _pieces(
@@ -321,6 +359,6 @@ class Lingering:
                 parts.append((start, end, expires, parafacts))
         if head is None or not parts:
             return None
-        matched = self._form.number, *keys, values
-        return matched, head[0], head[1], head[3], parts
+        identity = self._form.number, keys, values
+        return identity, head[0], head[1], head[3], parts
 

@@ -26,7 +26,7 @@ LINGERING = "lingering"
 class EstablishedSolution:
     """A solution of a rule whose head has its own expiry: it lives until then, whatever ends.
 
-    `versions` are the parafacts it passes, each with the first instant at which the body gave them.
+    `identity` is (rule, keys of its facts, parafacts it matched). `versions` are the parafacts it passes, each with the first instant at which the body gave them.
     """
 
     identity: tuple[Any, ...]
@@ -42,12 +42,12 @@ class LingeringSolution:
     """A match of a rule with `~expires` in its body: it lives while the other facts are present.
 
     `keys` are the facts of the match, `values` the variables it bound, `versions` for each time the facts
-    that may leave said something new their (expires, parafacts), one for each such atom.
+    that may leave said something new the instant and their (expires, parafacts), one for each such atom.
     """
 
     keys: tuple[tuple[Any, ...], ...]
     values: tuple[Any, ...]
-    versions: tuple[tuple[tuple[Instant, Parafacts], ...], ...]
+    versions: tuple[tuple[Instant, tuple[tuple[Instant, Parafacts], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)

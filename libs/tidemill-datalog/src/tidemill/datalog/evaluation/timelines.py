@@ -130,18 +130,54 @@ def absorb(
     while last < len(timeline) and timeline[last][0] < end:
         last += 1
     local = timeline[first:last]
-    if len(local) == 1:
-        known = local[0]
-        if known[0] <= start and end <= known[1] and expires <= known[2]:
-            merged = merge_or_none(known[3], parafacts, lattices)
-            if merged == known[3]:
-                return []
     if not local:
         timeline[first:first] = [part]
         return [part]
+    if parafacts is None and all(known[3] is None for known in local):
+        merged_parts, changed = _overlay(local, start, end, expires)
+        if changed:
+            timeline[first:last] = merged_parts
+        return changed
+    if len(local) == 1:
+        known = local[0]
+        if known[0] <= start and end <= known[1] and expires <= known[2]:
+            if merge_or_none(known[3], parafacts, lattices) == known[3]:
+                return []
     merged_parts = merge_parts([*local, part], lattices, report)
     timeline[first:last] = merged_parts
     return [new for new in merged_parts if not _said(new, local)]
+
+
+def _overlay(
+    local: Sequence[Part], start: Instant, end: Instant, expires: Instant
+) -> tuple[list[Part], list[Part]]:
+    """Lay a part without parafacts over those it overlaps: the new timeline there, and what changed."""
+    merged: list[Part] = []
+    changed: list[Part] = []
+    at = start
+    for known in local:
+        first, last, known_expires, _ = known
+        if at < first:
+            gap: Part = (at, first, expires, None)
+            merged.append(gap)
+            changed.append(gap)
+        if known_expires >= expires:
+            merged.append(known)
+            at = last
+            continue
+        if first < start:
+            merged.append((first, start, known_expires, None))
+        better: Part = (max(first, start), min(last, end), expires, None)
+        merged.append(better)
+        changed.append(better)
+        if last > end:
+            merged.append((end, last, known_expires, None))
+        at = last
+    if at < end:
+        rest: Part = (at, end, expires, None)
+        merged.append(rest)
+        changed.append(rest)
+    return (merged if len(changed) < 2 else coalesce(merged)), coalesce(changed)
 
 
 def merge_or_none(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice]) -> Parafacts:

@@ -350,17 +350,17 @@ class DerivationWriter:
 
     def identity(self) -> str:
         """Source of the identity of a solution: the rule, its facts, the parafacts it matched."""
-        parts = [str(self._form.number)]
-        for i, atom in enumerate(self._form.atoms):
-            parts.append(f"r{i}[4:]")
-            for name, terms in atom.lattices:
-                if name != "time":
-                    parts.extend(
-                        self._scope.name_of(term.name)
-                        for term in terms
-                        if isinstance(term, Variable)
-                    )
-        return tuple_of(parts)
+        atoms = self._form.atoms
+        keys = tuple_of([f"r{i}[4:]" for i in range(len(atoms))])
+        matched = [
+            self._scope.name_of(term.name)
+            for atom in atoms
+            for name, terms in atom.lattices
+            if name != "time"
+            for term in terms
+            if isinstance(term, Variable)
+        ]
+        return f"({self._form.number}, {keys}, {tuple_of(matched)})"
 
     def head_fallible(self) -> bool:
         """Whether computing the head may fail."""

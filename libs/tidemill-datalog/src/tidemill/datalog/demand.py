@@ -1,0 +1,108 @@
+"""Which facts a question can depend on: patterns found backwards from the record that is asked for.
+
+A pattern is a predicate with a value or ANY for each argument. Facts outside the patterns cannot take part in
+any derivation of the record, so an explanation never looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Constant,
+    RuleForm,
+    Variable,
+)
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.values import Value, equal
+
+Pattern: TypeAlias = "tuple[Any, ...]"
+
+ANY = object()
+
+
+def demanded(
+    forms: Iterable[RuleForm], predicate: str, arguments: Sequence[Value]
+) -> dict[str, set[Pattern]]:
+    """For each predicate below the record, itself included, the patterns of facts that may matter."""
+    rules: dict[str, list[RuleForm]] = {}
+    for form in forms:
+        rules.setdefault(form.head.predicate, []).append(form)
+    found: dict[str, set[Pattern]] = {}
+    waiting: list[tuple[str, Pattern]] = [(predicate, tuple(arguments))]
+    while waiting:
+        name, pattern = waiting.pop()
+        known = found.setdefault(name, set())
+        if any(_covers(other, pattern) for other in known):
+            continue
+        known.add(pattern)
+        for form in rules.get(name, ()):
+            bound = _bound(form, pattern)
+            if bound is not None:
+                waiting += [
+                    (atom.predicate, _pattern(atom, bound))
+                    for atom in (*form.atoms, *form.absent)
+                    if not atom.is_clock
+                ]
+    return found
+
+
+def _covers(wide: Pattern, narrow: Pattern) -> bool:
+    return all(a is ANY or (b is not ANY and equal(a, b)) for a, b in zip(wide, narrow, strict=True))
+
+
+def _bound(form: RuleForm, pattern: Pattern) -> dict[str, Value] | None:
+    """The variables that the pattern binds in the head, None if the head can be none of its facts."""
+    terms = form.head.terms[1:] if form.sends else form.head.terms
+    bound: dict[str, Value] = {}
+    for term, value in zip(terms, pattern, strict=True):
+        if value is ANY:
+            continue
+        if isinstance(term, Constant) and not equal(term.value, value):
+            return None
+        if isinstance(term, Variable):
+            bound[term.name] = value
+    return bound
+
+
+def _pattern(atom: AtomForm | AbsentForm, bound: Mapping[str, Value]) -> Pattern:
+    values: list[Any] = []
+    for term in atom.terms:
+        if isinstance(term, Constant):
+            values.append(term.value)
+        elif isinstance(term, Variable):
+            values.append(bound.get(term.name, ANY))
+        else:
+            values.append(ANY)
+    return tuple(values)
+
+
+def matching_inputs(
+    inputs: Mapping[str, Sequence[Presence]], patterns: Mapping[str, set[Pattern]]
+) -> dict[str, list[Presence]]:
+    """The input facts that fit the patterns. Cost: one look at every fact of the predicates below."""
+    kept: dict[str, list[Presence]] = {}
+    for name, wanted in patterns.items():
+        presences = inputs.get(name)
+        if presences is None:
+            continue
+        checks = [
+            [(at, value) for at, value in enumerate(pattern) if value is not ANY]
+            for pattern in wanted
+        ]
+        if any(not check for check in checks):
+            kept[name] = list(presences)
+        else:
+            kept[name] = [p for p in presences if _fits(p.record.arguments, checks)]
+    return kept
+
+
+def _fits(arguments: Sequence[Value], checks: Sequence[Sequence[tuple[int, Value]]]) -> bool:
+    return any(
+        all(equal(arguments[at], value) for at, value in check) for check in checks
+    )
+
+

@@ -1,0 +1,329 @@
+"""Matches of one rule at one instant, found by interpretation: for explanations, where few facts are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.datalog.evaluation.expressions import RUNTIME
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Call,
+    Constant,
+    Expression,
+    RuleForm,
+    Term,
+    Type,
+    Variable,
+    Wildcard,
+    variables_of,
+)
+from tidemill.datalog.evaluation.runtime import tick_at, ticks, usable_clock
+from tidemill.datalog.evaluation.tables import EXPIRES, FIRST, PARAFACTS, TIME, Key, Row, Table
+from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.presence import END
+from tidemill.datalog.values import Failed, Value, equal, widen
+
+Bindings = dict[str, Value]
+
+_SIGNS: Mapping[str, Callable[..., Any]] = {
+    sign: RUNTIME[name]
+    for sign, name in {
+        "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder",
+        "neg": "negate", "==": "equal", "!=": "differ", "<": "less", "<=": "less_equal",
+        ">": "greater", ">=": "greater_equal",
+    }.items()
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One fact for each positive atom, and what they bind."""
+
+    rows: tuple[Row, ...]
+    bound: Bindings
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The facts, without their parafacts."""
+        return tuple(row[TIME:] for row in self.rows)
+
+
+class Matcher:
+    """Finds matches over tables that hold the facts of one instant.
+
+    `last` is the latest tick of a clock that may match.
+    """
+
+    def __init__(
+        self,
+        tables: Callable[[str], Table],
+        functions: Mapping[str, ScalarFunction],
+        seen: Callable[[Any, str], Any],
+        last: int,
+    ) -> None:
+        self._tables = tables
+        self._functions = functions
+        self._seen = seen
+        self._last = last
+
+    def matches(self, form: RuleForm, bound: Mapping[str, Value]) -> Iterator[Match]:
+        """Every match of the rule's positive atoms that fulfils its conditions and its absences.
+
+        Matches whose evaluation fails are left out: they derive nothing.
+        """
+        for match in self.atoms_match(form, dict(bound), range(len(form.atoms))):
+            if self.conditions_hold(form, match.bound) and self.blocker(form, match.bound) is None:
+                yield match
+
+    def conditions_hold(self, form: RuleForm, bound: Mapping[str, Value]) -> bool:
+        """Whether every condition is true; one that fails is not."""
+        try:
+            return all(self.value(condition, bound) is True for condition in form.conditions)
+        except Failed:
+            return False
+
+    def atoms_match(
+        self, form: RuleForm, bound: Bindings, order: Sequence[int]
+    ) -> Iterator[Match]:
+        """Every match of the atoms, by values alone; conditions are tried as soon as they can be."""
+        rows: dict[int, Row] = {}
+
+        def extend(waiting: list[int], known: Bindings) -> Iterator[Match]:
+            if not waiting:
+                yield Match(tuple(rows[i] for i in range(len(form.atoms))), known)
+                return
+            i = self._next(form, waiting, known)
+            rest = [j for j in waiting if j != i]
+            for row, further in self.candidates(form, i, known):
+                if self._possible(form, further, known):
+                    rows[i] = row
+                    yield from extend(rest, further)
+
+        yield from extend(list(order), bound)
+
+    def _next(self, form: RuleForm, waiting: Sequence[int], known: Bindings) -> int:
+        """The atom with the most bound columns; a clock once its arguments are bound."""
+
+        def rank(i: int) -> tuple[int, int, int]:
+            atom = form.atoms[i]
+            if atom.clock is not None:
+                needs = variables_of(atom.clock[0]) | variables_of(atom.clock[1])
+                return (1 if needs <= known.keys() else 2, 0, i)
+            bound = sum(
+                isinstance(term, Constant) or (isinstance(term, Variable) and term.name in known)
+                for term in atom.every_term()
+            )
+            return (0, -bound, i)
+
+        return min(waiting, key=rank)
+
+    def _possible(self, form: RuleForm, bound: Bindings, before: Bindings) -> bool:
+        """Whether the conditions that have just become decidable hold."""
+        for condition in form.conditions:
+            needs = variables_of(condition)
+            if needs <= bound.keys() and not needs <= before.keys():
+                try:
+                    if self.value(condition, bound) is not True:
+                        return False
+                except Failed:
+                    return False
+        return True
+
+    def candidates(
+        self, form: RuleForm, i: int, bound: Bindings
+    ) -> Iterator[tuple[Row, Bindings]]:
+        """The facts that agree with an atom, each with the bindings it adds."""
+        atom = form.atoms[i]
+        rows = self._ticks(atom, bound) if atom.clock is not None else self._rows(atom, bound)
+        for row in rows:
+            further = self.agree(form, atom, row, bound)
+            if further is not None:
+                yield row, further
+
+    def _rows(self, atom: AtomForm, bound: Mapping[str, Value]) -> Sequence[Row]:
+        table = self._tables(atom.predicate)
+        positions: list[int] = []
+        key: list[Value] = []
+        for position, term in enumerate(atom.terms, 1):
+            if isinstance(term, Constant):
+                positions.append(position)
+                key.append(term.value)
+            elif isinstance(term, Variable) and term.name in bound:
+                positions.append(position)
+                key.append(bound[term.name])
+        if not positions:
+            return list(table.rows)
+        index = table.index(tuple(positions))
+        return index.get(key[0] if len(key) == 1 else tuple(key), [])
+
+    def _ticks(self, atom: AtomForm, bound: Mapping[str, Value]) -> Iterator[Row]:
+        assert atom.clock is not None
+        try:
+            offset, period = usable_clock(*(self.value(term, bound) for term in atom.clock))
+        except (Failed, KeyError):
+            return
+        times: Sequence[int] | Any = ticks(offset, period, None, self._last)
+        for name, terms in atom.lattices:
+            if name == "time":
+                term = terms[0]
+                if isinstance(term, Constant):
+                    times = tick_at(offset, period, term.value, self._last + 1)
+                elif isinstance(term, Variable) and term.name in bound:
+                    times = tick_at(offset, period, bound[term.name], self._last + 1)
+        for time in times:
+            yield clock_row(offset, period, time)
+
+    def agree(
+        self, form: RuleForm, atom: AtomForm, row: Row, bound: Mapping[str, Value]
+    ) -> Bindings | None:
+        """The bindings with those that the row adds, None if it does not match the atom."""
+        further = dict(bound)
+        pairs: list[tuple[Term, Value]] = list(zip(atom.terms, row[FIRST:], strict=False))
+        for name, terms in atom.lattices:
+            values = self.parafact(row, name)
+            if values is None:
+                return None
+            pairs += zip(terms, values, strict=True)
+        for term, value in pairs:
+            if isinstance(term, Constant) and not equal(term.value, value):
+                return None
+            if isinstance(term, Variable):
+                typed = widen(value) if form.types.get(term.name) is Type.FLOAT else value
+                if term.name in further and not equal(further[term.name], typed):
+                    return None
+                further.setdefault(term.name, typed)
+        return further
+
+    def parafact(self, row: Row, name: str) -> tuple[Value, ...] | None:
+        """What a row shows of a lattice, None if it does not carry it."""
+        if name == "time":
+            return None if row[TIME] is None else (row[TIME],)
+        if name == "expires":
+            return (row[EXPIRES],)
+        seen: tuple[Value, ...] | None = self._seen(row[PARAFACTS], name)
+        return seen
+
+    def blocker(self, form: RuleForm, bound: Mapping[str, Value]) -> tuple[int, Row] | None:
+        """The first atom under `not` with a fact that matches it, and that fact."""
+        for number, absent in enumerate(form.absent):
+            try:
+                row = self._blocking(absent, bound)
+            except Failed:
+                return number, (0, END, END, None, None)
+            if row is not None:
+                return number, row
+        return None
+
+    def _blocking(self, absent: AbsentForm, bound: Mapping[str, Value]) -> Row | None:
+        wanted = [self.wanted(term, bound) for term in absent.terms]
+        lattices = [
+            (name, [self.wanted(term, bound) for term in terms]) for name, terms in absent.lattices
+        ]
+        if absent.is_clock:
+            offset, period = usable_clock(wanted[0], wanted[1])
+            rows: Sequence[Row] | Any = (
+                clock_row(offset, period, time) for time in ticks(offset, period, None, self._last)
+            )
+        else:
+            positions = tuple(at for at, term in enumerate(wanted, 1) if term is not WILD)
+            table = self._tables(absent.predicate)
+            if positions:
+                key = tuple(wanted[at - 1] for at in positions)
+                rows = table.index(positions).get(key[0] if len(key) == 1 else key, [])
+            else:
+                rows = table.rows
+        for row in rows:
+            shown = [(self.parafact(row, name), terms) for name, terms in lattices]
+            if all(values is not None and _same(terms, values) for values, terms in shown):
+                found: Row = row
+                return found
+        return None
+
+    def wanted(self, term: Expression | Wildcard, bound: Mapping[str, Value]) -> Any:
+        """The value an absence asks for, WILD for `_`."""
+        return WILD if isinstance(term, Wildcard) else self.value(term, bound)
+
+    def value(self, expression: Expression, bound: Mapping[str, Value]) -> Value:
+        """The value of an expression. Raises: Failed."""
+        if isinstance(expression, Constant):
+            return expression.value
+        if isinstance(expression, Variable):
+            return bound[expression.name]
+        if expression.name == "&&":
+            return all(self.value(a, bound) is True for a in expression.arguments)
+        if expression.name == "||":
+            return any(self.value(a, bound) is True for a in expression.arguments)
+        return self._called(expression, bound)
+
+    def _called(self, call: Call, bound: Mapping[str, Value]) -> Value:
+        arguments = [self.value(argument, bound) for argument in call.arguments]
+        sign = _SIGNS.get(call.name)
+        result: Value = (
+            sign(*arguments) if sign else self._functions[call.name].evaluate(*arguments)
+        )
+        return result
+
+
+WILD = object()
+"""Stands for `_` among wanted values."""
+
+
+def _same(wanted: Sequence[Any], values: Sequence[Value]) -> bool:
+    return all(
+        each is WILD or equal(each, value) for each, value in zip(wanted, values, strict=True)
+    )
+
+
+def clock_row(offset: int, period: int, time: int) -> Row:
+    """A clock event as a row."""
+    return (time, END, END, None, time, offset, period)
+
+
+def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) -> Bindings | None:
+    """What a derived fact says of the variables of its rule, None if the head cannot be it.
+
+    Only lone variables and constants are read; other expressions are compared after the match.
+    """
+    bound: Bindings = {}
+    pairs: list[tuple[Expression, Value]] = list(zip(form.head.terms, arguments, strict=True))
+    if len(form.head.time) == 1:
+        if time is None:
+            return None
+        pairs.append((form.head.time[0], time))
+    for expression, value in pairs:
+        if isinstance(expression, Constant) and not equal(expression.value, value):
+            return None
+        if isinstance(expression, Variable):
+            if expression.name in bound and not equal(bound[expression.name], value):
+                return None
+            bound[expression.name] = value
+    return bound
+
+
+def derived_time(form: RuleForm, match: Match, matcher: Matcher) -> int | None:
+    """The time that a match gives the head: written, or the latest of the facts that pass theirs."""
+    if form.head.time:
+        times = [matcher.value(expression, match.bound) for expression in form.head.time]
+        return max(time for time in times if isinstance(time, int))
+    if "time" in form.head.suppressed:
+        return None
+    passed = [
+        row[TIME]
+        for atom, row in zip(form.atoms, match.rows, strict=True)
+        if "time" not in atom.suppressed and row[TIME] is not None
+    ]
+    return max(passed, default=None)
+
+
+def derives(
+    form: RuleForm, match: Match, matcher: Matcher, arguments: Sequence[Value]
+) -> bool:
+    """Whether the head of a match has these arguments; a head that fails derives nothing."""
+    try:
+        found = [matcher.value(expression, match.bound) for expression in form.head.terms]
+    except Failed:
+        return False
+    return all(equal(a, b) for a, b in zip(found, arguments, strict=True))

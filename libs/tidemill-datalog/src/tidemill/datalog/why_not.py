@@ -1,0 +1,366 @@
+"""Why a record is absent at an instant: for each rule the furthest it came, and the reason (language.md 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.demand import demanded, matching_inputs
+from tidemill.datalog.evaluation.engine import Engine, load
+from tidemill.datalog.evaluation.failures import Failures, fact_text
+from tidemill.datalog.evaluation.forms import RuleForm, variables_of
+from tidemill.datalog.evaluation.runtime import observer, ticks, usable_clock
+from tidemill.datalog.evaluation.tables import START, STOP, Key, Row, Table
+from tidemill.datalog.matching import (
+    Bindings,
+    Match,
+    Matcher,
+    clock_row,
+    derived_time,
+    head_bindings,
+)
+from tidemill.datalog.presence import BEGINNING, END, Presence, normalise
+from tidemill.datalog.records import Record, Value, format_record, format_value
+from tidemill.datalog.values import Failed, equal
+
+Cause: TypeAlias = Literal[
+    "no_match", "values_differ", "late", "not_together", "guard_false", "blocked", "not_definite",
+    "withheld", "present",
+]  # fmt: skip
+
+_FURTHER: Mapping[str, int] = {
+    "no_match": 0, "values_differ": 1, "late": 2, "not_together": 3, "guard_false": 4, "blocked": 5,
+    "withheld": 6,
+}  # fmt: skip
+
+PARTIAL_MATCHES_MAX = 100_000
+"""How many partial matches of one rule are looked at before the furthest so far is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one rule does not derive the record; `rule` is None where no rule is to blame.
+
+    `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts` are the
+    presences of facts that never meet at the instant; `values` the variables of the guard that is false;
+    `by` the fact that blocks; `upper` the frontier of an answer that is not definite yet. `withheld` is
+    beyond the five: all holds, but the head's own time has not come or its own expiry has passed.
+    """
+
+    rule: int | None
+    reason: Cause
+    atom: int | None = None
+    letter: str | None = None
+    facts: tuple[str, ...] = ()
+    values: Mapping[str, Value] = field(default_factory=dict)
+    by: str | None = None
+    upper: int | None = None
+
+    def render(self) -> str:
+        """One sentence for people."""
+        subject = "" if self.rule is None else f"rule {self.rule}: "
+        match self.reason:
+            case "no_match":
+                known = f"nothing is known that atom {self.atom} could match"
+                return subject + (known if self.rule else "no such input fact")
+            case "values_differ":
+                return f"{subject}no fact agrees with the values at atom {self.atom}"
+            case "late":
+                return f"{subject}{self.letter} came late and was refused"
+            case "not_together":
+                return f"{subject}not present together: {', '.join(self.facts)}"
+            case "guard_false":
+                shown = ", ".join(f"{k} = {format_value(v)}" for k, v in self.values.items())
+                return f"{subject}the guard is false for {shown}"
+            case "blocked":
+                return f"{subject}blocked by {self.by}"
+            case "withheld":
+                return f"{subject}its time has not come, or its own expiry has passed"
+            case "present":
+                return "it is present"
+            case _:
+                return f"not yet definite: upper is {self.upper}"
+
+
+def why_not(
+    checked: CheckedProgram,
+    inputs: Mapping[str, Sequence[Presence]],
+    record: Record,
+    at: int,
+    *,
+    upper: int,
+    letters: Sequence[Record] = (),
+    engine: Engine | None = None,
+) -> list[Reason]:
+    """For each rule whose head can be the record, why it does not derive it at the instant `at`.
+
+    `inputs` are all presences known below `upper`, `letters` the dead letters. Bind the head to the record,
+    take the positive atoms from left to right by values alone, and report the match that came furthest.
+    Cost: the evaluation of what fits the arguments of the record, from the beginning.
+    """
+    if at >= upper:
+        return [Reason(None, "not_definite", upper=upper)]
+    engine = engine or Engine(checked)
+    search = _Search(engine, inputs, record, at, upper, letters)
+    if search.present():
+        return [Reason(None, "present")]
+    reasons = [
+        search.reason(form)
+        for form in engine.forms
+        if form.head.predicate == record.predicate and form.deductive and search.can_be(form)
+    ]
+    if reasons:
+        return reasons
+    letter = next((each for each in letters if _is(each, record)), None)
+    if letter is not None:
+        return [Reason(None, "late", letter=format_record(letter))]
+    return [Reason(None, "no_match")]
+
+
+def _is(letter: Record, record: Record) -> bool:
+    return (
+        letter.predicate == record.predicate
+        and len(letter.arguments) == len(record.arguments)
+        and all(equal(a, b) for a, b in zip(letter.arguments, record.arguments, strict=True))
+        and record.time in (None, letter.time)
+    )
+
+
+class _Search:
+    """Looks for the furthest match of each rule over everything known below `upper`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inputs: Mapping[str, Sequence[Presence]],
+        record: Record,
+        at: int,
+        upper: int,
+        letters: Sequence[Record],
+    ) -> None:
+        self._engine = engine
+        self._inputs = inputs
+        self._record = record
+        self._at = at
+        self._upper = upper
+        self._letters = letters
+        patterns = demanded(engine.forms, record.predicate, record.arguments)
+        self._tables = self._evaluate(matching_inputs(inputs, patterns), set(patterns))
+        self._everything: Mapping[str, Table] | None = None
+        seen = observer(engine.lattices)
+        self._matcher = Matcher(self._table, engine.functions, seen, upper - 1)
+        self._now = Matcher(self._present, engine.functions, seen, at)
+        self._present_tables: dict[str, Table] = {}
+
+    def _evaluate(
+        self, inputs: Mapping[str, Sequence[Presence]], only: set[str]
+    ) -> Mapping[str, Table]:
+        engine, failures = self._engine, Failures()
+        loaded = {
+            name: load(
+                engine.checked, name, found, BEGINNING, self._upper, engine.lattices, failures
+            )
+            for name, found in inputs.items()
+        }
+        return engine.complete(loaded, BEGINNING, self._upper, None, only=only).tables
+
+    def _table(self, predicate: str) -> Table:
+        return self._tables.get(predicate) or Table([])
+
+    def _present(self, predicate: str) -> Table:
+        """The facts of a predicate at the instant of the question."""
+        known = self._present_tables.get(predicate)
+        if known is None:
+            rows = [r for r in self._table(predicate).rows if r[START] <= self._at < r[STOP]]
+            known = self._present_tables[predicate] = Table(rows)
+        return known
+
+    def present(self) -> bool:
+        """Whether the record is there after all."""
+        record = self._record
+        return any(
+            record.time in (None, row[4])
+            and all(equal(a, b) for a, b in zip(row[5:], record.arguments, strict=True))
+            for row in self._present(record.predicate).rows
+        )
+
+    def can_be(self, form: RuleForm) -> bool:
+        """Whether the head of the rule can be the record."""
+        return self._head(form) is not None
+
+    def _head(self, form: RuleForm) -> Bindings | None:
+        record = self._record
+        if len(form.head.terms) != len(record.arguments):
+            return None
+        if record.time is None and form.head.time:
+            return head_bindings(_without_time(form), record.arguments, None)
+        return head_bindings(form, record.arguments, record.time)
+
+    def reason(self, form: RuleForm) -> Reason:
+        """The reason of one rule: of its matches, the one that came furthest."""
+        bound = self._head(form)
+        assert bound is not None
+        best: Reason | None = None
+        for number, reason in enumerate(self._reasons(form, bound)):
+            if best is None or _rank(reason) > _rank(best):
+                best = reason
+            if number >= PARTIAL_MATCHES_MAX or best.reason in ("blocked", "withheld"):
+                break
+        return best if best is not None else Reason(form.number, "withheld")
+
+    def _reasons(self, form: RuleForm, bound: Bindings) -> Iterator[Reason]:
+        """One reason for each way in which the positive atoms were tried."""
+        total = len(form.atoms)
+
+        def extend(i: int, rows: tuple[Row, ...], known: Bindings) -> Iterator[Reason]:
+            if i == total:
+                yield self._of_match(form, Match(rows, known))
+                return
+            agreed = False
+            for row, further in self._candidates(form, i, known):
+                if self._fits(form, further, known, last=i + 1 == total):
+                    agreed = True
+                    yield from extend(i + 1, (*rows, row), further)
+            if not agreed:
+                yield self._unmatched(form, i, known)
+
+        yield from extend(0, (), bound)
+
+    def _candidates(
+        self, form: RuleForm, i: int, bound: Bindings
+    ) -> Iterator[tuple[Row, Bindings]]:
+        """Facts that agree with an atom, those present at the instant first; a clock's nearest ticks."""
+        if form.atoms[i].clock is not None:
+            yield from self._ticks(form, i, bound)
+            return
+        agreeing = list(self._matcher.candidates(form, i, bound))
+        agreeing.sort(key=lambda found: not found[0][START] <= self._at < found[0][STOP])
+        yield from agreeing
+
+    def _ticks(self, form: RuleForm, i: int, bound: Bindings) -> Iterator[tuple[Row, Bindings]]:
+        atom = form.atoms[i]
+        assert atom.clock is not None
+        try:
+            offset, period = usable_clock(*(self._matcher.value(t, bound) for t in atom.clock))
+        except (Failed, KeyError):
+            return
+        nearest = [
+            *reversed(ticks(offset, period, self._at - 1000 * period, self._at)),  # type: ignore[call-overload]
+            *ticks(offset, period, self._at + 1, min(self._upper - 1, self._at + 1000 * period)),
+        ]
+        for time in nearest:
+            row = clock_row(offset, period, time)
+            further = self._matcher.agree(form, atom, row, bound)
+            if further is not None:
+                yield row, further
+
+    def _fits(self, form: RuleForm, bound: Bindings, before: Bindings, last: bool) -> bool:
+        """Whether terms of atoms and the head agree as far as they can be computed."""
+        equalities = form.conditions[: len(form.conditions) - form.guards]
+        for condition in equalities:
+            needs = variables_of(condition)
+            if needs <= bound.keys() and not needs <= before.keys():
+                try:
+                    if self._matcher.value(condition, bound) is not True:
+                        return False
+                except Failed:
+                    return False
+        return not last or self._head_agrees(form, bound)
+
+    def _head_agrees(self, form: RuleForm, bound: Bindings) -> bool:
+        try:
+            values = [self._matcher.value(term, bound) for term in form.head.terms]
+            times = [self._matcher.value(term, bound) for term in form.head.time]
+        except Failed:
+            return True
+        if not all(equal(a, b) for a, b in zip(values, self._record.arguments, strict=True)):
+            return False
+        wanted = self._record.time
+        return wanted is None or not times or wanted == max(t for t in times if type(t) is int)
+
+    def _unmatched(self, form: RuleForm, i: int, bound: Bindings) -> Reason:
+        """Why no fact agrees with an atom."""
+        atom = form.atoms[i]
+        for letter in self._letters:
+            if letter.predicate == atom.predicate:
+                expires = END if letter.expires is None else letter.expires
+                row = (letter.time, expires, expires, None, letter.time, *letter.arguments)
+                further = self._matcher.agree(form, atom, row, bound)
+                last = i + 1 == len(form.atoms)
+                if further is not None and self._fits(form, further, bound, last):
+                    return Reason(form.number, "late", i + 1, letter=format_record(letter))
+        known = atom.is_clock or self._is_known(atom.predicate)
+        return Reason(form.number, "values_differ" if known else "no_match", i + 1)
+
+    def _is_known(self, predicate: str) -> bool:
+        """Whether any fact of the predicate is known below upper, whatever its values."""
+        if self._table(predicate).rows:
+            return True
+        if any(p.start < self._upper for p in self._inputs.get(predicate, ())):
+            return True
+        if predicate not in self._engine.checked.derived:
+            return False
+        if self._everything is None:
+            self._everything = self._evaluate(self._inputs, set(self._engine.checked.derived))
+        table = self._everything.get(predicate)
+        return table is not None and bool(table.rows)
+
+    def _of_match(self, form: RuleForm, match: Match) -> Reason:
+        """The reason of a match whose atoms all agree by values."""
+        number = form.number
+        if not all(row[START] <= self._at < row[STOP] for row in match.rows):
+            return Reason(number, "not_together", facts=self._presences(form, match))
+        for guard in form.conditions[len(form.conditions) - form.guards :]:
+            try:
+                true = self._matcher.value(guard, match.bound) is True
+            except Failed:
+                true = False
+            if not true:
+                names = sorted(variables_of(guard))
+                return Reason(number, "guard_false", values={n: match.bound[n] for n in names})
+        blocking = self._now.blocker(form, match.bound)
+        if blocking is not None:
+            absent, row = blocking
+            name = form.absent[absent].predicate
+            return Reason(number, "blocked", by=fact_text(name, row[4:]))
+        if not self._times_agree(form, match):
+            return Reason(number, "values_differ", len(form.atoms))
+        return Reason(number, "withheld")
+
+    def _times_agree(self, form: RuleForm, match: Match) -> bool:
+        wanted = self._record.time
+        if wanted is None or form.head.aggregates:
+            return True
+        try:
+            return derived_time(form, match, self._matcher) == wanted
+        except (Failed, ValueError):
+            return False
+
+    def _presences(self, form: RuleForm, match: Match) -> tuple[str, ...]:
+        """When each fact of a match is present, all its stretches."""
+        lines: list[str] = []
+        for atom, row in zip(form.atoms, match.rows, strict=True):
+            key: Key = row[4:]
+            rows = [row] if atom.is_clock else self._table(atom.predicate).of_key(key)
+            for start, end in normalise((each[START], each[STOP]) for each in rows):
+                shown = f"[{_shown(start)},{'-' if end == END else end}) "
+                lines.append(shown + fact_text(atom.predicate, key))
+        return tuple(dict.fromkeys(lines))
+
+
+def _shown(start: Any) -> str:
+    return "-inf" if start == BEGINNING else str(start)
+
+
+def _rank(reason: Reason) -> tuple[int, int]:
+    """How far a match came: an atom further beats a better reason at an earlier atom."""
+    if reason.atom is not None:
+        return (0, reason.atom * 10 + _FURTHER[reason.reason])
+    return (_FURTHER[reason.reason], 0)
+
+
+def _without_time(form: RuleForm) -> RuleForm:
+    """The rule as if its head wrote no time: for a question that names none."""
+    return replace(form, head=replace(form.head, time=()))

@@ -139,6 +139,7 @@ async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
         spec = stored.resource.spec
         if isinstance(spec, ActionSpec):
             watched_by(spec, stored.resource, world.shapes)
+            world.shapes.plan(stored)
             done.append(stored)
         elif isinstance(spec, HoldSpec):
             _located(stored.resource, lambda spec=spec: world.shapes.named(spec.collection))

@@ -41,7 +41,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: int = 7475
     """Port of the same; 0 takes any free one."""
 
-    topic_partitions: int = 4
+    topic_partitions: int = 1
     """Partitions of a topic in the embedded log that a source names and nobody has created."""
 
     retry_s_min: float = 0.5

@@ -14,9 +14,12 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
-from tidemill.runtime.formats import ARROW_TYPES
-from tidemill.runtime.resources import ColumnSpec, SourceSpec, TableSpec, ViewSpec
+from tidemill.reclock import REMAP_SCHEMA
+from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
+from tidemill.runtime.resources import ActionSpec, ColumnSpec, SourceSpec, TableSpec, ViewSpec
 from tidemill.time import UnknownCollection, UsageError
+from tidemill_compute.event_progress import EVENT_MAP_SCHEMA
+from tidemill_compute.outbox import OUTBOX_SCHEMA
 from tidemill_compute.record_rows import (
     PredicateShape,
     record_of,
@@ -24,10 +27,12 @@ from tidemill_compute.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
+from tidemill_compute.view import ERROR_SCHEMA
 from tidemill_embedded.resource_store import Stored
 from tidemill_query.directory import Readable, ViewOf
 
 SYSTEM = "system"
+ASIDE = "Aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,11 @@ class Shapes:
         """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
-            self._add(named_source(stored))
+            source = named_source(stored)
+            self._add(source)
+            self._add_aside(stored, SYSTEM, remap=REMAP_SCHEMA, deadletters=LETTER_SCHEMA)
+            if source.timeline != SYSTEM:
+                self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
         elif isinstance(spec, TableSpec):
             self._add(named_table(stored))
         elif isinstance(spec, ViewSpec):
@@ -139,8 +148,19 @@ class Shapes:
             self._views[stored.resource.name] = view
             for named in view.outputs.values():
                 self._add(named)
+            self._add_aside(stored, view.program.timeline or SYSTEM, errors=ERROR_SCHEMA)
             return view
+        elif isinstance(spec, ActionSpec):
+            timeline = next(iter(self.planned(spec.view).outputs.values())).timeline
+            self._add_aside(stored, timeline, outbox=OUTBOX_SCHEMA)
         return None
+
+    def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:
+        """Collections that a resource makes beside its own: they can be read, not derived from."""
+        for what, schema in schemas.items():
+            name = f"{stored.resource.name}/{what}"
+            shape = shape_of_relation(what, schema)
+            self._add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
 
     def _add(self, named: Named) -> None:
         self._named[named.name] = named
@@ -184,7 +204,11 @@ class Shapes:
         return name in self._named or len(self._deriving(name)) == 1
 
     def _deriving(self, predicate: str) -> list[str]:
-        return [name for name in self._named if name.endswith(f"/{predicate}")]
+        return [
+            name
+            for name, named in self._named.items()
+            if named.kind == "View" and name.endswith(f"/{predicate}")
+        ]
 
     def named(self, name: str) -> Named:
         """A collection by its name, or by its predicate if only one view derives it."""

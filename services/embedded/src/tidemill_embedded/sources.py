@@ -95,7 +95,7 @@ class SourceRunner:
         if not self._staged:
             return self._rows
         return self._rows.append(pa.field("_partition", pa.int64())).append(
-            pa.field("_offset", pa.int64())
+            pa.field("_offset", pa.uint64())
         )
 
     def _make_stage(self) -> EventStage | ReferenceStage | None:

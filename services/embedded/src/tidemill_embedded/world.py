@@ -48,6 +48,8 @@ class World:
             read, _ = await self.collections.create(
                 collection, description, start=start or frontier(0), lease_ms=None
             )
+            if description.retain_ms is None:
+                await self.collections.retain(collection, None)
             await self.collections.drop(read)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:

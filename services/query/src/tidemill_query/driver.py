@@ -154,7 +154,7 @@ class QueryDriver:
                     status.batches,
                     status.bytes,
                     columns,
-                )  # fmt: skip
+                )
             )
         return found
 
@@ -174,6 +174,7 @@ class QueryDriver:
         view = self._directory.view_of(name)
         output = view.outputs.get(asked.predicate)
         collection = output.collection if output else next(iter(view.outputs.values())).collection
+        upper = (await self._collections.status(collection)).upper
         at = await self._instant(collection, as_of, None)
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._settings.proof_history_ms)
@@ -181,7 +182,7 @@ class QueryDriver:
             predicate: await self._presences(readable, begins, at)
             for predicate, readable in view.inputs.items()
         }
-        return reason(view.program, inputs, asked, at)
+        return reason(view.program, inputs, asked, at, at + 1 if upper.empty else sole_time(upper))
 
     async def _presences(self, readable: Readable, begins: int, at: int) -> list[Presence]:
         """What an input held at some instant in [begins, at], as far back as since allows."""

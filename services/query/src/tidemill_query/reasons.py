@@ -7,23 +7,64 @@ from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
-from tidemill.rpc.messages import Explanation
+from tidemill.rpc.messages import Explanation, Json
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
-Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Record, int], Explanation]"
+Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Record, int, int], Explanation]"
+
+PARTS_MAX = 10_000
+"""A proof with more parts is sent as text only: as a tree its shared parts would be repeated."""
 
 
-def proof(program: CheckedProgram, inputs: Inputs, record: Record, at: int) -> Explanation:
+def proof(
+    program: CheckedProgram, inputs: Inputs, record: Record, at: int, upper: int
+) -> Explanation:
     """A proof tree down to inputs."""
     found = why(program, inputs, record, at)
-    return Explanation(found.render(), found.tree())
+    if found is None:
+        return Explanation(f"{record} is not present at {at}; ask why-not")
+    return Explanation(found.render(), _tree(found))
 
 
-def absence(program: CheckedProgram, inputs: Inputs, record: Record, at: int) -> Explanation:
+def _tree(found: Proof) -> Json:
+    """The proof as nested objects, built from the leaves up; None if it is too big for that."""
+    parts = list(found.every_part())
+    if len(parts) > PARTS_MAX:
+        return None
+    made: dict[int, dict[str, Json]] = {}
+    waiting = [found]
+    while waiting:
+        part = waiting[-1]
+        missing = [each for each in part.premises() if id(each) not in made]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        children: list[Json] = [made[id(each)] for each in part.premises()]
+        made[id(part)] = {
+            "fact": part.text if part.record is None else str(part.record),
+            "rule": part.rule,
+            "kind": part.kind,
+            "text": part.rule_text,
+            "children": children,
+        }
+    return made[id(found)]
+
+
+def absence(
+    program: CheckedProgram, inputs: Inputs, record: Record, at: int, upper: int
+) -> Explanation:
     """One reason for each rule that could derive the record."""
-    found = why_not(program, inputs, record, at)
-    text = "\n".join(reason.render() for reason in found)
-    return Explanation(text, [reason.details() for reason in found])
+    found = why_not(program, inputs, record, at, upper=upper)
+    nodes: list[Json] = [
+        {"fact": reason.render(), "rule": reason.rule, "kind": reason.reason, "children": []}
+        for reason in found
+    ]
+    return Explanation(
+        "\n".join(reason.render() for reason in found),
+        {"fact": str(record), "rule": None, "children": nodes},
+    )

@@ -378,7 +378,9 @@ class Collections:
 
         return await self._read(capability.collection, read)
 
-    async def _read(self, collection: str, read: Callable[[State], Awaitable[pa.Table]]) -> pa.Table:
+    async def _read(
+        self, collection: str, read: Callable[[State], Awaitable[pa.Table]]
+    ) -> pa.Table:
         """Read from the newest version; once more if garbage collection was faster."""
         for _ in range(16):
             state = await self.state(collection)

@@ -288,8 +288,15 @@ def set_policy(state: State, to: Frontier) -> State:
 
 
 def set_retention(state: State, retain_ms: int | None) -> State:
-    """How far since follows upper from now on; since never moves back for a longer one."""
-    return settle(replace(state, description=replace(state.description, retain_ms=retain_ms)))
+    """How far since follows upper from now on; None keeps all history there is, whoever lets go.
+
+    Since never moves back for a longer retention.
+    """
+    policy = (state.policy or state.since) if retain_ms is None else None
+    if retain_ms == state.description.retain_ms and policy == state.policy:
+        return state
+    description = replace(state.description, retain_ms=retain_ms)
+    return settle(replace(state, description=description, policy=policy))
 
 
 def close(state: State) -> State:

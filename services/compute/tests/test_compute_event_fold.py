@@ -16,7 +16,13 @@ from tidemill_compute.event_rows import EventColumns
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])
 RAW = pa.schema(
-    [*DATA, ("_partition", pa.int64()), ("_offset", pa.int64()), (TIME, pa.uint64()), (DIFF, pa.int64())]
+    [
+        *DATA,
+        ("_partition", pa.int64()),
+        ("_offset", pa.int64()),
+        (TIME, pa.uint64()),
+        (DIFF, pa.int64()),
+    ]
 )
 COLUMNS = EventColumns(("host", "at", "until"), "at", "until")
 

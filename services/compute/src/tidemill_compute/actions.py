@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME, concatenate, update_schema
+from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, format_record
 from tidemill.runtime.clock import Clock
@@ -72,8 +72,12 @@ class ActionDriver:
         self._carried: frozenset[str] = frozenset()
         self.counts = ActionCounts()
 
+    async def hold_watched(self) -> None:
+        """Hold the history of what is watched, now and over restarts; before the outbox is created."""
+        await self._holds.take(self._target.watched)
+
     async def prepare(self) -> None:
-        """Hold the history of what is watched, from where the outbox will begin."""
+        """Hold what is watched, and the outbox from where it begins."""
         for collection in (self._target.watched, self._target.outbox, self._target.done):
             await self._holds.take(collection)
 
@@ -115,7 +119,7 @@ class ActionDriver:
 
     async def _put(self, lower: int, upper: int) -> None:
         """Put every event into the outbox whose presence begins in [lower, upper) and did not before."""
-        changes = await self._holds.changes(self._target.watched, lower, upper)
+        changes = await self._changes(lower, upper)
         begun = changes.filter(pc.greater(changes[DIFF], 0)).sort_by(TIME)
         times = begun[TIME].to_pylist()
         names = self._target.shape.schema.names
@@ -133,6 +137,17 @@ class ActionDriver:
             self._collections, self._target.outbox, table, upper, self._target.name
         )
         self.counts.fired += len(firings)
+
+    async def _changes(self, lower: int, upper: int) -> pa.Table:
+        """What the watched collection changes in [lower, upper); what it begins with begins there."""
+        watched = self._target.watched
+        if lower == 0 or await self._holds.take(watched) != frontier(lower):
+            return await self._holds.changes(watched, lower, upper)
+        present = await self._holds.snapshot(watched, lower)
+        first = stamp(present.drop_columns([DIFF]), lower)
+        if lower + 1 == upper:
+            return first
+        return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
 
     def _firing(self, instant: int, record: Record) -> Firing | None:
         """The firing of a record, None if it does not match or has fired."""

@@ -76,17 +76,28 @@ class ViewDriver:
         self._fresh = False
         self.progress = ViewProgress()
 
+    async def hold_inputs(self) -> Frontier:
+        """Hold the history of the inputs, now and over restarts; where all of them can be read.
+
+        Comes before the outputs are created, so that a crash in between loses nothing.
+        """
+        begin = frontier(0)
+        for collection in self._read()[:-1]:
+            held = await self._holds.take(collection)
+            begin = held if begin.precedes(held) else begin
+        return begin
+
     async def prepare(self) -> None:
-        """Hold the history of the inputs that the outputs need, from where they will begin."""
-        for collection in self._read():
-            await self._holds.take(collection)
+        """Hold the inputs, and the state of which a restart needs the last version."""
+        await self.hold_inputs()
+        await self._holds.take(self._target.state)
 
     async def maintain_forever(self) -> None:
-        """Follow the inputs until cancelled."""
+        """Follow the inputs until cancelled, or until all of them are closed."""
         await self.prepare()
         await self._resume()
         held_at = self._clock.monotonic_s()
-        while True:
+        while self.progress.lower < U64_MAX:
             common = await self._definite()
             while self.progress.lower < common:
                 await self._step(common)
@@ -108,9 +119,10 @@ class ViewDriver:
         A view that has written nothing begins at the instant at which it was created, with what its
         inputs hold there.
         """
-        statuses = [await self._collections.status(c) for c in self._written()]
-        lower = min(sole_time(status.upper) for status in statuses)
-        self._fresh = all(status.since == status.upper for status in statuses)
+        uppers = [(await self._collections.status(c)).upper for c in self._written()]
+        lower = min(sole_time(upper) for upper in uppers)
+        # The hold on the state moves only behind a window that is complete.
+        self._fresh = await self._holds.take(self._target.state) == frontier(lower)
         self.progress.lower, self._state = lower, None
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]

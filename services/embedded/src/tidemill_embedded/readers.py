@@ -93,14 +93,10 @@ class ViewRunner:
 
     async def prepare(self) -> None:
         """Create the outputs where every input can be read from on, and hold the inputs there."""
-        begin = 0
-        for named in self._view.inputs.values():
-            since = (await self._world.collections.status(named.collection)).since
-            if since.empty:
-                raise UsageError(f"{self.name}: its input {named.name} is closed", reason="Closed")
-            begin = max(begin, sole_time(since))
+        start = await self.driver.hold_inputs()
+        if start.empty:
+            raise UsageError(f"{self.name}: one of its inputs is closed", reason="Closed")
         timeline = self._view.program.timeline or SYSTEM
-        start = frontier(begin)
         for named in self._view.outputs.values():
             await self._world.ensure(
                 named.collection,
@@ -162,7 +158,8 @@ class ActionRunner:
         return LogSink(self._world.log, sink.log.topic)
 
     async def prepare(self) -> None:
-        """Create the outbox where firing begins, and hold what is watched."""
+        """Hold what is watched, and create the outbox where firing begins."""
+        await self.driver.hold_watched()
         status = await self._world.collections.status(self._watched.collection)
         fire_from = self._spec.fire_from
         if fire_from == "creation":
@@ -175,6 +172,8 @@ class ActionRunner:
         for collection, schema in ((self.outbox, OUTBOX_SCHEMA), (self._done, DONE_SCHEMA)):
             description = Description(schema, kind="actions", timeline=timeline)
             await self._world.ensure(collection, description, start)
+            # What is done begins where the outbox does, also if a crash came between the two.
+            start = (await self._world.collections.status(collection)).since
         await self.driver.prepare()
 
     async def run(self, ready: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
-from tidemill.shard import Collections, Description
+from tidemill.shard import Collections, Description, ReadCapability
 from tidemill.time import (
     AlreadyUsed,
     Frontier,
@@ -44,12 +44,15 @@ class World:
         self, collection: str, description: Description, start: Frontier | None = None
     ) -> None:
         """Create a collection that is not there yet; nobody holds it afterwards."""
+        read: ReadCapability | None = None
         with suppress(AlreadyUsed):
+            # A lease, so that a crash before the drop does not hold the history for ever.
             read, _ = await self.collections.create(
-                collection, description, start=start or frontier(0), lease_ms=None
+                collection, description, start=start or frontier(0)
             )
-            if description.retain_ms is None:
-                await self.collections.retain(collection, None)
+        if description.retain_ms is None:
+            await self.collections.retain(collection, None)
+        if read is not None:
             await self.collections.drop(read)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:

@@ -41,17 +41,19 @@ def demanded(
         known.add(pattern)
         for form in rules.get(name, ()):
             bound = _bound(form, pattern)
-            if bound is not None:
-                waiting += [
-                    (atom.predicate, _pattern(atom, bound))
-                    for atom in (*form.atoms, *form.absent)
-                    if not atom.is_clock
-                ]
+            if bound is None:
+                continue
+            below: list[AtomForm | AbsentForm] = [*form.atoms, *form.absent]
+            waiting += [
+                (atom.predicate, _pattern(atom, bound)) for atom in below if not atom.is_clock
+            ]
     return found
 
 
 def _covers(wide: Pattern, narrow: Pattern) -> bool:
-    return all(a is ANY or (b is not ANY and equal(a, b)) for a, b in zip(wide, narrow, strict=True))
+    return all(
+        a is ANY or (b is not ANY and equal(a, b)) for a, b in zip(wide, narrow, strict=True)
+    )
 
 
 def _bound(form: RuleForm, pattern: Pattern) -> dict[str, Value] | None:
@@ -101,8 +103,4 @@ def matching_inputs(
 
 
 def _fits(arguments: Sequence[Value], checks: Sequence[Sequence[tuple[int, Value]]]) -> bool:
-    return any(
-        all(equal(arguments[at], value) for at, value in check) for check in checks
-    )
-
-
+    return any(all(equal(arguments[at], value) for at, value in check) for check in checks)

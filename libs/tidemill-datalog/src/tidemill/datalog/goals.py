@@ -102,9 +102,7 @@ def goal_over(
     return Goal(text if name is None else name, text, predicate, terms, parafacts)
 
 
-def _positional(
-    application: ast.Application, names: Sequence[str]
-) -> tuple[ast.Expression, ...]:
+def _positional(application: ast.Application, names: Sequence[str]) -> tuple[ast.Expression, ...]:
     if not application.named:
         if len(application.arguments) != len(names):
             raise UsageError(
@@ -153,9 +151,7 @@ def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
     return None
 
 
-def fired(
-    goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]
-) -> list[Firing]:
+def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
     """The actions of a history: for each goal, each distinct event that matches it fires once.
 
     An event fires at the first instant at which it matches, with its record as of then; ordered by that

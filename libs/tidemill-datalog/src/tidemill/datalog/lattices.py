@@ -15,8 +15,12 @@ from typing import Any, TypeAlias
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
 
-Identity: TypeAlias = "tuple[Any, ...]"  # names one contribution: rule, expression, facts of the solution
-Parafacts: TypeAlias = "tuple[tuple[str, Any], ...] | None"  # (lattice, inner value), by name; None for none
+Identity: TypeAlias = (
+    "tuple[Any, ...]"  # names one contribution: rule, expression, facts of the solution
+)
+Parafacts: TypeAlias = (
+    "tuple[tuple[str, Any], ...] | None"  # (lattice, inner value), by name; None for none
+)
 
 TALLIES = frozenset({"count", "sum", "average"})
 
@@ -116,7 +120,9 @@ def _sources(value: Value) -> frozenset[Value]:
     return value if isinstance(value, frozenset) else _singleton(value)
 
 
-def _inject_extent(low: Value, high: Value, sources: Value) -> tuple[Value, Value, frozenset[Value]]:
+def _inject_extent(
+    low: Value, high: Value, sources: Value
+) -> tuple[Value, Value, frozenset[Value]]:
     return low, high, _sources(sources)
 
 
@@ -155,7 +161,10 @@ def _standard() -> Mapping[str, Lattice]:
         one("count_distinct", _singleton, frozenset.union, size),
         one("provenance", _sources, frozenset.union),
         Lattice("extent", 3, _inject_extent, _merge_extents, _itself),
-        *(one(name, _no_tally_without_solutions, _merge_tallies, number) for name in sorted(TALLIES)),
+        *(
+            one(name, _no_tally_without_solutions, _merge_tallies, number)
+            for name in sorted(TALLIES)
+        ),
     ]
     return {lattice.name: lattice for lattice in lattices}
 

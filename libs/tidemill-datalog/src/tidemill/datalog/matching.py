@@ -85,9 +85,7 @@ class Matcher:
         except Failed:
             return False
 
-    def atoms_match(
-        self, form: RuleForm, bound: Bindings, order: Sequence[int]
-    ) -> Iterator[Match]:
+    def atoms_match(self, form: RuleForm, bound: Bindings, order: Sequence[int]) -> Iterator[Match]:
         """Every match of the atoms, by values alone; conditions are tried as soon as they can be."""
         rows: dict[int, Row] = {}
 
@@ -132,9 +130,7 @@ class Matcher:
                     return False
         return True
 
-    def candidates(
-        self, form: RuleForm, i: int, bound: Bindings
-    ) -> Iterator[tuple[Row, Bindings]]:
+    def candidates(self, form: RuleForm, i: int, bound: Bindings) -> Iterator[tuple[Row, Bindings]]:
         """The facts that agree with an atom, each with the bindings it adds."""
         atom = form.atoms[i]
         rows = self._ticks(atom, bound) if atom.clock is not None else self._rows(atom, bound)
@@ -318,9 +314,7 @@ def derived_time(form: RuleForm, match: Match, matcher: Matcher) -> int | None:
     return max(passed, default=None)
 
 
-def derives(
-    form: RuleForm, match: Match, matcher: Matcher, arguments: Sequence[Value]
-) -> bool:
+def derives(form: RuleForm, match: Match, matcher: Matcher, arguments: Sequence[Value]) -> bool:
     """Whether the head of a match has these arguments; a head that fails derives nothing."""
     try:
         found = [matcher.value(expression, match.bound) for expression in form.head.terms]

@@ -53,9 +53,7 @@ class RecordedHistory:
         if any(form.outlives or form.lingers for form in needed):
             failures = Failures()
             loaded = {
-                name: load(
-                    engine.checked, name, found, BEGINNING, upper, engine.lattices, failures
-                )
+                name: load(engine.checked, name, found, BEGINNING, upper, engine.lattices, failures)
                 for name, found in inputs.items()
             }
             strata = engine.complete(loaded, BEGINNING, upper, None, only=only)
@@ -114,9 +112,9 @@ class Moment:
     strata: Strata
     given: Mapping[str, Timelines]
     state: EngineState
-    _ranks: dict[
-        tuple[tuple[str, ...], frozenset[tuple[str, Key]]], dict[tuple[str, Key], int]
-    ] = field(default_factory=dict)
+    _ranks: dict[tuple[tuple[str, ...], frozenset[tuple[str, Key]]], dict[tuple[str, Key], int]] = (
+        field(default_factory=dict)
+    )
 
     @classmethod
     def of(cls, engine: Engine, history: History, at: Instant, only: Collection[str]) -> Moment:
@@ -170,9 +168,7 @@ class Moment:
         known = self._ranks.get((component, excluded))
         if known is None:
             tables = {
-                name: table
-                for name, table in self.strata.tables.items()
-                if name not in component
+                name: table for name, table in self.strata.tables.items() if name not in component
             }
             strata = self.engine.strata(tables, BEGINNING, self.at + 1, self.state, frozen=True)
             strata.trace = Trace(excluded)
@@ -191,7 +187,9 @@ class Moment:
             if solution.expires > self.at
         ]
 
-    def lingering(self, form: RuleForm) -> list[tuple[LingeringSolution, int | None, tuple[object, ...], Instant]]:
+    def lingering(
+        self, form: RuleForm
+    ) -> list[tuple[LingeringSolution, int | None, tuple[object, ...], Instant]]:
         """The living solutions of a rule with `~expires`: solution, time, arguments, since when."""
         known = self.strata.lingering.get(form.number)
         if known is None:

@@ -65,7 +65,11 @@ class Proof:
             for number in range(len(below) - 1, -1, -1):
                 last = number == len(below) - 1
                 waiting.append(
-                    (below[number], rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+                    (
+                        below[number],
+                        rest + ("└─ " if last else "├─ "),
+                        rest + ("   " if last else "│  "),
+                    )
                 )
         return "\n".join(lines)
 

@@ -147,9 +147,7 @@ class _Builder:
             self._open.append((known, predicate, key, at, context))
         return known
 
-    def _expand(
-        self, node: Proof, predicate: str, key: Key, at: Instant, context: Context
-    ) -> None:
+    def _expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
         """Find the solutions of one fact and open the facts below them."""
         moment = self.moment(at)
         if moment.is_given(predicate, key):
@@ -213,6 +211,8 @@ class _Builder:
                     yield self._recalled(form, keys, self._met(form, keys, since))
             return
         for lingering, time, arguments, since in moment.lingering(form):
+            if form.head.time and (time is None or time > moment.at):
+                continue
             if arguments == key[1:] and (grouped or time == key[0]):
                 yield self._recalled(form, lingering.keys, since)
 

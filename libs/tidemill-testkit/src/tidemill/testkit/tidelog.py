@@ -133,7 +133,9 @@ def inputs(draw: st.DrawFn) -> dict[str, list[Presence]]:
             start = draw(st.integers(0, UPPER - 1))
             end = draw(st.none() | st.integers(start + 1, UPPER + 3))
             if name in _EVENTS:
-                source = draw(st.sampled_from(((), (), (("provenance", "s1"),), (("provenance", "s2"),))))
+                source = draw(
+                    st.sampled_from(((), (), (("provenance", "s1"),), (("provenance", "s2"),)))
+                )
                 record = Record(name, row, start, end, source)
                 start += draw(st.sampled_from((0, 0, 0, 2)))
             else:

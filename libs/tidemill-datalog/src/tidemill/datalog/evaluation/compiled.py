@@ -109,7 +109,9 @@ class CompiledRule:
                 return None
             of_atoms[i] = table
         scope = _scope(form, of_atoms, around)
-        plan = Planner(form, of_atoms, scope, delta[0] if delta else None, _extra(form, scope)).plan()
+        plan = Planner(
+            form, of_atoms, scope, delta[0] if delta else None, _extra(form, scope)
+        ).plan()
         written = _write(form, plan, scope, of_atoms, around, handover)
         names = self._code.get(written)
         if names is None:
@@ -171,7 +173,9 @@ def _scope(form: RuleForm, of_atoms: Mapping[int, Table], around: Surroundings) 
         mine = bounds.get(name)
         if mine is not None:  # conditions may be evaluated when only one of the places is matched
             known = Bounds(
-                min(mine.low, known.low), max(mine.high, known.high), mine.nullable or known.nullable
+                min(mine.low, known.low),
+                max(mine.high, known.high),
+                mine.nullable or known.nullable,
             )
         bounds[name] = known
 
@@ -335,7 +339,7 @@ def _write_handover(
     if handover is Handover.GROUP:
         tallied = any(name in TALLIES for name, _ in form.head.lattices)
         identity = derivation.identity() if tallied else "None"
-        writer.line(f"key = (a, t)" if form.head.time else "key = (a,)")
+        writer.line("key = (a, t)" if form.head.time else "key = (a,)")
         value = f"(s, f, t, x, v, p, {identity})"
     else:
         if form.head.aggregates:
@@ -374,4 +378,3 @@ def _write_linger(
         unpack()
         derivation.head()
         writer.line(f"return a, t, x, {'v' if form.head.aggregates else '()'}, p")
-

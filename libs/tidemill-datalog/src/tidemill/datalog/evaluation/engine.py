@@ -321,5 +321,3 @@ def evaluate(
     """
     engine = Engine(checked, functions=functions, lattices=lattices, limits=limits)
     return engine.evaluate(inputs, lower=lower, upper=upper, state=state)
-
-

@@ -44,9 +44,7 @@ class Failures:
 
     def of_clock(self, form: RuleForm) -> Callable[[str, Instant, Instant, tuple[Row, ...]], None]:
         """The same for a clock that cannot be used: the facts are those of the other atoms."""
-        return self._reporter(
-            form, [atom.predicate for atom in form.atoms if not atom.is_clock]
-        )
+        return self._reporter(form, [atom.predicate for atom in form.atoms if not atom.is_clock])
 
     def _reporter(
         self, form: RuleForm, predicates: list[str]

@@ -181,9 +181,7 @@ class Strata:
     def _run(self, rule: CompiledRule, handover: Handover, out: Any) -> Prepared | None:
         prepared = rule.prepare(self.table, self.around, handover)
         if prepared is not None:
-            prepared.run(
-                out, self.failures.of_match(rule.form), self.failures.of_clock(rule.form)
-            )
+            prepared.run(out, self.failures.of_match(rule.form), self.failures.of_clock(rule.form))
         return prepared
 
     def _establish(self, rule: CompiledRule) -> Established:
@@ -198,9 +196,7 @@ class Strata:
             for identity, arguments, time, values, parts in self._lingering_lives(rule):
                 expires = self._own_expiry(rule.form, parts)
                 for start, end, _, parafacts in parts:
-                    solutions.add(
-                        identity, start, end, time, expires, arguments, values, parafacts
-                    )
+                    solutions.add(identity, start, end, time, expires, arguments, values, parafacts)
         else:
             self._run(rule, Handover.ESTABLISH, solutions.add)
         self.established[number] = solutions
@@ -246,9 +242,7 @@ class Strata:
                 out.setdefault((time, *arguments), []).extend(merged)
         self._add_groups(form, groups, out)
 
-    def _add_groups(
-        self, form: RuleForm, groups: Mapping[Any, list[Any]], out: Timelines
-    ) -> None:
+    def _add_groups(self, form: RuleForm, groups: Mapping[Any, list[Any]], out: Timelines) -> None:
         names = [name for name, _ in form.head.lattices]
         lattices = self.around.lattices
         predicate = form.head.predicate
@@ -307,6 +301,7 @@ class Strata:
     ) -> None:
         outer = self.failures
         current: dict[str, Timelines] = {}
+        earlier: dict[str, Timelines] | None = None
         rounds = 0
         for predicate in component:
             self.tables[predicate] = Table([])
@@ -320,6 +315,14 @@ class Strata:
                 self.trace.strip(derived)
             if derived == current:
                 break
+            if derived == earlier:
+                raise LimitPassed(
+                    f"evaluation given up: {', '.join(component)} never settles, because what one "
+                    "round derives takes away what it was derived from",
+                    reason="LimitPassed", limit="rounds", predicate=component[0],
+                )  # fmt: skip
+            if rounds & (rounds - 1) == 0:
+                earlier = derived  # a cycle of any length comes back to one of these
             current = derived
             for predicate in component:
                 self.tables[predicate] = self._finished(predicate, derived.get(predicate, {}))
@@ -334,12 +337,14 @@ class Strata:
     ) -> None:
         for predicate in component:
             self.tables.setdefault(
-                predicate, Table([(*p, *k) for k, ps in given.get(predicate, {}).items() for p in ps])
+                predicate,
+                Table([(*p, *k) for k, ps in given.get(predicate, {}).items() for p in ps]),
             )
         traits = self._traits(rules, component)
         base = [rule for rule in rules if not _reads(rule.form, component)]
         inside = [rule for rule in rules if _reads(rule.form, component)]
-        timelines = {predicate: {} for predicate in component} | self._derive(base, given)
+        timelines: dict[str, Timelines] = {predicate: {} for predicate in component}
+        timelines |= self._derive(base, given)
         if self.trace is not None:
             self.trace.strip(timelines)
         outer, self.failures = self.failures, Failures()

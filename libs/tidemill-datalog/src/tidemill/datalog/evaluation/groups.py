@@ -289,8 +289,9 @@ class _Times:
         self._dead.add(i)
 
     def now(self) -> tuple[int | None, Instant]:
-        for heap in (self._latest, self._soonest):
-            while heap and heap[0][1] in self._dead:
-                heappop(heap)  # type: ignore[arg-type]
+        while self._latest and self._latest[0][1] in self._dead:
+            heappop(self._latest)
+        while self._soonest and self._soonest[0][1] in self._dead:
+            heappop(self._soonest)
         time = -self._latest[0][0] if self._latest else None
         return time, self._soonest[0][0] if self._soonest else END

@@ -7,11 +7,19 @@ match, and a join on a range of times costs the rows inside the range.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tidemill.datalog.evaluation.expressions import Scope, source_of, type_of
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable, variables_of
+from tidemill.datalog.evaluation.forms import (
+    Call,
+    Constant,
+    Expression,
+    Type,
+    Variable,
+    variables_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,9 @@ class Limits:
         return bool(self.low) or bool(self.high)
 
 
+NO_LIMITS = Limits()
+
+
 def conjuncts(expression: Expression) -> Iterable[Call]:
     """The comparisons that must all be true for the expression to be."""
     if isinstance(expression, Call):
@@ -41,7 +52,7 @@ def conjuncts(expression: Expression) -> Iterable[Call]:
 
 
 def limits_of(
-    variable: str, conditions: Sequence[Expression], bound: Set[str], scope: Scope
+    variable: str, conditions: Sequence[Expression], bound: AbstractSet[str], scope: Scope
 ) -> Limits:
     """What the conditions say of a whole-number variable when the variables in `bound` have values.
 
@@ -60,7 +71,7 @@ def limits_of(
 def _read(
     comparison: Call,
     variable: str,
-    bound: Set[str],
+    bound: AbstractSet[str],
     scope: Scope,
     low: list[str],
     high: list[str],
@@ -122,9 +133,7 @@ def _linear(
     return _scaled(expression, variable, scope)
 
 
-def _scaled(
-    product: Call, variable: str, scope: Scope
-) -> tuple[int, list[tuple[str, str]]] | None:
+def _scaled(product: Call, variable: str, scope: Scope) -> tuple[int, list[tuple[str, str]]] | None:
     if product.name != "*":
         return None
     for factor, other in (product.arguments, tuple(reversed(product.arguments))):

@@ -20,7 +20,7 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     variables_of,
 )
-from tidemill.datalog.evaluation.linear import Limits, limits_of
+from tidemill.datalog.evaluation.linear import NO_LIMITS, Limits, limits_of
 from tidemill.datalog.evaluation.tables import Table
 
 _TICKS_UNLIMITED = 1e9
@@ -47,7 +47,7 @@ class Step:
     atom: int
     probes: tuple[Probe, ...] = ()
     range_column: int | None = None
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     conditions: tuple[int, ...] = ()
 
     @property
@@ -123,9 +123,7 @@ class Planner:
             self._bound |= self._names[chosen]
             self._placed |= {p.condition for p in step.probes if p.condition is not None}
             conditions = self._place()
-            steps.append(
-                Step(step.atom, step.probes, step.range_column, step.limits, conditions)
-            )
+            steps.append(Step(step.atom, step.probes, step.range_column, step.limits, conditions))
         return Plan(tuple(steps), first, self._fallible, self._valid_clocks)
 
     def _usable(self, clock: tuple[Expression, Expression]) -> bool:

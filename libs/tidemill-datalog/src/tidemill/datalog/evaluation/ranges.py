@@ -70,7 +70,7 @@ def _of_call(call: Call, arguments: list[Bounds]) -> Bounds | None:
 def _of_partial(name: str, arguments: list[Bounds], nullable: bool) -> Bounds | None:
     first = arguments[0]
     if name in ("abs", "floor", "ceil", "round"):
-        if not (INT_MIN < first.low - 1 and first.high + 1 < INT_MAX):
+        if first.low - 1 <= INT_MIN or first.high + 1 >= INT_MAX:
             return None
         if name == "abs":
             magnitudes = (abs(first.low), abs(first.high))
@@ -103,7 +103,9 @@ def _corners(
         return None
     corners: list[tuple[int | float, ...]] = [()]
     for argument in arguments:
-        corners = [(*corner, border) for corner in corners for border in (argument.low, argument.high)]
+        corners = [
+            (*corner, border) for corner in corners for border in (argument.low, argument.high)
+        ]
     return _within([operator(*corner) for corner in corners], nullable)
 
 

@@ -67,7 +67,7 @@ def instant(value: Value) -> int:
 def expiry(value: Value) -> Instant:
     """The value as the end of an event, infinite for none. Raises: Failed(wrong type)."""
     if type(value) is int or value == END:
-        return value  # type: ignore[return-value]
+        return value
     raise Failed(WRONG_TYPE)
 
 

@@ -184,7 +184,7 @@ class Lingering:
         found = []
         for keys, values in dict.fromkeys((*self._matches, *self._carried)):
             living = self._solution(keys, values)
-            if living is not None:
+            if living is not None and living[4]:
                 found.append(living)
         return found
 
@@ -224,7 +224,7 @@ class Lingering:
         """The rows of a staying fact that carry the parafacts which the solution matched."""
         atom = self._form.atoms[i]
         if atom.is_clock:
-            return [(key[0], END, END, None, *key)]
+            return [(BEGINNING if self._frozen else key[0], END, END, None, *key)]
         asked = [name for name, _ in atom.lattices if name != "time"]
         rows = self._tables(atom.predicate).of_key(key)
         if not asked:
@@ -320,11 +320,12 @@ class Lingering:
         """The life [start, end) cut where a staying fact changes, each piece with its rows."""
         pieces: list[tuple[Instant, Instant, dict[int, Row]]] = [(start, end, {})]
         for i, segments in staying.items():
-            cut = []
-            for first, last, chosen in pieces:
-                for row in segments:
-                    if row[0] < last and row[1] > first:
-                        cut.append((max(first, row[0]), min(last, row[1]), {**chosen, i: row}))
+            cut = [
+                (max(first, row[0]), min(last, row[1]), {**chosen, i: row})
+                for first, last, chosen in pieces
+                for row in segments
+                if row[0] < last and row[1] > first
+            ]
             pieces = cut
         left = dict(zip(self._leaving, leaving, strict=True))
         return [
@@ -357,8 +358,7 @@ class Lingering:
                 start = time
             if start < end:
                 parts.append((start, end, expires, parafacts))
-        if head is None or not parts:
+        if head is None:
             return None
         identity = self._form.number, keys, values
         return identity, head[0], head[1], head[3], parts
-

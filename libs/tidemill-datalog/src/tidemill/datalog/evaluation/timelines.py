@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TypeAlias
 
 from tidemill.datalog.lattices import Lattice, Parafacts, Tally, merge_parafacts
@@ -17,7 +18,9 @@ from tidemill.datalog.presence import Instant
 from tidemill.datalog.values import Failed
 
 Part: TypeAlias = "tuple[Instant, Instant, Instant, Parafacts]"
-Report: TypeAlias = "Callable[[str, Instant, Instant], None]"  # reason, start, end of a failed merge
+Report: TypeAlias = (
+    "Callable[[str, Instant, Instant], None]"  # reason, start, end of a failed merge
+)
 
 
 def same_parafacts(a: Parafacts, b: Parafacts) -> bool:
@@ -79,7 +82,7 @@ def _sweep_expiry(parts: list[Part]) -> list[Part]:
     swept: list[Part] = []
     heap: list[tuple[Instant, Instant]] = []  # (-expires, end)
     i = 0
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         while i < len(parts) and parts[i][0] <= start:
             heappush(heap, (-parts[i][2], parts[i][1]))
             i += 1
@@ -97,7 +100,7 @@ def _sweep_parafacts(
     swept: list[Part] = []
     living: list[Part] = []
     i = 0
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         living = [part for part in living if part[1] > start]
         while i < len(parts) and parts[i][0] <= start:
             living.append(parts[i])
@@ -140,9 +143,9 @@ def absorb(
         return changed
     if len(local) == 1:
         known = local[0]
-        if known[0] <= start and end <= known[1] and expires <= known[2]:
-            if merge_or_none(known[3], parafacts, lattices) == known[3]:
-                return []
+        covered = known[0] <= start and end <= known[1] and expires <= known[2]
+        if covered and merge_or_none(known[3], parafacts, lattices) == known[3]:
+            return []
     merged_parts = merge_parts([*local, part], lattices, report)
     timeline[first:last] = merged_parts
     return [new for new in merged_parts if not _said(new, local)]

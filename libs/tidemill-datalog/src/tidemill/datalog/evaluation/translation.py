@@ -138,9 +138,8 @@ class _Translation:
         expression = self.expression(written)
         if isinstance(expression, Constant):
             return expression
-        if isinstance(written, ast.Variable) and isinstance(expression, Variable):
-            if written.name not in self._rule.definitions:
-                return expression
+        if isinstance(written, ast.Variable) and written.name not in self._rule.definitions:
+            return Variable(written.name)
         self._types[column] = kind
         self._conditions.append(Call("==", (Variable(column), expression)))
         return Variable(column)

@@ -133,7 +133,9 @@ class MatchWriter:
     def _rows(self, number: int, step: Step) -> str:
         """Source of the rows to look at; writes what has to be computed before."""
         if not self.careful:
-            return self._lookup(f"q{number}", step, [source_of(p.value, self._scope) for p in step.probes])
+            return self._lookup(
+                f"q{number}", step, [source_of(p.value, self._scope) for p in step.probes]
+            )
         keys: list[str] = []
         for at, probe in enumerate(step.probes):
             source = source_of(probe.value, self._scope)
@@ -272,9 +274,7 @@ class MatchWriter:
         w.open(f"for t{number} in {self._ticks(number, step, clock_time(atom))}:")
         if self.careful:
             w.line(f"e = e{number}")
-        w.line(
-            f"r{step.atom} = (t{number}, inf, inf, None, t{number}, o{number}, p{number})"
-        )
+        w.line(f"r{step.atom} = (t{number}, inf, inf, None, t{number}, o{number}, p{number})")
         for name, terms in atom.lattices:
             self._lattice(step.atom, name, terms, set())
         start = "beginning" if self._frozen else f"(t{number} if t{number} > lower else lower)"
@@ -368,7 +368,8 @@ class DerivationWriter:
         if any(self._scope.fallible(expression) for expression in head_expressions(head)):
             return True
         return any(
-            type_of(expression, self._scope.types) is not Type.INT or self._scope.nullable(expression)
+            type_of(expression, self._scope.types) is not Type.INT
+            or self._scope.nullable(expression)
             for expression in (*head.time, *head.expires)
         )
 
@@ -395,9 +396,7 @@ class DerivationWriter:
 
     def _injected(self, name: str, terms: Sequence[Expression]) -> str:
         kinds = self._lattice_types.get(name, (Type.ANY,) * len(terms))
-        sources = [
-            self._argument(term, kind) for term, kind in zip(terms, kinds, strict=True)
-        ]
+        sources = [self._argument(term, kind) for term, kind in zip(terms, kinds, strict=True)]
         if name in TALLIES:
             return sources[0]
         self._scope.constants[f"inject_{name}"] = self._scope.lattices[name].inject

@@ -10,7 +10,12 @@ from tidemill.testkit.conformance.language_reject import run_reject
 from tidemill.testkit.conformance.language_ticks import run_ticks
 from tidemill.testkit.conformance.registry import Case, Options
 
-_KINDS = {"events": run_events, "pointwise": run_pointwise, "ticks": run_ticks, "explain": run_explain}
+_KINDS = {
+    "events": run_events,
+    "pointwise": run_pointwise,
+    "ticks": run_ticks,
+    "explain": run_explain,
+}
 
 
 def run_case(case: Case, options: Options) -> list[str]:

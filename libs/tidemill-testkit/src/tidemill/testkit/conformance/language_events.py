@@ -112,9 +112,7 @@ def run_events(case: Case) -> list[str]:
 
 def derived_presences(checked: CheckedProgram, evaluation: Evaluation) -> list[Presence]:
     """The presences of all predicates that are the head of a rule with a formula."""
-    names = dict.fromkeys(
-        rule.predicate for rule in checked.rules if rule.source.has_formula
-    )
+    names = dict.fromkeys(rule.predicate for rule in checked.rules if rule.source.has_formula)
     return [presence for name in names for presence in evaluation.presences.get(name, [])]
 
 

@@ -140,7 +140,10 @@ def _run_steps(case: Case) -> list[str]:
         found += _compare_out(f"steps.{number}.out", checked, answer, step.get("out", {}))
         if "sent" in step:
             wanted = [_sent(checked, value_of(n), name, row) for n, name, *row in step["sent"]]
-            got = [_sent(checked, m.node, m.record.predicate, m.record.arguments) for m in answer.messages]
+            got = [
+                _sent(checked, m.node, m.record.predicate, m.record.arguments)
+                for m in answer.messages
+            ]
             found += compare_sets(f"steps.{number}.sent", wanted, got)
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, TypeAlias
 
 from tidemill.datalog import ast, values
@@ -18,6 +17,13 @@ from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.values import Failed
+from tidemill.testkit.twins.lattice_values import (
+    inject,
+    merge_alternative,
+    merge_into,
+    merged,
+    observe,
+)
 
 INF = float("inf")
 Key: TypeAlias = "tuple[Any, ...]"  # (predicate, arguments, time)
@@ -88,11 +94,13 @@ class _Instant:
     def _give(self, name: str, record: Record) -> None:
         arguments = self._typed(name, record.arguments)
         inner = {
-            lattice: _inject(lattice, seen if isinstance(seen, tuple) else (seen,), ("given", record))
+            lattice: inject(
+                lattice, seen if isinstance(seen, tuple) else (seen,), ("given", record)
+            )
             for lattice, seen in record.parafacts
         }
         expires = INF if record.expires is None else record.expires
-        _merge_alternative(self.facts, (name, arguments, record.time), (expires, inner))
+        merge_alternative(self.facts, (name, arguments, record.time), (expires, inner))
 
     def _typed(self, name: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(
@@ -105,12 +113,14 @@ class _Instant:
             self._fix(component)
         records: dict[str, set[str]] = {name: set() for name in self.checked.derived}
         for (name, arguments, time), (expires, inner) in self.facts.items():
-            seen = tuple((lattice, _observe(lattice, value)) for lattice, value in inner.items())
+            seen = tuple((lattice, observe(lattice, value)) for lattice, value in inner.items())
             end = None if expires == INF else expires
             records.setdefault(name, set()).add(
                 format_record(Record(name, arguments, time, end, seen))
             )
-        return At({name: frozenset(texts) for name, texts in records.items()}, frozenset(self.errors))
+        return At(
+            {name: frozenset(texts) for name, texts in records.items()}, frozenset(self.errors)
+        )
 
     def _fix(self, component: Sequence[str]) -> None:
         """Apply the rules of a component to its last answer until the answer stays the same."""
@@ -130,7 +140,7 @@ class _Instant:
         solutions = list(self._living(rule))
         if not rule.aggregates:
             for arguments, time, expires, inner, _, _ in solutions:
-                _merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
+                merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
             return
         groups: dict[Any, list[Any]] = {}
         for solution in solutions:
@@ -148,16 +158,18 @@ class _Instant:
         inner: dict[str, Any] = {}
         for _, _, _, passed, written, identity in members:
             for lattice, value in passed.items():
-                _merge_into(inner, lattice, value)
+                merge_into(inner, lattice, value)
             for position, (lattice, terms) in enumerate(written):
-                _merge_into(inner, lattice, _inject(lattice, terms, (rule.number, identity, position)))
+                merge_into(
+                    inner, lattice, inject(lattice, terms, (rule.number, identity, position))
+                )
         try:
             for lattice, value in inner.items():
-                _observe(lattice, value)
+                observe(lattice, value)
         except Failed as failed:
             self.errors.add(f"{failed.reason}: {_text((rule.predicate, arguments, time))}")
             return
-        _merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
+        merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
 
     # Solutions: (arguments, time, expires, passed, written lattices, identity).
 
@@ -167,7 +179,7 @@ class _Instant:
         if not outlives:
             for identity, arguments, time, expires, versions, written in self._holding(rule):
                 if not (rule.mentions("time") and time > self.at):
-                    yield arguments, time, expires, _merged(versions), written, identity
+                    yield arguments, time, expires, merged(versions), written, identity
             return
         kept = {
             identity: (solution, dict.fromkeys(versions))
@@ -183,7 +195,7 @@ class _Instant:
             del self.memory.established[identity]
         self.memory.established.update(kept)
         for identity, ((arguments, time, expires, written), versions) in kept.items():
-            passed = _merged([dict(version) for version in versions])
+            passed = merged([dict(version) for version in versions])
             yield arguments, time, expires, passed, written, identity
 
     def _holding(self, rule: ResolvedRule) -> Iterator[Any]:
@@ -240,7 +252,9 @@ class _Instant:
         bound.update(dict(identity[2]))
         facts = self.facts_of(rule, keys)
         try:
-            arguments = self._typed(rule.predicate, [self._value(rule, t, bound) for t in rule.terms])
+            arguments = self._typed(
+                rule.predicate, [self._value(rule, t, bound) for t in rule.terms]
+            )
             time, expires = self._time(rule, keys, bound), self._expiry(rule, facts, bound)
             written = [
                 (p.lattice, tuple(self._lattice_values(rule, p, bound)))
@@ -260,13 +274,14 @@ class _Instant:
                 for lattice, value in mine.items():
                     hidden = lattice in atom.suppressed or lattice in rule.suppressed
                     if not hidden and lattice not in rule.aggregates:
-                        _merge_into(inner, lattice, value)
+                        merge_into(inner, lattice, value)
             passed.append(inner)
         yield identity, arguments, time, expires, passed, written
 
     def _holds_now(self, rule: ResolvedRule, identity: Any) -> bool:
         return all(
-            atom.clock or key in self.facts for atom, key in zip(rule.positive, identity[1], strict=True)
+            atom.clock or key in self.facts
+            for atom, key in zip(rule.positive, identity[1], strict=True)
         )
 
     def _lattice_values(self, rule: ResolvedRule, parafact: Any, bound: Bound) -> Iterator[Any]:
@@ -281,7 +296,8 @@ class _Instant:
             times = [self._value(rule, term, bound) for term in written]
             if any(type(time) is not int for time in times):
                 raise Failed(values.WRONG_TYPE)
-            return max(times)
+            latest: int = max(times)
+            return latest
         if "time" in rule.suppressed:
             return None
         passed = [
@@ -318,9 +334,7 @@ class _Instant:
         for chosen in itertools.product(*candidates):
             bound: Bound = {}
             keys: dict[int, Key] = dict(zip(plain, chosen, strict=True))
-            if all(
-                self._bind(rule, atoms[i], keys[i], self.facts[keys[i]], bound) for i in plain
-            ):
+            if all(self._bind(rule, atoms[i], keys[i], self.facts[keys[i]], bound) for i in plain):
                 yield from self._with_clocks(rule, keys, bound)
 
     def _with_clocks(
@@ -351,9 +365,7 @@ class _Instant:
         def known(term: ast.Expression) -> bool:
             return all(
                 variable.name in bound
-                or (
-                    variable.name in rule.definitions and known(rule.definitions[variable.name])
-                )
+                or (variable.name in rule.definitions and known(rule.definitions[variable.name]))
                 for variable in ast.variables_in(term)
             )
 
@@ -384,7 +396,7 @@ class _Instant:
             elif parafact.lattice not in carried[1]:
                 return False
             else:
-                seen = _observe(parafact.lattice, carried[1][parafact.lattice])
+                seen = observe(parafact.lattice, carried[1][parafact.lattice])
                 parts = seen if isinstance(seen, tuple) else (seen,)
                 pairs += zip(parafact.terms, parts, strict=True)
         kinds = self.checked.variable_types[rule.number]
@@ -413,9 +425,7 @@ class _Instant:
         except Failed as failed:
             yield keys, bound, _error(failed.reason, keys)
 
-    def _terms_hold(
-        self, rule: ResolvedRule, atom: ResolvedAtom, key: Key, bound: Bound
-    ) -> bool:
+    def _terms_hold(self, rule: ResolvedRule, atom: ResolvedAtom, key: Key, bound: Bound) -> bool:
         pairs: list[tuple[ast.Expression, Any]] = []
         if not atom.clock:
             pairs += zip(atom.terms, key[1], strict=True)
@@ -426,7 +436,7 @@ class _Instant:
             elif parafact.lattice == "expires":
                 pairs.append((parafact.terms[0], carried[0]))
             else:
-                seen = _observe(parafact.lattice, carried[1][parafact.lattice])
+                seen = observe(parafact.lattice, carried[1][parafact.lattice])
                 parts = seen if isinstance(seen, tuple) else (seen,)
                 pairs += zip(parafact.terms, parts, strict=True)
         for term, value in pairs:
@@ -462,9 +472,7 @@ class _Instant:
     def _wanted(self, rule: ResolvedRule, term: ast.Expression, bound: Bound) -> Any:
         return _ANY if isinstance(term, ast.Wildcard) else self._value(rule, term, bound)
 
-    def _blocks(
-        self, atom: ResolvedAtom, wanted: list[Any], lattices: list[Any], key: Key
-    ) -> bool:
+    def _blocks(self, atom: ResolvedAtom, wanted: list[Any], lattices: list[Any], key: Key) -> bool:
         if key[0] != atom.predicate or not _agree(wanted, key[1]):
             return False
         expires, inner = self.facts.get(key, (INF, {}))
@@ -478,7 +486,7 @@ class _Instant:
             elif lattice not in inner:
                 return False
             else:
-                seen = _observe(lattice, inner[lattice])
+                seen = observe(lattice, inner[lattice])
             if not _agree(terms, seen if isinstance(seen, tuple) else (seen,)):
                 return False
         return True
@@ -555,73 +563,3 @@ def _frozen(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _frozen_carried(carried: Carried) -> tuple[Any, ...]:
     return _frozen(carried[1])
-
-
-# Lattices: an aggregate of numbers is the set of (identity, value) of its contributions.
-
-
-def _inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
-    first = written[0]
-    if lattice in ("count", "sum", "average"):
-        return frozenset(((identity, first),))
-    if lattice in ("set", "count_distinct", "provenance"):
-        if isinstance(first, frozenset) and lattice == "provenance":
-            return first
-        return frozenset() if first is None else frozenset((first,))
-    if lattice == "extent":
-        sources = written[2] if isinstance(written[2], frozenset) else frozenset((written[2],))
-        return (written[0], written[1], sources)
-    return first
-
-
-def _merge(lattice: str, a: Any, b: Any) -> Any:
-    if lattice in ("min", "earliest"):
-        return min((x for x in (a, b) if x is not None), default=None)
-    if lattice in ("max", "latest"):
-        return max((x for x in (a, b) if x is not None), default=None)
-    if lattice == "extent":
-        return (min(a[0], b[0]), max(a[1], b[1]), a[2] | b[2])
-    return a | b
-
-
-def _observe(lattice: str, inner: Any) -> Any:
-    if lattice == "count":
-        return sum(value is not None for _, value in inner)
-    if lattice in ("sum", "average"):
-        return _total(lattice, [value for _, value in inner if value is not None])
-    return len(inner) if lattice == "count_distinct" else inner
-
-
-def _total(lattice: str, numbers: list[Any]) -> Any:
-    if not numbers:
-        return None
-    exact = sum(map(Fraction, numbers), Fraction(0))
-    if lattice == "average":
-        exact /= len(numbers)
-    elif all(type(number) is int for number in numbers):
-        return values.whole(int(exact))
-    try:
-        return float(exact)
-    except OverflowError:
-        raise Failed(values.OVERFLOW) from None
-
-
-def _merge_into(inner: dict[str, Any], lattice: str, value: Any) -> None:
-    inner[lattice] = _merge(lattice, inner[lattice], value) if lattice in inner else value
-
-
-def _merged(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    inner: dict[str, Any] = {}
-    for version in versions:
-        for lattice, value in version.items():
-            _merge_into(inner, lattice, value)
-    return inner
-
-
-def _merge_alternative(facts: Facts, key: Key, carried: Carried) -> None:
-    """Alternative derivations of one fact: the latest expiry, other lattices merged (language.md 3.3)."""
-    known = facts.get(key)
-    if known is None:
-        facts[key] = carried
-    else:
-        facts[key] = (max(known[0], carried[0]), _merged((known[1], carried[1])))

@@ -1,0 +1,81 @@
+"""Lattices by their definition: an aggregate of numbers is the set of (identity, value) of its contributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tidemill.datalog import values
+from tidemill.datalog.values import Failed
+
+
+def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
+    """The inner value of what was written, for one solution."""
+    first = written[0]
+    if lattice in ("count", "sum", "average"):
+        return frozenset(((identity, first),))
+    if lattice in ("set", "count_distinct", "provenance"):
+        if isinstance(first, frozenset) and lattice == "provenance":
+            return first
+        return frozenset() if first is None else frozenset((first,))
+    if lattice == "extent":
+        sources = written[2] if isinstance(written[2], frozenset) else frozenset((written[2],))
+        return (written[0], written[1], sources)
+    return first
+
+
+def _merge(lattice: str, a: Any, b: Any) -> Any:
+    if lattice in ("min", "earliest"):
+        return min((x for x in (a, b) if x is not None), default=None)
+    if lattice in ("max", "latest"):
+        return max((x for x in (a, b) if x is not None), default=None)
+    if lattice == "extent":
+        return (min(a[0], b[0]), max(a[1], b[1]), a[2] | b[2])
+    return a | b
+
+
+def observe(lattice: str, inner: Any) -> Any:
+    """What is seen of an inner value. Raises: Failed."""
+    if lattice == "count":
+        return sum(value is not None for _, value in inner)
+    if lattice in ("sum", "average"):
+        return _total(lattice, [value for _, value in inner if value is not None])
+    return len(inner) if lattice == "count_distinct" else inner
+
+
+def _total(lattice: str, numbers: list[Any]) -> Any:
+    if not numbers:
+        return None
+    exact = sum(map(Fraction, numbers), Fraction(0))
+    if lattice == "average":
+        exact /= len(numbers)
+    elif all(type(number) is int for number in numbers):
+        return values.whole(int(exact))
+    try:
+        return float(exact)
+    except OverflowError:
+        raise Failed(values.OVERFLOW) from None
+
+
+def merge_into(inner: dict[str, Any], lattice: str, value: Any) -> None:
+    """Merge one value into the values of a fact."""
+    inner[lattice] = _merge(lattice, inner[lattice], value) if lattice in inner else value
+
+
+def merged(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The merge of several sets of values."""
+    inner: dict[str, Any] = {}
+    for version in versions:
+        for lattice, value in version.items():
+            merge_into(inner, lattice, value)
+    return inner
+
+
+def merge_alternative(facts: dict[Any, Any], key: Any, carried: Any) -> None:
+    """Alternative derivations of one fact: the latest expiry, other lattices merged (language.md 3.3)."""
+    known = facts.get(key)
+    if known is None:
+        facts[key] = carried
+    else:
+        facts[key] = (max(known[0], carried[0]), merged((known[1], carried[1])))

@@ -119,12 +119,12 @@ WRITER = """
 """
 
 
-def open_ledger(folder: Path) -> Collections:
+def open_ledger(folder: Path, clock: ManualClock | None = None) -> Collections:
     """The ledger as one process sees it."""
     return Collections(
         SqliteConsensus(folder / "consensus.sqlite"),
         DirectoryBlob(folder / "blob", lambda: token_hex(8)),
-        ManualClock(),
+        clock or ManualClock(),
         lambda: token_hex(16),
     )
 
@@ -231,9 +231,8 @@ async def test_a_long_log_is_rolled_up_truncated_and_read_from_the_rollup(tmp_pa
 
 
 async def test_garbage_and_orphans_go_and_nothing_else(tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path)
     clock = ManualClock()
-    ledger._clock = clock
+    ledger = open_ledger(tmp_path, clock)
     await ledger.create("ledger", Description(ROWS), lease_ms=None)
     for step in range(3):
         await ledger.compare_and_append(
@@ -248,9 +247,9 @@ async def test_garbage_and_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     orphan = kept.with_name("part-orphan")
     orphan.write_bytes(b"never linked")
     modified_ms = int(orphan.stat().st_mtime * 1000)
-    ledger._clock = ManualClock(modified_ms + 500)
+    clock.move((modified_ms + 500 - clock.now_ms()) / 1000)
     assert await ledger.reap_orphans("ledger", age_ms=1_000) == 0
-    ledger._clock = ManualClock(modified_ms + 5_000)
+    clock.move(4.5)
     assert await ledger.reap_orphans("ledger", age_ms=1_000) == 1
     read = await ledger.read_hold("ledger", owner="audit")
     assert balance(await ledger.snapshot(read, 2)) == 0

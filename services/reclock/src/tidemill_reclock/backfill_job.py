@@ -22,9 +22,10 @@ from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
 from tidemill.runtime.log_segments import read_range
 from tidemill.shard import DirectoryBlob
-from tidemill.shard.collections import part_key, placed
 from tidemill.shard.encoding import pack_part
-from tidemill.shard.parts import encode_parts, key_hashes, sorted_updates
+from tidemill.shard.hashing import key_hashes
+from tidemill.shard.part_store import part_key
+from tidemill.shard.parts import encode_parts, placed, sorted_updates
 from tidemill.spark.backfill import Decoded, Target, backfill
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
 from tidemill.spark.session import LocalSettings, jars_in, local_session

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tidemill.shard.ports import BlobEntry
 from tidemill.time import Unavailable
 
-_UNFINISHED = ".unfinished"
+UNFINISHED = ".unfinished"
+
+T = TypeVar("T")
 
 
 class DirectoryBlob:
     """Guarantees of Blob on a local file system; a torn write is never seen under its key.
 
-    `unique` names unfinished files, so that two writers never share one.
+    `unique` names unfinished files, so that two writers never share one. What a killed writer left
+    unfinished is listed under its unfinished name, for the reaper.
     """
 
     def __init__(self, root: Path, unique: Callable[[], str]) -> None:
@@ -27,31 +31,30 @@ class DirectoryBlob:
     def put_now(self, key: str, data: bytes) -> None:
         """`put` for callers without an event loop, such as a task of a Spark job."""
         path = self._root / key
+        unfinished = path.with_name(f"{path.name}.{self._unique()}{UNFINISHED}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.{self._unique()}{_UNFINISHED}")
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _flush_folder(self._root)
             with unfinished.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            # IMPORTANT: the name comes after the bytes are on disk, and is on disk before we return.
             unfinished.rename(path)
             _flush_folder(path.parent)
         except OSError as error:
+            unfinished.unlink(missing_ok=True)
             raise Unavailable(f"the object {key} could not be written: {error}") from error
 
     async def put(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self.put_now, key, data)
 
     async def get(self, key: str) -> bytes | None:
-        def read() -> bytes | None:
-            try:
-                return (self._root / key).read_bytes()
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise Unavailable(f"the object {key} could not be read: {error}") from error
+        return await asyncio.to_thread(_read, self._root / key, None)
 
-        return await asyncio.to_thread(read)
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        return await asyncio.to_thread(_read, self._root / key, (start, stop))
 
     async def delete(self, key: str) -> None:
         def remove() -> None:
@@ -63,24 +66,42 @@ class DirectoryBlob:
         await asyncio.to_thread(remove)
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
-        def listed() -> Sequence[BlobEntry]:
-            found = []
-            for folder, _, names in os.walk(self._root):
-                for name in names:
-                    path = Path(folder) / name
-                    key = path.relative_to(self._root).as_posix()
-                    if key.startswith(prefix):
-                        try:
-                            stat = path.stat()
-                        except FileNotFoundError:
-                            continue
-                        found.append(BlobEntry(key, stat.st_size, int(stat.st_mtime * 1000)))
-            return sorted(found)
-
-        return await asyncio.to_thread(listed)
+        return await asyncio.to_thread(self._listed, prefix)
 
     async def close(self) -> None:
         return
+
+    def _listed(self, prefix: str) -> Sequence[BlobEntry]:
+        folder, slash, _ = prefix.partition("/")
+        begin = self._root / folder if slash else self._root
+        try:
+            return sorted(entry for entry in self._below(begin) if entry.key.startswith(prefix))
+        except OSError as error:
+            raise Unavailable(f"the folder {begin} could not be listed: {error}") from error
+
+    def _below(self, folder: Path) -> Iterator[BlobEntry]:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                path = Path(place) / name
+                try:
+                    stat = path.stat()
+                except FileNotFoundError:
+                    continue
+                key = path.relative_to(self._root).as_posix()
+                yield BlobEntry(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _read(path: Path, span: tuple[int, int] | None) -> bytes | None:
+    try:
+        if span is None:
+            return path.read_bytes()
+        with path.open("rb") as file:
+            file.seek(span[0])
+            return file.read(span[1] - span[0])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"the object {path.name} could not be read: {error}") from error
 
 
 def _flush_folder(folder: Path) -> None:

@@ -1,10 +1,11 @@
-"""What holders present, and the normal outcomes of a write."""
+"""What holders present, the normal outcomes of a write, and a collection as its operators see it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
+from tidemill.shard.state import Description
 from tidemill.time import Frontier
 
 CapabilityId = NewType("CapabilityId", str)
@@ -19,6 +20,10 @@ class ReadCapability:
     collection: str
     frontier: Frontier
 
+    def at(self, held: Frontier) -> ReadCapability:
+        """The same capability, known to hold `held` now."""
+        return ReadCapability(self.id, self.collection, held)
+
     def __repr__(self) -> str:
         return f"ReadCapability(r…, {self.collection}, {self.frontier})"
 
@@ -30,6 +35,10 @@ class WriteCapability:
     id: CapabilityId
     collection: str
     frontier: Frontier
+
+    def at(self, held: Frontier) -> WriteCapability:
+        """The same capability, known to hold `held` now."""
+        return WriteCapability(self.id, self.collection, held)
 
     def __repr__(self) -> str:
         return f"WriteCapability(w…, {self.collection}, {self.frontier})"
@@ -57,25 +66,48 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps history: a name, the frontier held, when the lease ends (None: never)."""
+    """Who keeps history: a name, the frontier held, when the lease ends (None: never), since when."""
 
     owner: str
     frontier: Frontier
     lease_end_ms: int | None
+    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionStatus:
-    """A collection as its operators see it."""
+    """A collection as its operators see it.
+
+    `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
+    are those in the log. `moved_by` names who or what let since come where it is.
+    """
 
     id: str
-    kind: str
-    timeline: str
+    description: Description
     since: Frontier
     upper: Frontier
     holders: tuple[Holder, ...]
-    writers: int
     batches: int
     updates: int
     bytes: int
-    version: int
+    writers: int = 0
+    staged: int = 0
+    inline_bytes: int = 0
+    garbage: int = 0
+    version: int = 0
+    moved_by: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its description."""
+        return self.description.kind
+
+    @property
+    def timeline(self) -> str:
+        """The timeline of its description."""
+        return self.description.timeline
+
+    @property
+    def holding_back(self) -> tuple[Holder, ...]:
+        """The holders for whose sake since is not later than it is."""
+        return tuple(holder for holder in self.holders if holder.frontier.precedes(self.since))

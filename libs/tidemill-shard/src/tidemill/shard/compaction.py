@@ -1,97 +1,207 @@
-"""Compaction: fewer, larger batches, and times advanced to since; no readable contents change."""
+"""Compaction: fewer, larger batches, and times advanced towards since; no readable contents change."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangement.updates import advance, consolidate
-from tidemill.shard import transitions
-from tidemill.shard.ports import Blob, Clock
-from tidemill.shard.reading import PartCache
-from tidemill.shard.state import Batch, Description, Part, State
+from tidemill.arrangement.updates import advance, between, concatenate, consolidate
+from tidemill.shard.appending import Merged, apply_merge
+from tidemill.shard.hashing import HASH_MAX, key_hashes
+from tidemill.shard.offloading import computed
+from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.parts import Part
+from tidemill.shard.ports import Clock
+from tidemill.shard.state import Batch, Description, State, compaction_frontier
+from tidemill.shard.versions import Versions
+from tidemill.time import frontier
 
-WritePartsOf = Callable[[str, Description, pa.Table | None], Awaitable[list[Part]]]
+ALIKE_MIN = 4
+"""So many batches of like size are merged into one."""
+SMALL_ROWS = 512
+"""Batches up to this size are alike, whatever the sizes are."""
+RANGE_BYTES = 64 * 1024 * 1024
+"""So much stored data is merged at a time; in memory it is several times that."""
 
 
-class Commit(Protocol):
-    """How a transition is committed."""
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What one step did: rows read, whether a result was taken, whether there is more to do."""
 
-    async def __call__(
-        self, collection: str, transition: Callable[[State], tuple[bool, State]]
-    ) -> bool: ...
+    rows: int
+    taken: bool
+    more: bool
+
+
+def plan_merge(state: State) -> tuple[Batch, ...]:
+    """The adjacent batches that are due to become one; none if nothing is.
+
+    The newest ones, back to the first that is more than twice all newer ones together: so sizes at
+    least double from each batch to the one before, there are O(log n) of them, and each update is
+    rewritten O(log n) times. One batch alone is due once since is past all its times.
+    """
+    batches = state.batches
+    start, rows = len(batches), 0
+    while start and batches[start - 1].rows <= 2 * max(rows, SMALL_ROWS):
+        start -= 1
+        rows += batches[start].rows
+    alike = batches[start:]
+    if sum(batch.runs for batch in alike) >= ALIKE_MIN:
+        return alike
+    reached = compaction_frontier(state.since)
+    passed = all(part.time_max <= reached for part in state.parts())
+    return batches if len(batches) == 1 and passed and _shrinks(batches[0], reached) else ()
+
+
+def plan_all(state: State) -> tuple[Batch, ...]:
+    """All batches, if one batch at since would be less than what there is."""
+    batches = state.batches
+    due = sum(batch.runs for batch in batches) > 1 or any(
+        _shrinks(batch, compaction_frontier(state.since)) for batch in batches
+    )
+    return batches if due else ()
+
+
+def _shrinks(batch: Batch, reached: int) -> bool:
+    """Whether times that compaction may add up now are still apart."""
+    return any(part.time_min < reached and part.time_min < part.time_max for part in batch.parts)
+
+
+class Merge:
+    """One merge, a hash range of keys at a time; nobody sees it before it is committed."""
+
+    def __init__(self, collection: str, state: State, chosen: tuple[Batch, ...]) -> None:
+        self.collection = collection
+        self.chosen = chosen
+        self.written: list[Part] = []
+        self._description: Description = state.description
+        self._reached = compaction_frontier(state.since)
+        self._inputs = [part for batch in chosen for part in batch.parts]
+        bits = 0
+        while sum(part.size for part in self._inputs) >> bits > RANGE_BYTES:
+            bits += 1
+        width = (HASH_MAX + 1) >> bits
+        self._ranges = [(at * width, (at + 1) * width - 1) for at in range(1 << bits)]
+
+    @property
+    def done(self) -> bool:
+        """Whether every range is written."""
+        return not self._ranges
+
+    def result(self) -> Merged:
+        """The batch that stands for the chosen ones."""
+        compacted = max(self._reached, *(batch.compacted for batch in self.chosen))
+        return Merged(self.chosen, Batch(self.chosen[0].lower, compacted, tuple(self.written)))
+
+    async def step(self, parts: PartStore) -> int:
+        """Merge the next range; how many rows were read. Raises: PartGone if it is out of date."""
+        low, high = self._ranges[0]
+        tables = [table async for table in self._rows(parts, low, high)]
+        rows: int = sum(table.num_rows for table in tables)
+        if rows:
+            merged = await computed(rows, lambda: self._merged(tables))
+            written = await parts.write(self.collection, self._description, merged)
+            self.written += [
+                replace(part, hash_min=max(part.hash_min, low), hash_max=min(part.hash_max, high))
+                for part in written
+            ]
+        self._ranges.pop(0)
+        return rows
+
+    async def _rows(self, parts: PartStore, low: int, high: int) -> AsyncIterator[pa.Table]:
+        schema, key = self._description.update_schema(), self._description.key
+        for part in self._inputs:
+            if part.hash_max < low or part.hash_min > high:
+                continue
+            table = await parts.table(part, schema, keep=False)
+            if part.lower or part.upper is not None:
+                table = between(table, part.lower, part.upper)
+            if part.hash_min < low or part.hash_max > high:
+                table = await computed(table.num_rows, partial(_in_range, table, key, low, high))
+            yield table
+
+    def _merged(self, tables: list[pa.Table]) -> pa.Table:
+        updates = concatenate(tables)
+        return advance(updates, frontier(self._reached)) if self._reached else consolidate(updates)
+
+
+def _in_range(table: pa.Table, key: tuple[str, ...], low: int, high: int) -> pa.Table:
+    hashes = key_hashes(table, key)
+    return table.filter(pa.array((hashes >= np.uint64(low)) & (hashes <= np.uint64(high))))
 
 
 class Compaction:
-    """Merges adjacent batches outside the log and swaps the result in if they are still there."""
+    """Merges outside the log and swaps results in if what they replace is still there.
+
+    Writers are never blocked: what is appended meanwhile stays beside the merged batch. A merge that
+    a crash interrupts leaves objects for the reaper, and no trace in the log.
+    """
 
     def __init__(
-        self, cache: PartCache, blob: Blob, clock: Clock, write_parts: WritePartsOf
-    ) -> None:
-        self._cache = cache
-        self._blob = blob
-        self._clock = clock
-        self._write_parts = write_parts
-
-    async def run(
         self,
-        collection: str,
-        state_of: Callable[[str], Awaitable[State]],
-        commit: Commit,
-        *,
-        all_batches: bool = True,
-    ) -> bool:
-        """Merge batches into one at since: all, or the newest as far as their sizes are alike.
+        parts: PartStore,
+        clock: Clock,
+        versions: Versions,
+    ) -> None:
+        self._parts = parts
+        self._clock = clock
+        self._versions = versions
+        self._running: dict[str, Merge] = {}
 
-        Returns whether the result was taken. Writers are never blocked: an append that lands
-        meanwhile stays beside the merged batch. Cost: one read and one write of what is merged;
-        merging only what is alike, each update is rewritten O(log n) times.
-        """
-        state = await state_of(collection)
-        chosen = state.batches if all_batches else newest_alike(state.batches)
-        if not worthwhile(chosen, state):
-            return False
-        merged = await self._merge(collection, state, chosen)
-        now_ms = self._clock.now_ms()
-        taken = await commit(
-            collection, lambda held: transitions.apply_merge(held, chosen, merged, now_ms)
+    async def step(self, collection: str, fuel_rows: int) -> Compacted:
+        """Go on with the collection's due merge for about `fuel_rows` rows, at least one hash range."""
+        merge = self._running.pop(collection, None)
+        if merge is None:
+            state = await self._versions.state(collection)
+            chosen = plan_merge(state)
+            if not chosen:
+                return Compacted(0, False, False)
+            merge = Merge(collection, state, chosen)
+        rows = await self._advance(merge, fuel_rows)
+        if rows is None:
+            return Compacted(0, False, True)
+        if not merge.done:
+            self._running[collection] = merge
+            return Compacted(rows, False, True)
+        taken = await self._commit_merge(merge)
+        return Compacted(rows, taken, bool(plan_merge(await self._versions.state(collection))))
+
+    async def compact(self, collection: str) -> None:
+        """Merge everything into one batch, times advanced as far as since allows."""
+        while True:
+            state = await self._versions.state(collection)
+            chosen = plan_all(state)
+            if not chosen:
+                return
+            merge = Merge(collection, state, chosen)
+            while not merge.done:
+                if await self._advance(merge, 0) is None:
+                    break
+            if merge.done and await self._commit_merge(merge):
+                return
+
+    async def _advance(self, merge: Merge, fuel_rows: int) -> int | None:
+        """Rows read; None if the merge is out of date, and given up."""
+        rows = 0
+        try:
+            while not merge.done:
+                rows += await merge.step(self._parts)
+                if rows >= fuel_rows:
+                    break
+        except PartGone:
+            await self._parts.discard(merge.written)
+            return None
+        return rows
+
+    async def _commit_merge(self, merge: Merge) -> bool:
+        merged, now_ms = merge.result(), self._clock.now_ms()
+        taken = await self._versions.commit(
+            merge.collection, lambda state: apply_merge(state, merged, now_ms)
         )
         if not taken:
-            for part in merged.parts:
-                if part.key is not None:
-                    await self._blob.delete(part.key)
+            await self._parts.discard(merge.written)
         return taken
-
-    async def _merge(self, collection: str, state: State, chosen: Sequence[Batch]) -> Batch:
-        schema = state.description.update_schema()
-        parts = [part for batch in chosen for part in batch.parts]
-        tables = [await self._cache.table(part, schema) for part in parts]
-        updates = consolidate(
-            advance(pa.concat_tables(tables) if tables else schema.empty_table(), state.since)
-        )
-        written = await self._write_parts(collection, state.description, updates)
-        return Batch(chosen[0].lower, chosen[-1].upper, state.since, tuple(written))
-
-
-def newest_alike(batches: Sequence[Batch]) -> Sequence[Batch]:
-    """The newest batches, going back while the next one has at most twice the rows so far."""
-    start, rows = len(batches), 0
-    while start and batches[start - 1].rows <= 2 * max(rows, 512):
-        start -= 1
-        rows += batches[start].rows
-    return batches[start:]
-
-
-def worthwhile(batches: Sequence[Batch], state: State) -> bool:
-    """Whether a merge would change anything: several batches, or one that since has moved past."""
-    if not batches or state.closed:
-        return False
-    if len(batches) > 1:
-        return True
-    only = batches[0]
-    stale = only.since != state.since and any(
-        not state.since.less_equal(part.time_min) for part in only.parts
-    )
-    return bool(only.parts) and stale

@@ -1,255 +1,337 @@
 """Versions of a collection as bytes: the difference to the version before, or the whole state.
 
-A state is a set of named cells. A difference says which cells changed and which went. Cells that kept
-their identity are not compared, so a commit costs what it changes, not what there is.
+A state is a set of named cells. A difference says which cells changed and which went. Pieces that kept
+their identity are not compared, so a commit costs what it changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from tidemill.shard.state import (
-    Batch,
-    Description,
-    Garbage,
-    LastWrite,
-    Part,
-    ReadHold,
-    State,
-    WriteHold,
-)
+from tidemill.shard.framing import ENTRY, ROLLUP, framed, unframed
+from tidemill.shard.parts import Bounds, Part
+from tidemill.shard.state import Batch, Description, Hold, LastWrite, State
 from tidemill.time import Corrupt, Frontier, frontier
 
-FORMAT = 1
+Cell = TypeVar("Cell")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One version in the log.
 
-    `rollup`: blob key and version of the newest full state at or before this version. `cells`: changed
-    cells; `gone`: names of removed ones. A first version has all its cells here.
+    `attempt` tells this write from every other, so that a writer finds out whether its own landed.
+    `rollup`: blob key and version of the newest full state before this version. `cells`: changed
+    cells; `gone`: names of removed ones. The first version has all its cells here.
     """
 
-    format: int
+    attempt: str
     rollup: tuple[str, int] | None
-    cells: dict[str, bytes]
+    cells: dict[str, msgspec.Raw]
     gone: list[str]
+
+
+class _Description(msgspec.Struct, frozen=True, array_like=True):
+    schema: bytes
+    kind: str
+    timeline: str
+    key: list[str]
+    retain_ms: int | None
+    allow_negative: bool
+    user_writable: bool
+
+
+class _Hold(msgspec.Struct, frozen=True, array_like=True):
+    frontier: list[int]
+    owner: str
+    lease_ms: int | None
+    renewed_ms: int
+    created_ms: int
+    named: bool
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True):
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    columns: int
+    hash_min: int
+    hash_max: int
+    checksums: bytes
+    key: str | None
+    inline: bytes | None
+    lower: int
+    upper: int | None
+    bounds: dict[str, Bounds]
+
+
+class _Batch(msgspec.Struct, frozen=True, array_like=True):
+    lower: list[int]
+    compacted: int
+    parts: list[_Part]
+    runs: int
+
+
+class _LastWrite(msgspec.Struct, frozen=True, array_like=True):
+    token: str
+    upper: list[int]
 
 
 def encode_entry(entry: Entry) -> bytes:
     """An entry as bytes."""
-    return msgspec.msgpack.encode(entry)
+    return framed(ENTRY, msgspec.msgpack.encode(entry))
 
 
 def decode_entry(data: bytes, where: str) -> Entry:
     """An entry from bytes. Raises: Corrupt; names both formats if it was written by a newer one."""
     try:
-        written = msgspec.msgpack.decode(data, type=list)
-        if written and isinstance(written[0], int) and written[0] > FORMAT:
-            raise Corrupt(f"{where} has format {written[0]}, this process reads up to {FORMAT}")
-        return msgspec.msgpack.decode(data, type=Entry)
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{where} is not a version of a collection: {error}") from error
+        return msgspec.msgpack.decode(unframed(ENTRY, data, where), type=Entry)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{where} is not a version of a collection: {error}", object=where) from error
 
 
-def cells(state: State) -> Iterator[tuple[str, object]]:
-    """Every cell of a state by name, with the object whose identity tells whether it changed."""
-    yield "description", state.description
-    yield "since", state.since
-    yield "upper", state.upper
-    if state.policy is not None:
-        yield "policy", state.policy
-    for name, read in state.reads.items():
-        yield f"r/{name}", read
-    for name, write in state.writes.items():
-        yield f"w/{name}", write
-    for name, ended in state.gone.items():
-        yield f"x/{name}", ended
-    for name, last in state.last_writes.items():
-        yield f"t/{name}", last
-    for batch in state.batches:
-        yield f"b/{_place(batch.lower)}", batch
-    for part in state.staged:
-        yield f"s/{part.checksum}/{part.key or ''}", part
-    for name, garbage in state.garbage.items():
-        yield f"g/{name}", garbage
+def encode_rollup(state: State) -> bytes:
+    """A whole state as bytes."""
+    cells = {name: pack() for name, (_, pack) in _cells(state)}
+    return framed(ROLLUP, msgspec.msgpack.encode(cells))
 
 
-def _place(lower: Frontier) -> str:
-    return f"{lower.elements[0]:020d}" if not lower.empty else "end"
+def decode_rollup(data: bytes, where: str) -> State:
+    """The state of a rollup. Raises: Corrupt."""
+    payload = unframed(ROLLUP, data, where)
+    try:
+        return rebuild(msgspec.msgpack.decode(payload, type=dict[str, msgspec.Raw]), where)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{where} is not a rollup: {error}", object=where) from error
 
 
-def difference(before: State | None, after: State) -> tuple[dict[str, bytes], list[str]]:
-    """(changed cells as bytes, names of removed cells)."""
-    old = dict(cells(before)) if before is not None else {}
-    changed: dict[str, bytes] = {}
-    new_names = set()
-    for name, value in cells(after):
-        new_names.add(name)
-        if name not in old or (old[name] is not value and old[name] != value):
-            changed[name] = _encode(value)
-    return changed, [name for name in old if name not in new_names]
+def first_entry(attempt: str, state: State) -> Entry:
+    """The entry that creates a collection."""
+    return Entry(attempt, None, {name: pack() for name, (_, pack) in _cells(state)}, [])
 
 
-def all_cells(state: State) -> dict[str, bytes]:
-    """The whole state, for a rollup."""
-    return {name: _encode(value) for name, value in cells(state)}
+def next_entry(attempt: str, rollup: tuple[str, int] | None, before: State, after: State) -> Entry:
+    """The entry that leads from one state to the next."""
+    old, new = dict(_cells(before, unlike=after)), dict(_cells(after, unlike=before))
+    cells = {
+        name: pack()
+        for name, (value, pack) in new.items()
+        if name not in old or (old[name][0] is not value and old[name][0] != value)
+    }
+    return Entry(attempt, rollup, cells, [name for name in old if name not in new])
 
 
-def rebuild(stored: Mapping[str, bytes], where: str) -> State:
+def rebuild(cells: Mapping[str, msgspec.Raw], where: str) -> State:
     """The state that a full set of cells stands for. Raises: Corrupt."""
     try:
-        return _State(stored).build()
-    except (KeyError, ValueError, msgspec.DecodeError, pa.ArrowInvalid) as error:
-        raise Corrupt(f"the state of {where} cannot be read: {error}") from error
+        description = _description(cells["description"])
+        return _patched(State(description, frontier(), frontier()), cells, ())
+    except (KeyError, ValueError, TypeError, msgspec.MsgspecError, pa.ArrowInvalid) as error:
+        raise Corrupt(f"the state of {where} cannot be read: {error!r}", object=where) from error
 
 
-def patch(state: State, changed: Mapping[str, bytes], gone: list[str], where: str) -> State:
-    """The next version: pieces that did not change keep their identity. Raises: Corrupt."""
+def patch(state: State, entries: Iterable[Entry], where: str) -> State:
+    """The state after `entries`; what they do not touch keeps its identity. Raises: Corrupt."""
+    cells: dict[str, msgspec.Raw] = {}
+    gone: set[str] = set()
+    for entry in entries:
+        for name in entry.gone:
+            cells.pop(name, None)
+            gone.add(name)
+        for name, cell in entry.cells.items():
+            cells[name] = cell
+            gone.discard(name)
+    if not cells and not gone:
+        return state
     try:
-        return _patched(state, changed, gone)
-    except (KeyError, ValueError, msgspec.DecodeError, pa.ArrowInvalid) as error:
-        raise Corrupt(f"a version of {where} cannot be read: {error}") from error
-
-
-def _encode(value: object) -> bytes:
-    match value:
-        case Description():
-            packed: object = [
-                value.schema.serialize().to_pybytes(), value.kind, value.timeline, list(value.key),
-                value.retain_ms, value.allow_negative, value.user_writable,
-            ]  # fmt: skip
-        case ReadHold() | WriteHold():
-            packed = [list(value.frontier), value.owner, value.lease_ms, value.renewed_ms]
-        case LastWrite():
-            packed = [value.token, list(value.upper)]
-        case Batch():
-            packed = [
-                list(value.lower), list(value.upper), list(value.since),
-                [_pack_part(part) for part in value.parts],
-            ]  # fmt: skip
-        case Part():
-            packed = _pack_part(value)
-        case Garbage():
-            packed = [value.key, value.dropped_ms]
-        case str():
-            packed = value
-        case _:
-            packed = list(value)  # type: ignore[call-overload]  # a frontier is what is left
-    return msgspec.msgpack.encode(packed)
-
-
-def _pack_part(part: Part) -> list[object]:
-    return [
-        part.rows, part.size, part.checksum, part.time_min, part.time_max, part.key, part.inline,
-        {name: list(limits) for name, limits in part.bounds.items()},
-    ]  # fmt: skip
-
-
-def _unpack_part(packed: list[Any]) -> Part:
-    rows, size, digest, time_min, time_max, key, inline, bounds = packed
-    limits = {name: (low, high) for name, (low, high) in bounds.items()}
-    return Part(rows, size, digest, time_min, time_max, key, inline, limits)
+        return _patched(state, cells, gone)
+    except (KeyError, ValueError, TypeError, msgspec.MsgspecError, pa.ArrowInvalid) as error:
+        raise Corrupt(f"a version of {where} cannot be read: {error!r}", object=where) from error
 
 
 def pack_part(part: Part) -> bytes:
-    """A part as a job reports it to whoever commits."""
-    return msgspec.msgpack.encode(_pack_part(part))
+    """A part as a job reports it to whoever commits it."""
+    return msgspec.msgpack.encode(_packed_part(part))
 
 
 def unpack_part(data: bytes) -> Part:
     """The part that a job reported."""
-    return _unpack_part(msgspec.msgpack.decode(data))
+    return _part(msgspec.msgpack.decode(data, type=_Part))
 
 
-def _decode(data: bytes) -> Any:
-    return msgspec.msgpack.decode(data)
+Packed = tuple[object, Callable[[], msgspec.Raw]]
 
 
-def _batch(data: bytes) -> Batch:
-    lower, upper, since, parts = _decode(data)
-    return Batch(
-        frontier(*lower), frontier(*upper), frontier(*since), tuple(map(_unpack_part, parts))
-    )
+def _cells(state: State, unlike: State | None = None) -> Iterator[tuple[str, Packed]]:
+    """Every cell by name, as the object whose identity tells whether it changed and its packing.
+
+    With `unlike`, fields that are identical there are left out.
+    """
+
+    def cell(name: str, value: Cell, shape: Callable[[Cell], object]) -> tuple[str, Packed]:
+        return name, (value, lambda: msgspec.Raw(msgspec.msgpack.encode(shape(value))))
+
+    def differs(name: str) -> bool:
+        return unlike is None or getattr(state, name) is not getattr(unlike, name)
+
+    if differs("description"):
+        yield cell("description", state.description, _packed_description)
+    if differs("since"):
+        yield cell("since", state.since, list)
+    if differs("upper"):
+        yield cell("upper", state.upper, list)
+    if state.policy is not None and differs("policy"):
+        yield cell("policy", state.policy, list)
+    if differs("moved_by"):
+        yield cell("moved_by", state.moved_by, str)
+    for prefix, holds, named in (("r", state.reads, "reads"), ("w", state.writes, "writes")):
+        if differs(named):
+            for name, hold in holds.items():
+                yield cell(f"{prefix}/{name}", hold, _packed_hold)
+    if differs("expired"):
+        for name, at_ms in state.expired.items():
+            yield cell(f"x/{name}", at_ms, int)
+    if differs("last_writes"):
+        for name, last in state.last_writes.items():
+            yield cell(f"t/{name}", last, lambda last: _LastWrite(last.token, list(last.upper)))
+    if differs("batches"):
+        for batch in _not_shared(state.batches, unlike.batches if unlike else ()):
+            yield cell(f"b/{_place(batch.lower)}", batch, _packed_batch)
+    if differs("staged"):
+        for name, parts in state.staged.items():
+            yield cell(f"s/{name}", parts, lambda parts: [_packed_part(part) for part in parts])
+    if differs("garbage"):
+        for name, at_ms in state.garbage.items():
+            yield cell(f"g/{name}", at_ms, int)
 
 
-def _description(data: bytes) -> Description:
-    schema, kind, timeline, key, retain_ms, allow_negative, user_writable = _decode(data)
-    return Description(
-        pa.ipc.read_schema(pa.py_buffer(schema)), kind, timeline, tuple(key), retain_ms,
-        allow_negative, user_writable,
+def _not_shared(batches: tuple[Batch, ...], others: tuple[Batch, ...]) -> Iterator[Batch]:
+    """The batches behind the beginning that both have in common."""
+    start = 0
+    for batch, other in zip(batches, others, strict=False):
+        if batch is not other:
+            break
+        start += 1
+    yield from batches[start:]
+
+
+def _place(lower: Frontier) -> str:
+    """A name for a batch that sorts as its lower does."""
+    return f"{lower.elements[0]:020d}"
+
+
+def _packed_description(value: Description) -> _Description:
+    return _Description(
+        value.schema.serialize().to_pybytes(), value.kind, value.timeline, list(value.key),
+        value.retain_ms, value.allow_negative, value.user_writable,
     )  # fmt: skip
 
 
-def _hold(data: bytes) -> tuple[Frontier, str, int | None, int]:
-    held, owner, lease_ms, renewed_ms = _decode(data)
-    return frontier(*held), owner, lease_ms, renewed_ms
-
-
-def _last_write(data: bytes) -> LastWrite:
-    token, upper = _decode(data)
-    return LastWrite(token, frontier(*upper))
-
-
-class _State:
-    """A state under construction from its cells."""
-
-    def __init__(self, stored: Mapping[str, bytes]) -> None:
-        self._stored = stored
-
-    def _under(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        for name in sorted(self._stored):
-            if name.startswith(prefix):
-                yield name[len(prefix) :], self._stored[name]
-
-    def build(self) -> State:
-        stored = self._stored
-        return State(
-            description=_description(stored["description"]),
-            since=frontier(*_decode(stored["since"])),
-            upper=frontier(*_decode(stored["upper"])),
-            policy=frontier(*_decode(stored["policy"])) if "policy" in stored else None,
-            reads={name: ReadHold(*_hold(data)) for name, data in self._under("r/")},
-            writes={name: WriteHold(*_hold(data)) for name, data in self._under("w/")},
-            gone={name: str(_decode(data)) for name, data in self._under("x/")},
-            last_writes={name: _last_write(data) for name, data in self._under("t/")},
-            batches=tuple(_batch(data) for _, data in self._under("b/")),
-            staged=tuple(_unpack_part(_decode(data)) for _, data in self._under("s/")),
-            garbage={name: Garbage(*_decode(data)) for name, data in self._under("g/")},
-        )
-
-
-def _patched(state: State, changed: Mapping[str, bytes], gone: list[str]) -> State:
-    """Rebuild only the parts of the state that a difference touches."""
-    removed = set(gone)
-    fresh = _State(changed)
-
-    def holds(prefix: str, held: Mapping[str, Any], build: Any) -> Mapping[str, Any]:
-        if not any(name.startswith(prefix) for name in (*changed, *removed)):
-            return held
-        kept = {name: value for name, value in held.items() if prefix + name not in removed}
-        return {**kept, **{name: build(data) for name, data in fresh._under(prefix)}}
-
-    batches = {f"{_place(batch.lower)}": batch for batch in state.batches}
-    batches = dict(holds("b/", batches, _batch))
-    staged = {f"{part.checksum}/{part.key or ''}": part for part in state.staged}
-    staged = dict(holds("s/", staged, lambda data: _unpack_part(_decode(data))))
-    return State(
-        description=_description(changed["description"])
-        if "description" in changed
-        else state.description,
-        since=frontier(*_decode(changed["since"])) if "since" in changed else state.since,
-        upper=frontier(*_decode(changed["upper"])) if "upper" in changed else state.upper,
-        policy=frontier(*_decode(changed["policy"])) if "policy" in changed else state.policy,
-        reads=holds("r/", state.reads, lambda data: ReadHold(*_hold(data))),
-        writes=holds("w/", state.writes, lambda data: WriteHold(*_hold(data))),
-        gone=holds("x/", state.gone, lambda data: str(_decode(data))),
-        last_writes=holds("t/", state.last_writes, _last_write),
-        batches=tuple(batches[name] for name in sorted(batches)),
-        staged=tuple(staged.values()),
-        garbage=holds("g/", state.garbage, lambda data: Garbage(*_decode(data))),
+def _packed_hold(hold: Hold) -> _Hold:
+    return _Hold(
+        list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms, hold.named
     )
+
+
+def _packed_part(part: Part) -> _Part:
+    return _Part(
+        part.rows, part.size, part.time_min, part.time_max, part.columns, part.hash_min,
+        part.hash_max, part.checksums, part.key, part.inline, part.lower, part.upper,
+        dict(part.bounds),
+    )  # fmt: skip
+
+
+def _packed_batch(batch: Batch) -> _Batch:
+    parts = [_packed_part(part) for part in batch.parts]
+    return _Batch(list(batch.lower), batch.compacted, parts, batch.runs)
+
+
+def _part(packed: _Part) -> Part:
+    return Part(
+        packed.rows, packed.size, packed.time_min, packed.time_max, packed.columns,
+        packed.hash_min, packed.hash_max, packed.checksums, packed.key, packed.inline,
+        packed.lower, packed.upper, packed.bounds,
+    )  # fmt: skip
+
+
+def _description(data: msgspec.Raw) -> Description:
+    packed = msgspec.msgpack.decode(data, type=_Description)
+    return Description(
+        pa.ipc.read_schema(pa.py_buffer(packed.schema)), packed.kind, packed.timeline,
+        tuple(packed.key), packed.retain_ms, packed.allow_negative, packed.user_writable,
+    )  # fmt: skip
+
+
+def _frontier(data: msgspec.Raw) -> Frontier:
+    return frontier(*msgspec.msgpack.decode(data, type=list[int]))
+
+
+def _hold(data: msgspec.Raw) -> Hold:
+    packed = msgspec.msgpack.decode(data, type=_Hold)
+    return Hold(
+        frontier(*packed.frontier), packed.owner, packed.lease_ms, packed.renewed_ms,
+        packed.created_ms, packed.named,
+    )  # fmt: skip
+
+
+def _last_write(data: msgspec.Raw) -> LastWrite:
+    packed = msgspec.msgpack.decode(data, type=_LastWrite)
+    return LastWrite(packed.token, frontier(*packed.upper))
+
+
+def _batch(data: msgspec.Raw) -> Batch:
+    packed = msgspec.msgpack.decode(data, type=_Batch)
+    parts = tuple(_part(part) for part in packed.parts)
+    return Batch(frontier(*packed.lower), packed.compacted, parts, packed.runs)
+
+
+def _staged(data: msgspec.Raw) -> tuple[Part, ...]:
+    return tuple(_part(part) for part in msgspec.msgpack.decode(data, type=list[_Part]))
+
+
+def _number(data: msgspec.Raw) -> int:
+    return msgspec.msgpack.decode(data, type=int)
+
+
+def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]) -> State:
+    """`state` with these cells changed and those gone."""
+    touched: dict[str, dict[str, msgspec.Raw | None]] = {}
+    for name, data in (*cells.items(), *((name, None) for name in gone)):
+        prefix, _, rest = name.partition("/")
+        touched.setdefault(prefix, {})[rest] = data
+
+    def field(name: str, held: Cell, unpack: Callable[[msgspec.Raw], Cell]) -> Cell:
+        return unpack(cells[name]) if name in cells else held
+
+    def table(
+        prefix: str, held: Mapping[str, Cell], unpack: Callable[[msgspec.Raw], Cell]
+    ) -> Mapping[str, Cell]:
+        changes = touched.get(prefix)
+        if changes is None:
+            return held
+        kept = {name: value for name, value in held.items() if name not in changes}
+        return kept | {n: unpack(data) for n, data in changes.items() if data is not None}
+
+    policy = _frontier(cells["policy"]) if "policy" in cells else state.policy
+    batches = state.batches
+    if "b" in touched:
+        placed = table("b", {_place(batch.lower): batch for batch in batches}, _batch)
+        batches = tuple(placed[name] for name in sorted(placed))
+    return State(
+        description=field("description", state.description, _description),
+        since=field("since", state.since, _frontier),
+        upper=field("upper", state.upper, _frontier),
+        policy=None if "policy" in touched and "policy" not in cells else policy,
+        moved_by=field("moved_by", state.moved_by, lambda data: msgspec.msgpack.decode(data, type=str)),
+        reads=table("r", state.reads, _hold),
+        writes=table("w", state.writes, _hold),
+        expired=table("x", state.expired, _number),
+        last_writes=table("t", state.last_writes, _last_write),
+        batches=batches,
+        staged=table("s", state.staged, _staged),
+        garbage=table("g", state.garbage, _number),
+    )  # fmt: skip

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeVar
 
-import msgspec
-
 from tidemill.shard.encoding import (
-    FORMAT,
     Entry,
-    all_cells,
     decode_entry,
-    difference,
+    decode_rollup,
     encode_entry,
+    encode_rollup,
+    first_entry,
+    next_entry,
     patch,
     rebuild,
 )
-from tidemill.shard.ports import Blob, Consensus, Version
+from tidemill.shard.ports import Blob, Clock, Consensus, Version
 from tidemill.shard.state import State
-from tidemill.time import Corrupt, Indeterminate, TidemillError, UnknownCollection
+from tidemill.time import Corrupt, Indeterminate, TidemillError, Unavailable, UnknownCollection
 
 ROLLUP_EVERY = 128
+WRITE_ATTEMPTS = 4
 
 Answer = TypeVar("Answer")
 Transition = Callable[[State], tuple[Answer, State]]
 
 
 def folder_of(collection: str) -> str:
-    """The Blob folder of a collection: names may hold slashes, and no key may be a folder of another."""
-    return hashlib.blake2b(collection.encode(), digest_size=12).hexdigest()
+    """The Blob folder of a collection, whose name may hold any character."""
+    return blake2b(collection.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A version of the state with its place in the log."""
+    """A version of the state with its place in the log, and the newest rollup that the log names."""
 
     number: int
     state: State
@@ -45,153 +45,204 @@ class Known:
 
 
 class CollectionLog:
-    """All versions of one collection, one at a time.
+    """All versions of one collection.
 
     A commit is a compare-and-set on the version number: of several processes one wins, the others
-    catch up and apply their transition to what the winner left.
+    catch up and apply their transition to what the winner left. A write whose outcome is unknown is
+    written again at the same number; its attempt's name tells whether the first one had landed.
     """
 
     def __init__(
-        self, collection: str, consensus: Consensus, blob: Blob, unique: Callable[[], str]
+        self,
+        collection: str,
+        consensus: Consensus,
+        blob: Blob,
+        clock: Clock,
+        unique: Callable[[], str],
     ) -> None:
         self.collection = collection
+        self.lost = 0
+        self.commits = 0
         self._consensus = consensus
         self._blob = blob
+        self._clock = clock
         self._unique = unique
         self._known: Known | None = None
+        self._rolled_up: tuple[str, int] | None = None
+        self._read_at_s = 0.0
         self._turn = asyncio.Lock()
 
     @property
-    def cached(self) -> State | None:
-        """The newest state this process has seen."""
-        return self._known.state if self._known else None
+    def cached(self) -> Known | None:
+        """The newest version this process has seen."""
+        return self._known
 
     async def create(self, state: State) -> bool:
-        """Write version 0; False if the collection exists."""
+        """Write version 0; False if the collection exists. Durable on return."""
         async with self._turn:
-            cells, _ = difference(None, state)
-            entry = Entry(FORMAT, None, cells, [])
-            won = await self._consensus.compare_and_set(
-                self.collection, None, Version(0, encode_entry(entry))
-            )
+            won = await self._write(None, first_entry(self._unique(), state))
             if won:
                 self._known = Known(0, state, None)
             return won
 
-    async def refresh(self) -> Known:
-        """The newest version in Consensus. Raises: UnknownCollection if there is none, Corrupt."""
+    async def refresh(self, age_s_max: float = 0.0) -> Known:
+        """The newest version, or one that was the newest at most `age_s_max` ago.
+
+        Raises: UnknownCollection if there is none, Corrupt, Unavailable.
+        """
         async with self._turn:
-            return await self._catch_up()
+            age_s = self._clock.monotonic_s() - self._read_at_s
+            if self._known is not None and age_s < age_s_max:
+                return self._known
+            return await self._caught_up()
 
     async def commit(self, transition: Transition[Answer]) -> tuple[Answer, bool]:
         """(the transition's answer on the newest state, whether it made a version).
 
-        Durable on return. Errors of the transition come from the newest state, and nothing was
+        Durable on return. An error of the transition is about the newest state, and nothing was
         written. Raises: Unavailable (nothing happened), Indeterminate (it may have).
         """
         async with self._turn:
-            known = self._known or await self._catch_up()
+            known = self._known or await self._caught_up()
             while True:
+                refused: TidemillError | None = None
                 try:
                     answer, after = transition(known.state)
-                except TidemillError:
-                    newest = await self._catch_up()
-                    if newest.number == known.number:
-                        raise
-                    known = newest
-                    continue
+                except TidemillError as error:
+                    refused, after = error, known.state
                 if after is not known.state:
-                    if await self._write(known, after):
+                    entry = next_entry(
+                        self._unique(), self._named_rollup(known), known.state, after
+                    )
+                    if await self._write(known.number, entry):
+                        await self._committed(known, after, entry)
                         return answer, True
-                    known = await self._catch_up()
-                    continue
-                # A negative answer counts only if it is about the newest version.
-                newest = await self._catch_up()
-                if newest.number == known.number:
+                    self.lost += 1
+                # A refusal counts only if it is about the newest version.
+                newest = await self._caught_up()
+                if newest.number == known.number and after is known.state:
+                    if refused is not None:
+                        raise refused
                     return answer, False
                 known = newest
 
-    async def _write(self, known: Known, after: State) -> bool:
-        number = known.number + 1
-        rollup = known.rollup
-        cells, gone = difference(known.state, after)
-        entry = Entry(FORMAT, rollup, cells, gone)
-        try:
-            won = await self._consensus.compare_and_set(
-                self.collection, known.number, Version(number, encode_entry(entry))
+    async def _write(self, expected: int | None, entry: Entry) -> bool:
+        """Append the entry behind `expected`; whether it, not another's, is there."""
+        version = Version(0 if expected is None else expected + 1, encode_entry(entry))
+        unknown: Indeterminate | None = None
+        for _ in range(WRITE_ATTEMPTS):
+            try:
+                if await self._consensus.compare_and_set(self.collection, expected, version):
+                    return True
+                return unknown is not None and await self._landed(version, entry)
+            except Indeterminate as error:
+                self._known, unknown = None, error
+            except Unavailable:
+                if unknown is None:
+                    raise
+            await self._clock.sleep(0)
+        assert unknown is not None
+        raise unknown
+
+    async def _landed(self, version: Version, entry: Entry) -> bool:
+        """Whether an earlier try of the same write is what the log has at its number."""
+        found = await self._consensus.scan(self.collection, version.number)
+        if not found or found[0].number != version.number:
+            raise Indeterminate(
+                f"version {version.number} of {self.collection} is no longer in the log",
+                collection=self.collection,
             )
-        except Indeterminate:
-            self._known = None
-            raise
-        if won:
-            self._known = Known(number, after, rollup)
-            if number % ROLLUP_EVERY == 0:
-                await self._roll_up()
-        return won
+        where = f"version {version.number} of {self.collection}"
+        return decode_entry(found[0].data, where).attempt == entry.attempt
 
-    async def _roll_up(self) -> None:
-        """Store the whole state and name it in one more version, then forget what it covers."""
-        known = self._known
-        assert known is not None
-        key = f"{folder_of(self.collection)}/rollup-{known.number:012d}-{self._unique()}"
-        await self._blob.put(key, msgspec.msgpack.encode(all_cells(known.state)))
-        rollup = (key, known.number)
-        entry = Entry(FORMAT, rollup, {}, [])
+    def _named_rollup(self, known: Known) -> tuple[str, int] | None:
+        """The newest rollup that an entry behind `known` may name."""
+        mine = self._rolled_up
+        if mine is None or mine[1] > known.number:
+            return known.rollup
+        return mine if known.rollup is None or known.rollup[1] < mine[1] else known.rollup
+
+    async def _committed(self, known: Known, after: State, entry: Entry) -> None:
         number = known.number + 1
-        if await self._consensus.compare_and_set(
-            self.collection, known.number, Version(number, encode_entry(entry))
-        ):
-            self._known = Known(number, known.state, rollup)
-            await self._consensus.truncate(self.collection, known.number + 1)
-            if known.rollup is not None:
-                await self._blob.delete(known.rollup[0])
+        self._known = Known(number, after, entry.rollup)
+        self._read_at_s = self._clock.monotonic_s()
+        self.commits += 1
+        try:
+            if entry.rollup is not None and entry.rollup != known.rollup:
+                await self._consensus.truncate(self.collection, entry.rollup[1] + 1)
+                if known.rollup is not None:
+                    await self._blob.delete(known.rollup[0])
+            if number % ROLLUP_EVERY == 0:
+                key = f"{folder_of(self.collection)}/rollup-{number:012d}-{self._unique()}"
+                await self._blob.put(key, encode_rollup(after))
+                self._rolled_up = (key, number)
+        except (Unavailable, Indeterminate):
+            # The commit is durable; rollups are only for speed, and the next one comes by itself.
+            return
 
-    async def _catch_up(self) -> Known:
+    async def _caught_up(self) -> Known:
         if self._known is not None:
             newer = await self._consensus.scan(self.collection, self._known.number + 1)
+            self._read_at_s = self._clock.monotonic_s()
             if not newer:
                 return self._known
             if newer[0].number == self._known.number + 1:
-                self._known = self._replay(self._known, newer)
+                self._known = self._replayed(self._known, newer)
                 return self._known
-        self._known = await self._open()
+        self._known = await self._opened()
+        self._read_at_s = self._clock.monotonic_s()
         return self._known
 
-    def _replay(self, known: Known, versions: Sequence[Version]) -> Known:
+    def _replayed(self, known: Known, versions: Sequence[Version]) -> Known:
+        entries = []
+        number, rollup = known.number, known.rollup
         for version in versions:
-            where = f"{self.collection} version {version.number}"
-            if version.number != known.number + 1:
-                raise Corrupt(f"the log of {self.collection} has a hole before {version.number}")
-            entry = decode_entry(version.data, where)
-            state = known.state
-            if entry.cells or entry.gone:
-                state = patch(state, entry.cells, entry.gone, where)
-            known = Known(version.number, state, entry.rollup)
-        return known
+            number += 1
+            if version.number != number:
+                raise Corrupt(
+                    f"the log of {self.collection} has a hole before version {version.number}",
+                    collection=self.collection,
+                )
+            entry = decode_entry(version.data, f"version {number} of {self.collection}")
+            entries.append(entry)
+            rollup = entry.rollup
+        return Known(number, patch(known.state, entries, self.collection), rollup)
 
-    async def _open(self) -> Known:
+    async def _opened(self) -> Known:
         """Read from the newest rollup on, or from version 0."""
+        failure: Corrupt | None = None
         for _ in range(8):
             head = await self._consensus.head(self.collection)
             if head is None:
                 raise UnknownCollection(
                     f"there is no collection {self.collection}", collection=self.collection
                 )
-            entry = decode_entry(head.data, f"{self.collection} version {head.number}")
-            if entry.rollup is None:
-                versions = list(await self._consensus.scan(self.collection, 0))
-                first = decode_entry(versions[0].data, f"{self.collection} version 0")
-                base = Known(0, rebuild(first.cells, self.collection), None)
-                if versions[0].number == 0:
-                    return self._replay(base, versions[1:])
-                continue
-            key, number = entry.rollup
-            data = await self._blob.get(key)
-            versions = list(await self._consensus.scan(self.collection, number + 1))
-            if data is None or not versions or versions[0].number != number + 1:
-                continue  # a newer rollup took over between the two reads
-            cells = msgspec.msgpack.decode(data, type=dict[str, bytes])
-            return self._replay(
-                Known(number, rebuild(cells, self.collection), entry.rollup), versions
+            rollup = decode_entry(head.data, f"version {head.number} of {self.collection}").rollup
+            try:
+                return await (self._from_start() if rollup is None else self._from_rollup(rollup))
+            except Corrupt as error:
+                # A newer rollup may have taken over between the reads: what is missing stays missing.
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _from_start(self) -> Known:
+        versions = await self._consensus.scan(self.collection, 0)
+        if not versions or versions[0].number != 0:
+            raise Corrupt(
+                f"the log of {self.collection} has no beginning and names no rollup",
+                collection=self.collection,
             )
-        raise Corrupt(f"the log of {self.collection} has no readable beginning")
+        where = f"version 0 of {self.collection}"
+        state = rebuild(decode_entry(versions[0].data, where).cells, where)
+        return self._replayed(Known(0, state, None), versions[1:])
+
+    async def _from_rollup(self, rollup: tuple[str, int]) -> Known:
+        key, number = rollup
+        data = await self._blob.get(key)
+        if data is None:
+            raise Corrupt(f"the rollup {key} of {self.collection} is missing", object=key)
+        versions = await self._consensus.scan(self.collection, number + 1)
+        return self._replayed(
+            Known(number, decode_rollup(data, f"the rollup {key}"), rollup), versions
+        )

@@ -2,198 +2,300 @@
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.arrangement.updates import consolidate
-from tidemill.shard.state import Part
+from tidemill.arrangement.updates import DIFF, TIME, consolidate
+from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.time import Corrupt, UsageError
 
 PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 4 * 1024
-ROWS_PER_GROUP = 64 * 1024
-_PARQUET_MAGIC = b"PAR1"
+BLOCK_BYTES = 256 * 1024
+ROWS_PER_GROUP = 32 * 1024
+TEXT_BOUND_CHARS = 64
+
+Limit: TypeAlias = "int | float | str | None"
+Bounds: TypeAlias = tuple[Limit, Limit, bool]
+"""Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sorted run of updates, inline or in Blob, with statistics.
+
+    Only its updates at lower <= time < upper count (None: no bound): a part that upper has passed in
+    the middle is named twice, by a batch and by what waits. `checksums` are those of the object's
+    blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` data columns were known
+    when it was written.
+    """
+
+    rows: int
+    size: int
+    time_min: int
+    time_max: int
+    columns: int
+    hash_min: int = 0
+    hash_max: int = HASH_MAX
+    checksums: bytes = b""
+    key: str | None = None
+    inline: bytes | None = None
+    lower: int = 0
+    upper: int | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+
+    def before(self, bound: int | None) -> Part | None:
+        """What of this part has times before `bound` (None: all of it); None if nothing has."""
+        if bound is None or self.time_max < bound:
+            return self
+        if self.time_min >= bound or self.lower >= bound:
+            return None
+        return replace(self, upper=bound, time_max=bound - 1)
+
+    def since(self, bound: int | None) -> Part | None:
+        """What of this part has times at or after `bound` (None: no time is); None if nothing has."""
+        if bound is None or self.time_max < bound:
+            return None
+        if self.time_min >= bound:
+            return self
+        return replace(self, lower=bound, time_min=bound)
+
+    def meets(self, lower: int, upper: int | None) -> bool:
+        """Whether it may hold updates at lower <= time < upper (None: no bound)."""
+        return self.time_max >= lower and (upper is None or self.time_min < upper)
 
 
 def conform(updates: pa.Table, schema: pa.Schema) -> pa.Table:
     """The updates with exactly the columns and types of `schema` (data columns, `_time`, `_diff`).
 
-    Raises: UsageError naming a column that is missing, unknown, or does not fit its type.
+    Raises: UsageError naming a column that is missing, unknown, null where it may not be, or does not
+    fit its type.
     """
-    unknown = set(updates.column_names) - set(schema.names)
-    missing = set(schema.names) - set(updates.column_names)
+    unknown = sorted(set(updates.column_names) - set(schema.names))
+    missing = sorted(set(schema.names) - set(updates.column_names))
     if unknown or missing:
         raise UsageError(
-            f"updates do not fit the schema: missing {sorted(missing)}, unknown {sorted(unknown)}",
+            f"updates do not fit the schema: missing {missing}, unknown {unknown}",
             reason="CodecMismatch",
         )
     ordered = updates.select(schema.names)
-    if ordered.schema.equals(schema):
-        return ordered
-    try:
-        return ordered.cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    if not ordered.schema.equals(schema):
+        try:
+            ordered = ordered.cast(schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise UsageError(
+                f"updates do not fit the schema: {error}", reason="CodecMismatch"
+            ) from error
+    lanes = (ordered.column(TIME), ordered.column(DIFF))
+    nulls = [name for name in schema.names if not schema.field(name).nullable and ordered.column(name).null_count]  # fmt: skip
+    if nulls or any(lane.null_count for lane in lanes):
         raise UsageError(
-            f"updates do not fit the schema: {error}", reason="CodecMismatch"
-        ) from error
+            f"updates do not fit the schema: nulls in {nulls or [TIME, DIFF]}",
+            reason="CodecMismatch",
+        )
+    return ordered
 
 
 def sort_key(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a collection in the order in which its parts are sorted: the key first."""
-    lanes = {"_time", "_diff"}
-    rest = [name for name in schema.names if name not in key and name not in lanes]
+    """The data columns in the order in which parts are sorted: the key first."""
+    rest = [name for name in schema.names if name not in key and name not in (TIME, DIFF)]
     return (*key, *rest)
 
 
 def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Consolidated and sorted by (key, other columns, _time), columns as they came."""
+    """Consolidated and sorted by (key, other columns, `_time`), columns as they came."""
     names = updates.column_names
-    order = [*sort_key(updates.schema, key), "_time", "_diff"]
+    order = [*sort_key(updates.schema, key), TIME, DIFF]
     return consolidate(updates.select(order)).select(names)
 
 
 def encode_parts(
-    updates: pa.Table, key: Sequence[str], *, inline_bytes_max: int = INLINE_BYTES_MAX
+    updates: pa.Table,
+    key: Sequence[str],
+    *,
+    inline_bytes_max: int = INLINE_BYTES_MAX,
+    part_bytes_max: int = PART_BYTES_MAX,
 ) -> Iterator[tuple[Part, bytes]]:
     """Parts of sorted, consolidated updates, each with its bytes; none for no updates.
 
-    A part without a blob key yet has `inline` set iff its bytes are small enough to live in the log.
-    Cost: one encoding of the data.
+    A part has `inline` set iff its bytes are small enough to live in the log; the others have to be
+    put in Blob and given its key by `placed`. More than `part_bytes_max` is split by hash range of the
+    key, so that each key is in one part. Cost: one encoding of the data.
     """
     if not updates.num_rows:
         return
-    rows_max = max(1, PART_BYTES_MAX * updates.num_rows // max(updates.nbytes, 1))
-    for start in range(0, updates.num_rows, rows_max):
-        piece = updates.slice(start, rows_max)
-        data = _encode(piece, small=piece.nbytes <= 8 * inline_bytes_max)
-        yield describe(piece, data, key, inline=len(data) <= inline_bytes_max), data
+    if 0 < updates.nbytes <= 8 * inline_bytes_max:
+        data = _as_message(updates)
+        if len(data) <= inline_bytes_max:
+            yield _described(updates, len(data), inline=data), data
+            return
+    for piece, hash_min, hash_max in _split(updates, key, part_bytes_max):
+        data = _as_parquet(piece)
+        part = _described(piece, len(data), inline=None)
+        yield (
+            replace(
+                part,
+                hash_min=hash_min,
+                hash_max=hash_max,
+                checksums=block_checksums(data),
+                bounds=dict(_bounds(piece)),
+            ),
+            data,
+        )
 
 
-def describe(piece: pa.Table, data: bytes, key: Sequence[str], *, inline: bool) -> Part:
-    """The statistics of one part."""
-    time_min, time_max = _extremes(piece["_time"])
+def placed(part: Part, key: str) -> Part:
+    """A part whose bytes are in Blob under `key`."""
+    return replace(part, key=key, inline=None)
+
+
+def _described(piece: pa.Table, size: int, *, inline: bytes | None) -> Part:
+    times = np.asarray(piece.column(TIME).to_numpy(), np.uint64)
     return Part(
         rows=piece.num_rows,
-        size=len(data),
-        checksum=checksum(data),
-        time_min=time_min,
-        time_max=time_max,
-        inline=data if inline else None,
-        bounds=dict(_bounds(piece, key)),
+        size=size,
+        time_min=int(times.min()),
+        time_max=int(times.max()),
+        columns=piece.num_columns - 2,
+        inline=inline,
     )
 
 
-def _bounds(piece: pa.Table, key: Sequence[str]) -> Iterator[tuple[str, tuple[object, object]]]:
-    """Least and greatest value of the columns that filters may name: numbers, text, booleans."""
+def _split(
+    updates: pa.Table, key: Sequence[str], bytes_max: int
+) -> Iterator[tuple[pa.Table, int, int]]:
+    """Pieces of at most about `bytes_max`, each with the least and greatest hash of its keys."""
+    bits = 0
+    while updates.nbytes >> bits > bytes_max * 3 // 4 and bits < 32:
+        bits += 1
+    if bits == 0:
+        yield updates, 0, HASH_MAX
+        return
+    hashes = key_hashes(updates, key)
+    ranges = (hashes >> np.uint64(64 - bits)).astype(np.int64)
+    for number in np.unique(ranges):
+        rows = np.flatnonzero(ranges == number)
+        # A part is one contiguous run of memory; rows keep their order, so it stays sorted.
+        piece = updates.take(pa.array(rows))
+        least, greatest = int(hashes[rows].min()), int(hashes[rows].max())
+        step = max(1, piece.num_rows * bytes_max // max(piece.nbytes, 1))
+        for start in range(0, piece.num_rows, step):
+            yield piece.slice(start, step), least, greatest
+
+
+def _bounds(piece: pa.Table) -> Iterator[tuple[str, Bounds]]:
+    """Least and greatest value of the columns that filters may name: numbers, texts, dates."""
     for name in piece.column_names[:-2]:
-        column = piece[name]
-        if column.null_count == len(column) or not _comparable(column.type):
+        column = piece.column(name)
+        kind = column.type
+        if column.null_count == len(column):
+            yield name, (None, None, True)
             continue
-        least, greatest = _extremes(column)
-        if isinstance(greatest, str) and len(greatest) > 64:
+        if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
             continue
-        yield name, (least, greatest)
+        if not (
+            pa.types.is_integer(kind)
+            or pa.types.is_float32(kind)
+            or pa.types.is_float64(kind)
+            or pa.types.is_string(kind)
+            or pa.types.is_date32(kind)
+            or pa.types.is_timestamp(kind)
+        ):
+            continue
+        limits = pc.min_max(column)
+        least: Limit = _limit(limits["min"], kind)
+        greatest: Limit = _limit(limits["max"], kind)
+        if isinstance(greatest, str) and len(greatest) > TEXT_BOUND_CHARS:
+            greatest = None
+        if isinstance(least, str):
+            least = least[:TEXT_BOUND_CHARS]
+        yield name, (least, greatest, column.null_count > 0)
 
 
-def _extremes(column: Any) -> tuple[Any, Any]:
-    """(least, greatest) value of a column."""
-    return pc.min(column).as_py(), pc.max(column).as_py()
+def _limit(scalar: pa.Scalar[pa.DataType], kind: pa.DataType) -> int | float | str:
+    if pa.types.is_date32(kind):
+        scalar = scalar.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        scalar = scalar.cast(pa.int64())
+    value = scalar.as_py()
+    assert isinstance(value, int | float | str)
+    return value
 
 
-def _comparable(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind))
+def _as_message(piece: pa.Table) -> bytes:
+    """A record batch without its schema, which the collection knows."""
+    batches = piece.combine_chunks().to_batches()
+    return bytes(batches[0].serialize().to_pybytes())
 
 
-def _encode(piece: pa.Table, *, small: bool) -> bytes:
+def _as_parquet(piece: pa.Table) -> bytes:
+    words = [
+        column.name
+        for column in piece.schema
+        if pa.types.is_string(column.type) or column.name in (TIME, DIFF)
+    ]
     sink = pa.BufferOutputStream()
-    if small:
-        with pa.ipc.new_stream(sink, piece.schema) as writer:
-            writer.write_table(piece.combine_chunks())
-    else:
-        pq.write_table(piece, sink, compression="zstd", row_group_size=ROWS_PER_GROUP)
+    pq.write_table(
+        piece, sink, compression="zstd", compression_level=1,
+        row_group_size=ROWS_PER_GROUP, use_dictionary=words,
+    )  # fmt: skip
     return bytes(sink.getvalue().to_pybytes())
 
 
-def checksum(data: bytes) -> str:
-    """What tells bytes apart that differ in one bit."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def block_checksums(data: bytes) -> bytes:
+    """CRC-32 of each block of an object, four bytes each: finds any byte that changed."""
+    view = memoryview(data)
+    sums = (zlib.crc32(view[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
+    return b"".join(each.to_bytes(4, "little") for each in sums)
 
 
-def decode_part(data: bytes, part: Part, schema: pa.Schema, where: str) -> pa.Table:
-    """The updates of a part. Raises: Corrupt if the bytes are not the ones that were written."""
-    if checksum(data) != part.checksum:
-        raise Corrupt(f"the part {where} does not have the bytes that were written", object=where)
-    if data[:4] == _PARQUET_MAGIC:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
-    else:
-        table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+def check_blocks(data: bytes, part: Part, start: int = 0) -> None:
+    """Raises Corrupt unless `data` are the bytes of the part's object from block `start` on."""
+    wanted = part.checksums[4 * start : 4 * start + 4 * -(-len(data) // BLOCK_BYTES)]
+    whole = start * BLOCK_BYTES + len(data) == part.size or len(data) % BLOCK_BYTES == 0
+    if not whole or block_checksums(data) != wanted:
+        raise Corrupt(
+            f"the object {part.key} does not have the bytes that were written", object=part.key
+        )
+
+
+def decode_part(data: bytes, part: Part, schema: pa.Schema) -> pa.Table:
+    """The updates of a part's bytes, those outside its interval included, as `schema` has them now.
+
+    Raises: Corrupt if the bytes are not the ones that were written.
+    """
+    try:
+        if part.inline is not None:
+            known = [*list(schema)[: part.columns], *list(schema)[-2:]]
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), pa.schema(known))
+            table = pa.Table.from_batches([batch])
+        else:
+            if len(data) != part.size:
+                raise Corrupt(
+                    f"the object {part.key} has {len(data)} bytes of {part.size}", object=part.key
+                )
+            check_blocks(data, part)
+            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corrupt(f"the part {part.key} cannot be read: {error}", object=part.key) from error
+    return grown(table, schema)
+
+
+def grown(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A part as `schema` has it now: columns that came later are null in it."""
     if table.schema.equals(schema):
         return table
-    return _grown(table, schema, where)
-
-
-def _grown(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """A part written before nullable columns were added."""
-    columns = []
-    for column in schema:
-        if column.name in table.column_names:
-            columns.append(table[column.name].cast(column.type))
-        elif column.nullable:
-            columns.append(pa.nulls(table.num_rows, column.type))
-        else:
-            raise Corrupt(f"the part {where} lacks the column {column.name}", object=where)
+    columns = [
+        table.column(column.name).cast(column.type)
+        if column.name in table.column_names
+        else pa.chunked_array([pa.nulls(table.num_rows, column.type)])
+        for column in schema
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def may_match(part: Part, equal: Mapping[str, object]) -> bool:
-    """Whether a part may hold a row with these column values, by its statistics."""
-    for name, value in equal.items():
-        limits = part.bounds.get(name)
-        if limits is None or value is None:
-            continue
-        least, greatest = limits
-        try:
-            if value < least or value > greatest:  # type: ignore[operator]  # one column, one type
-                return False
-        except TypeError:
-            continue
-    return True
-
-
-def key_hashes(table: pa.Table, key: Sequence[str]) -> np.ndarray:
-    """A 64-bit hash of each row's key columns, the same on every machine.
-
-    Equal keys have equal hashes; a whole number and its float are different columns, hence
-    different hashes never meet. Cost: O(rows).
-    """
-    names = list(key) or [name for name in table.column_names if name not in ("_time", "_diff")]
-    hashes = np.full(table.num_rows, 0x9E3779B97F4A7C15, np.uint64)
-    with np.errstate(over="ignore"):
-        for name in names:
-            hashes = (hashes ^ _column_hashes(table[name])) * np.uint64(0xFF51AFD7ED558CCD)
-            hashes ^= hashes >> np.uint64(32)
-    return hashes
-
-
-def _column_hashes(column: Any) -> np.ndarray:
-    """One number for each value; equal values, equal numbers."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    values = np.array(
-        [
-            int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little")
-            for value in encoded.dictionary.to_pylist()
-        ]
-        + [0],
-        np.uint64,
-    )
-    places = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
-    hashes: np.ndarray = values[places]
-    return hashes

@@ -10,10 +10,16 @@ class Clock(Protocol):
     """Time of this machine; leases and polling depend on it, answers never do."""
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds."""
+        """Wall time in milliseconds; may step backwards."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start; never steps backwards."""
+        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds` of this clock."""
+        ...
 
 
 class Version(NamedTuple):
@@ -31,24 +37,31 @@ class Consensus(Protocol):
 
     async def head(self, key: str) -> Version | None:
         """The newest version; None if the key has none."""
+        ...
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         """All versions with number >= start that were not truncated, ascending."""
+        ...
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         """Append `version` iff the newest number is `expected` (None: no version yet).
 
-        Durable when it returns True; nothing has happened when it returns False.
+        `version.number` is greater than `expected`. Durable when it returns True; nothing has
+        happened when it returns False.
         """
+        ...
 
     async def truncate(self, key: str, before: int) -> None:
         """Forget the versions with number < before; the newest one always stays."""
+        ...
 
     async def keys(self) -> Sequence[str]:
         """All keys that have a version, ascending."""
+        ...
 
     async def close(self) -> None:
-        """Release what the store holds on this machine."""
+        """Release what the store holds on this machine; again is fine."""
+        ...
 
 
 class BlobEntry(NamedTuple):
@@ -62,20 +75,29 @@ class BlobEntry(NamedTuple):
 class Blob(Protocol):
     """Immutable objects under keys that their writer never uses twice.
 
-    No key is a prefix folder of another. Raises as Consensus does.
+    A key is `folder/name`, two parts of letters, digits, `-`, `.` and `_`. Raises as Consensus does.
     """
 
     async def put(self, key: str, data: bytes) -> None:
         """Store an object; durable on return. The same key with the same data again is fine."""
+        ...
 
     async def get(self, key: str) -> bytes | None:
         """The object, None if there is none."""
+        ...
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Bytes start … stop−1 of an object, fewer if it ends before; None if there is none."""
+        ...
 
     async def delete(self, key: str) -> None:
         """Remove an object; nothing if there is none."""
+        ...
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
         """The objects whose key begins with `prefix`, ascending by key."""
+        ...
 
     async def close(self) -> None:
-        """Release what the store holds on this machine."""
+        """Release what the store holds on this machine; again is fine."""
+        ...

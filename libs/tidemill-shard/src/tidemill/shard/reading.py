@@ -1,126 +1,124 @@
-"""Reading parts: only those that can matter, each decoded once while it is in use."""
+"""Reading a version: the updates that matter, accumulated or as they are."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
-from tidemill.shard.parts import decode_part, may_match
-from tidemill.shard.ports import Blob
-from tidemill.shard.state import Part, State
-from tidemill.time import Corrupt
-
-CACHE_BYTES_MAX = 256 * 1024 * 1024
-
-
-class PartGone(Exception):
-    """An object was collected after the state that names it was read: read the state again."""
+from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
+from tidemill.shard.lookup import PartLookup
+from tidemill.shard.offloading import computed
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part, sort_key
+from tidemill.shard.pruning import Equal, equal_scalars, parts_equal, parts_where
+from tidemill.shard.state import State
+from tidemill.time import U64_MAX, Corrupt, UsageError
 
 
-class PartCache:
-    """Decoded parts, the least recently used ones forgotten beyond `bytes_max`."""
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which rows, and which columns of them; everything by default."""
 
-    def __init__(self, blob: Blob, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._blob = blob
-        self._bytes_max = bytes_max
-        self._held: OrderedDict[str, pa.Table] = OrderedDict()
-        self._bytes = 0
-
-    async def table(self, part: Part, schema: pa.Schema) -> pa.Table:
-        """The updates of a part. Raises: PartGone, Corrupt."""
-        name = part.key or part.checksum
-        held = self._held.get(name)
-        if held is not None and held.schema.equals(schema):
-            self._held.move_to_end(name)
-            return held
-        data = part.inline
-        if data is None:
-            assert part.key is not None
-            data = await self._blob.get(part.key)
-            if data is None:
-                raise PartGone(part.key)
-        table = decode_part(data, part, schema, name)
-        self._remember(name, table)
-        return table
-
-    def _remember(self, name: str, table: pa.Table) -> None:
-        replaced = self._held.pop(name, None)
-        self._bytes += table.nbytes - (replaced.nbytes if replaced is not None else 0)
-        self._held[name] = table
-        while self._bytes > self._bytes_max and len(self._held) > 1:
-            _, dropped = self._held.popitem(last=False)
-            self._bytes -= dropped.nbytes
+    columns: Sequence[str] | None = None
+    equal: Equal | None = None
+    where: pc.Expression | None = None
 
 
-async def updates_where(state: State, cache: PartCache, wanted: Callable[[Part], bool]) -> pa.Table:
-    """The updates of all wanted parts, one after the other."""
-    schema = state.description.update_schema()
-    tables = [await cache.table(part, schema) for part in state.parts() if wanted(part)]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+EVERYTHING = Query()
 
 
-async def contents_at(
-    state: State,
-    cache: PartCache,
-    as_of: int,
-    *,
-    columns: Sequence[str] | None = None,
-    equal: Mapping[str, object] | None = None,
-    where: pc.Expression | None = None,
-) -> pa.Table:
-    """The rows present at `as_of` with their multiplicity in `_diff`.
+class Reader:
+    """Reads versions of collections. Of a part only what the query can need is read and decoded."""
 
-    Parts whose statistics exclude the time or the values of `equal` are not read. Raises: Corrupt if a
-    multiplicity is negative and the collection does not allow it.
-    """
-    fixed = equal or {}
+    def __init__(self, parts: PartStore) -> None:
+        self._parts = parts
+        self._lookup = PartLookup(parts)
 
-    def wanted(part: Part) -> bool:
-        return part.time_min <= as_of and may_match(part, fixed)
+    async def contents(self, state: State, as_of: int, query: Query = EVERYTHING) -> pa.Table:
+        """The rows at `as_of`, each once with its multiplicity in `_diff`, in no promised order.
 
-    updates = await updates_where(state, cache, wanted)
-    for name, value in fixed.items():
-        updates = updates.filter(_equals(name, value))
-    if where is not None:
-        updates = updates.filter(where)
-    present = accumulate(updates, as_of)
-    if not state.description.allow_negative and present.num_rows:
-        _refuse_negative(present)
-    if columns is not None:
-        present = present.select([*columns, DIFF])
-    return present
+        Multiplicities are counted before columns are left out, and added up after. Raises: PartGone;
+        Corrupt naming the row if one is negative and the collection does not allow it.
+        Cost: O(n log n) in the updates up to `as_of` that the query can need; O(n) after compaction.
+        """
+        until = None if as_of >= U64_MAX else as_of + 1
+        updates = await self.updates(state, 0, until, query)
+        order = [*sort_key(updates.schema, state.description.key), DIFF]
+
+        def accumulated() -> pa.Table:
+            present = consolidate(updates.select(order))
+            if not state.description.allow_negative:
+                _refuse_negative(present)
+            if query.columns is None:
+                return present.select([*state.description.schema.names, DIFF])
+            return consolidate(present.select([*query.columns, DIFF]))
+
+        return await computed(updates.num_rows, accumulated)
+
+    async def changes(
+        self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
+    ) -> pa.Table:
+        """All updates with lower <= time < upper (None: no bound), consolidated."""
+        updates = await self.updates(state, lower, upper, query)
+        order = [*sort_key(updates.schema, state.description.key), TIME, DIFF]
+        names = list(query.columns or state.description.schema.names)
+
+        def consolidated() -> pa.Table:
+            if query.columns is not None:
+                return consolidate(updates.select([*names, TIME, DIFF]))
+            return consolidate(updates.select(order)).select([*names, TIME, DIFF])
+
+        return await computed(updates.num_rows, consolidated)
+
+    async def updates(
+        self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
+    ) -> pa.Table:
+        """All updates with lower <= time < upper that the query selects, not added up."""
+        description = state.description
+        _check_columns(query, description.schema.names)
+        schema = description.update_schema()
+        scalars = equal_scalars(description, query.equal or {})
+        chosen = [part for part in state.parts() if part.meets(lower, upper)]
+        if scalars:
+            chosen = parts_equal(chosen, description, scalars)
+        if query.where is not None:
+            chosen = parts_where(chosen, description.schema, query.where)
+        order = sort_key(schema, description.key)
+        tables = []
+        for part in chosen:
+            if scalars:
+                table = await self._lookup.rows(part, schema, order, scalars)
+            else:
+                table = await self._parts.table(part, schema)
+            tables.append(self._selected(table, part, lower, upper, query))
+        return concatenate(tables) if tables else schema.empty_table()
+
+    def _selected(
+        self, table: pa.Table, part: Part, lower: int, upper: int | None, query: Query
+    ) -> pa.Table:
+        start = max(lower, part.lower)
+        stop = upper if part.upper is None else min(part.upper, U64_MAX if upper is None else upper)
+        # The times of a part that is named for an interval are those of the interval, not of its rows.
+        whole = part.lower == 0 and part.upper is None
+        inside = start <= part.time_min and (stop is None or part.time_max < stop)
+        if not (whole and inside):
+            table = between(table, start, stop)
+        return table if query.where is None else table.filter(query.where)
 
 
-def _equals(name: str, value: Any) -> pc.Expression:
-    column = pc.field(name)
-    matches: pc.Expression = column.is_null() if value is None else column == value
-    return matches
+def _check_columns(query: Query, names: Sequence[str]) -> None:
+    unknown = [name for name in query.columns or () if name not in names]
+    if unknown:
+        raise UsageError(f"there are no columns {unknown}", reason="UnknownColumn")
 
 
 def _refuse_negative(present: pa.Table) -> None:
-    least = pc.min(present[DIFF]).as_py()
-    if least >= 0:
+    least = pc.min(present.column(DIFF)).as_py()
+    if least is None or least >= 0:
         return
     row = present.filter(pc.field(DIFF) < 0).slice(0, 1).to_pylist()[0]
     multiplicity = row.pop(DIFF)
     raise Corrupt(f"the row {row} has the multiplicity {multiplicity}", row=row)
-
-
-async def changes_between(
-    state: State, cache: PartCache, lower: int, upper: int | None
-) -> pa.Table:
-    """All updates with lower <= time < upper (None: no bound), consolidated."""
-
-    def wanted(part: Part) -> bool:
-        return part.time_max >= lower and (upper is None or part.time_min < upper)
-
-    updates = await updates_where(state, cache, wanted)
-    keep = pc.field(TIME) >= pa.scalar(lower, pa.uint64())
-    if upper is not None:
-        keep = keep & (pc.field(TIME) < pa.scalar(upper, pa.uint64()))
-    return consolidate(updates.filter(keep))

@@ -6,21 +6,30 @@ difference of two versions is found by `is`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from tidemill.time import Frontier, frontier
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.shard.parts import Part
+from tidemill.time import Frontier, UsageError, frontier
+
+KEEP_ALL_MS = 2**64 - 1
+"""A retention longer than any timeline: all history is kept, whatever readers let go."""
+
+EXPIRED_KEPT_MAX = 4096
+"""So many expired capabilities are told from unknown ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a collection is; fixed when it is created.
+    """What a collection is.
 
     `schema`: the data columns. `key`: the columns by which parts are sorted and split, all if empty.
-    `retain_ms`: since follows upper at this distance unless a reader holds it; None keeps all history.
-    `user_writable`: upper is the meet of its write capabilities; otherwise internal writers append by
+    `retain_ms`: since stays this far behind upper, or further if a reader holds it; None: since
+    follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never moves.
+    `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append by
     compare-and-append on upper.
     """
 
@@ -32,66 +41,58 @@ class Description:
     allow_negative: bool = False
     user_writable: bool = False
 
+    def __post_init__(self) -> None:
+        names = self.schema.names
+        if len(set(names)) != len(names) or TIME in names or DIFF in names:
+            raise UsageError(
+                f"the columns {names} are not distinct, or use a name of ours", reason="Schema"
+            )
+        unknown = [name for name in self.key if name not in names]
+        if unknown or len(set(self.key)) != len(self.key):
+            raise UsageError(f"the key {self.key} is not a set of columns", reason="Schema")
+        if self.retain_ms is not None and self.retain_ms < 0:
+            raise UsageError(f"history cannot be kept for {self.retain_ms} ms", reason="Retention")
+
     def update_schema(self) -> pa.Schema:
         """The data columns with the lanes `_time` and `_diff`."""
-        return self.schema.append(pa.field("_time", pa.uint64())).append(
-            pa.field("_diff", pa.int64())
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One sorted run of updates, inline or in Blob, with the statistics that let readers skip it.
-
-    `bounds` are least and greatest value of each column that has them, as JSON values.
-    """
-
-    rows: int
-    size: int
-    checksum: str
-    time_min: int
-    time_max: int
-    key: str | None = None
-    inline: bytes | None = None
-    bounds: Mapping[str, tuple[object, object]] = field(default_factory=dict)
+        return self.schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The updates of [lower, upper), correct for readers at or beyond since."""
+    """The updates whose original times are from `lower` to the next batch's lower, or to upper.
+
+    Times before `compacted` have been advanced to it; it never comes up to since. The parts are of so
+    many `runs`; those of one run share no record.
+    """
 
     lower: Frontier
-    upper: Frontier
-    since: Frontier
+    compacted: int
     parts: tuple[Part, ...]
+    runs: int = 1
 
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
-class ReadHold:
-    """A live read capability; `lease_ms` None never runs out."""
+class Hold:
+    """What a live capability holds; `lease_ms` None never runs out.
+
+    One that is `named` is found again by the name of its owner.
+    """
 
     frontier: Frontier
     owner: str
     lease_ms: int | None
     renewed_ms: int
-
-    def lease_end_ms(self) -> int | None:
-        """When the lease runs out."""
-        return None if self.lease_ms is None else self.renewed_ms + self.lease_ms
-
-
-@dataclass(frozen=True, slots=True)
-class WriteHold:
-    """A live write capability."""
-
-    frontier: Frontier
-    owner: str
-    lease_ms: int | None
-    renewed_ms: int
+    created_ms: int
+    named: bool = False
 
     def lease_end_ms(self) -> int | None:
         """When the lease runs out."""
@@ -107,32 +108,26 @@ class LastWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Garbage:
-    """An object that no version from now on names, since when."""
-
-    key: str
-    dropped_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """One version of a collection.
 
-    `gone` remembers how a capability ended: "dropped" or "expired". `staged` are parts of writers that
-    are ahead of upper: durable, and read only as far as upper has come.
+    `batches` tile the interval up to upper; the first begins at the least time that was written. `staged` is what writers ahead of upper have written, at times not
+    before it, under a name of its own each. `garbage` are objects that no batch names any more, and
+    since when. `expired` are the capabilities whose lease ran out.
     """
 
     description: Description
     since: Frontier
     upper: Frontier
     policy: Frontier | None = None
-    reads: Mapping[str, ReadHold] = field(default_factory=dict)
-    writes: Mapping[str, WriteHold] = field(default_factory=dict)
-    gone: Mapping[str, str] = field(default_factory=dict)
+    moved_by: str = ""
+    reads: Mapping[str, Hold] = field(default_factory=dict)
+    writes: Mapping[str, Hold] = field(default_factory=dict)
+    expired: Mapping[str, int] = field(default_factory=dict)
     last_writes: Mapping[str, LastWrite] = field(default_factory=dict)
     batches: tuple[Batch, ...] = ()
-    staged: tuple[Part, ...] = ()
-    garbage: Mapping[str, Garbage] = field(default_factory=dict)
+    staged: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    garbage: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:
@@ -140,61 +135,111 @@ class State:
         return self.since.empty and self.upper.empty
 
     def parts(self) -> tuple[Part, ...]:
-        """All parts a reader may need, oldest first."""
-        return tuple(part for batch in self.batches for part in batch.parts) + self.staged
+        """All parts of batches, oldest first: what a reader may need."""
+        return tuple(part for batch in self.batches for part in batch.parts)
+
+    def staged_parts(self) -> tuple[Part, ...]:
+        """All parts that wait for upper."""
+        return tuple(part for parts in self.staged.values() for part in parts)
+
+    def objects(self) -> set[str]:
+        """The keys of all objects in Blob that hold updates of this version."""
+        return {part.key for part in (*self.parts(), *self.staged_parts()) if part.key}
+
+    def inline_bytes(self) -> int:
+        """How much of the updates is in the log."""
+        parts = (*self.parts(), *self.staged_parts())
+        return sum(len(part.inline) for part in parts if part.inline is not None)
 
 
 def initial_state(description: Description, start: Frontier) -> State:
-    """A bound collection at the beginning of its life: since equals upper."""
+    """A bound collection at the beginning of its life: since equals upper (L1)."""
     return State(description, start, start)
 
 
-def settle(state: State) -> State:
-    """The state with since and upper where the live capabilities and the policy let them be.
+def settle(state: State, by: str, now_ms: int = 0) -> State:
+    """The state with since and upper where the live capabilities and the policy let them be (K15).
 
-    Neither moves back; since never passes a live read hold, the policy, or upper. A tombstone has no
-    data. Cost: O(holds).
+    Neither moves back (F14); since never passes a live read hold, the policy, or upper (F7, L2c). What
+    upper has passed of staged parts is sealed into a batch. A tombstone has no data. `by` names who or
+    what made room. Cost: O(holds + staged parts).
     """
     upper = state.upper
     if state.description.user_writable and state.writes:
-        held = _meet([hold.frontier for hold in state.writes.values()])
-        upper = _later(upper, held)
-    since = _later(state.since, _since_target(state, upper))
-    if upper is not state.upper or since is not state.since:
-        state = replace(state, upper=upper, since=since)
+        upper = _later(upper, _meet(hold.frontier for hold in state.writes.values()))
+    return at_upper(state, upper, by, now_ms)
+
+
+def at_upper(state: State, upper: Frontier, by: str, now_ms: int = 0) -> State:
+    """`settle` for an upper that is decided: it is not before the one of `state`."""
+    if upper != state.upper:
+        state = _sealed(state, upper)
+    since = _later(state.since, _since_target(state))
+    if since is not state.since:
+        state = replace(state, since=since, moved_by=by)
     if state.closed and (state.batches or state.staged):
-        dropped = {part.key for part in state.parts() if part.key is not None}
-        garbage = {**state.garbage, **{key: Garbage(key, 0) for key in dropped}}
-        state = replace(state, batches=(), staged=(), garbage=garbage)
+        garbage = {**state.garbage, **dict.fromkeys(sorted(state.objects()), now_ms)}
+        state = replace(state, batches=(), staged={}, garbage=garbage, last_writes={})
     return state
 
 
-def _since_target(state: State, upper: Frontier) -> Frontier:
-    """Where the holds and the policy would let since go, capped at upper."""
-    limits = [hold.frontier for hold in state.reads.values()]
-    policy = _policy(state, upper)
-    if policy is not None:
-        limits.append(policy)
-    if not limits:
-        return state.since
-    return _meet([*limits, upper])
+def compaction_frontier(since: Frontier) -> int:
+    """The time to which compaction may advance: the last one before since.
+
+    Times beyond since keep apart from those before it, so that a reader who has everything before
+    the frontier it holds still finds exactly the updates from there on.
+    """
+    return 0 if since.empty else max(0, since.elements[0] - 1)
 
 
-def _policy(state: State, upper: Frontier) -> Frontier | None:
+def policy_frontier(state: State) -> Frontier | None:
+    """How far the retention policy lets since go; None if there is no policy."""
     if state.policy is not None:
         return state.policy
     retain_ms = state.description.retain_ms
     if retain_ms is None:
         return None
-    if upper.empty:
+    if state.upper.empty:
         return state.since
-    return frontier(max(0, upper.elements[0] - retain_ms))
+    return frontier(max(0, state.upper.elements[0] - retain_ms))
 
 
-def _meet(frontiers: list[Frontier]) -> Frontier:
-    met = frontiers[0]
-    for each in frontiers[1:]:
-        met = met.meet(each)
+def _since_target(state: State) -> Frontier:
+    """Where the holds and the policy would let since go, capped at upper."""
+    limits = [hold.frontier for hold in state.reads.values()]
+    policy = policy_frontier(state)
+    if policy is not None:
+        limits.append(policy)
+    if not limits:
+        return state.since
+    return _meet([*limits, state.upper])
+
+
+def _sealed(state: State, upper: Frontier) -> State:
+    """Upper moved: what it passed of the staged parts is the content of one more batch."""
+    visible: list[Part] = []
+    runs = 0
+    waiting: dict[str, tuple[Part, ...]] = {}
+    bound = None if upper.empty else upper.elements[0]
+    for name, parts in state.staged.items():
+        seen = [early for part in parts if (early := part.before(bound)) is not None]
+        visible += seen
+        runs += bool(seen)
+        rest = tuple(left for part in parts if (left := part.since(bound)) is not None)
+        if rest:
+            waiting[name] = parts if rest == parts else rest
+    batches = state.batches
+    if visible:
+        batches = (*batches, Batch(state.upper, 0, tuple(visible), runs))
+    staged = state.staged if waiting == state.staged else waiting
+    return replace(state, upper=upper, batches=batches, staged=staged)
+
+
+def _meet(frontiers: Iterable[Frontier]) -> Frontier:
+    met: Frontier | None = None
+    for each in frontiers:
+        met = each if met is None else met.meet(each)
+    assert met is not None
     return met
 
 

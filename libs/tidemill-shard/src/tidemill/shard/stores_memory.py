@@ -8,7 +8,7 @@ from tidemill.shard.ports import BlobEntry, Version
 
 
 class MemoryConsensus:
-    """Guarantees of Consensus as long as the process lives."""
+    """Guarantees of Consensus as long as the process lives; closing loses nothing."""
 
     def __init__(self) -> None:
         self._logs: dict[str, list[Version]] = {}
@@ -21,19 +21,20 @@ class MemoryConsensus:
         return [version for version in self._logs.get(key, []) if version.number >= start]
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
-        log = self._logs.setdefault(key, [])
+        log = self._logs.get(key)
         newest = log[-1].number if log else None
         if newest != expected:
             return False
-        log.append(version)
+        self._logs.setdefault(key, []).append(version)
         return True
 
     async def truncate(self, key: str, before: int) -> None:
-        log = self._logs.get(key, [])
-        self._logs[key] = [v for v in log[:-1] if v.number >= before] + log[-1:]
+        log = self._logs.get(key)
+        if log:
+            self._logs[key] = [v for v in log[:-1] if v.number >= before] + log[-1:]
 
     async def keys(self) -> Sequence[str]:
-        return sorted(key for key, log in self._logs.items() if log)
+        return sorted(self._logs)
 
     async def close(self) -> None:
         return
@@ -52,6 +53,10 @@ class MemoryBlob:
     async def get(self, key: str) -> bytes | None:
         found = self._objects.get(key)
         return found[0] if found else None
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        found = self._objects.get(key)
+        return found[0][start:stop] if found else None
 
     async def delete(self, key: str) -> None:
         self._objects.pop(key, None)

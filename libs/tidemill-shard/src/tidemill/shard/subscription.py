@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.arrangement.updates import between
 from tidemill.shard.capabilities import ReadCapability
-from tidemill.time import Frontier, NotYet, frontier, sole_time
+from tidemill.shard.reading import EVERYTHING, Query
+from tidemill.time import Frontier, NotYet, frontier
 
-POLL_DEADLINE_S = 3600.0
+WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,68 +33,90 @@ class Progress:
 class Readable(Protocol):
     """What a subscription reads from."""
 
-    async def updates_since(
-        self, capability: ReadCapability, at: int, delivered: int | None, snapshot: bool
-    ) -> tuple[pa.Table | None, Frontier]: ...
+    async def news(
+        self, capability: ReadCapability, place: Place, query: Query
+    ) -> tuple[pa.Table, Frontier]:
+        """Updates that one at `place` was not told yet, and the collection's upper."""
+        ...
 
-    async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier: ...
+    async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier:
+        """The upper once it is past `beyond`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a subscription has come: everything before `delivered` (None: nothing yet).
+
+    `at` is where it began, with the contents there iff `snapshot`.
+    """
+
+    at: int
+    snapshot: bool
+    delivered: Frontier | None = None
 
 
 class Subscription:
-    """One subscriber's place in a collection. No update is delivered twice, none is left out."""
+    """One subscriber's place in a collection. No update is delivered twice, none is left out.
+
+    To go on after a restart, subscribe without snapshot at the time just before `upper`.
+    """
 
     def __init__(
-        self, collections: Readable, capability: ReadCapability, at: int, snapshot: bool
+        self,
+        readable: Readable,
+        capability: ReadCapability,
+        place: Place,
+        query: Query = EVERYTHING,
     ) -> None:
-        self._collections = collections
+        self._readable = readable
         self._capability = capability
-        self._at = at
-        self._snapshot = snapshot
-        self._delivered: Frontier | None = None
+        self._place = place
+        self._query = query
 
     @property
     def collection(self) -> str:
         """What is subscribed to."""
         return self._capability.collection
 
-    def attach(self, collections: Readable) -> None:
-        """Go on from the same place after the process that served it was replaced."""
-        self._collections = collections
-
     @property
     def upper(self) -> Frontier:
         """How far everything has been delivered."""
-        return self._delivered if self._delivered is not None else frontier(self._at)
+        delivered = self._place.delivered
+        return delivered if delivered is not None else frontier(self._place.at)
+
+    def attach(self, readable: Readable) -> None:
+        """Go on from the same place after the process that served it was replaced."""
+        self._readable = readable
 
     async def poll(self) -> tuple[pa.Table, Frontier]:
-        """(updates not delivered before, the subscription's upper). Never waits."""
-        if self._delivered is not None and self._delivered.empty:
-            delivered: int | None = 2**64 - 1
-        else:
-            delivered = None if self._delivered is None else sole_time(self._delivered)
-        table, upper = await self._collections.updates_since(
-            self._capability, self._at, delivered, self._snapshot
-        )
-        assert table is not None
-        if not upper.less_equal(self._at):
-            self._delivered = upper
+        """(updates not delivered before, the subscription's upper). Never waits.
+
+        Raises: errors of the capability; BeforeSince if since has passed what was delivered.
+        """
+        table, upper = await self._readable.news(self._capability, self._place, self._query)
+        if not upper.less_equal(self._place.at):
+            self._place = Place(self._place.at, self._place.snapshot, upper)
         return table, self.upper
 
-    async def stream(self, up_to: int | None) -> AsyncIterator[Updates | Progress]:
-        """Poll whenever upper moves; end at `up_to` or when the collection is closed."""
+    async def stream(self, up_to: int | None) -> AsyncGenerator[Updates | Progress, None]:
+        """Poll whenever upper moves, until everything before `up_to` is delivered or all there is."""
         while True:
             table, upper = await self.poll()
+            ended = upper.empty
+            if up_to is not None and (upper.empty or upper.elements[0] >= up_to):
+                table, upper, ended = between(table, 0, up_to), frontier(up_to), True
             if table.num_rows:
                 yield Updates(table)
             yield Progress(upper)
-            if upper.empty or (up_to is not None and not upper.less_equal(up_to - 1)):
+            if ended:
                 return
-            await self._wait(sole_time(upper))
+            await self._next(upper.elements[0])
 
-    async def _wait(self, beyond: int) -> None:
-        try:
-            await self._collections.wait_for_upper(
-                self._capability.collection, beyond, POLL_DEADLINE_S
-            )
-        except NotYet:
+    async def _next(self, beyond: int) -> None:
+        while True:
+            try:
+                await self._readable.wait_for_upper(self.collection, beyond, WAIT_S)
+            except NotYet:
+                continue
             return

@@ -24,7 +24,7 @@ from tidemill.shard import (
     Subscription,
     WriteCapability,
 )
-from tidemill.shard.transitions import check_bounds
+from tidemill.shard.appending import check_bounds
 from tidemill.testkit.conformance.expectations import run_steps
 from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json, read_frontier, read_u64
@@ -80,6 +80,13 @@ def _outcome(outcome: AppendOutcome) -> dict[str, Json]:
     if isinstance(outcome, Appended):
         return {"appended": _times(outcome.upper)}
     return {"mismatch": _times(outcome.current)}
+
+
+async def _stored(collections: Collections, collection: str) -> list[list[Json]]:
+    """What is stored, times advanced by since."""
+    updates = _updates(await collections.stored(collection))
+    since = (await collections.status(collection)).since
+    return [[data, max(time, *since), diff] for data, time, diff in updates]
 
 
 class _Stores:
@@ -158,7 +165,7 @@ class _Shard:
                 await self._collections.set_policy(SHARD, _frontier(step["to"]))
             case "compact":
                 await self._collections.compact(SHARD)
-                return {"stored": _updates(await self._collections.stored(SHARD))}
+                return {"stored": await _stored(self._collections, SHARD)}
             case "restart":
                 self._restart()
             case "state":
@@ -264,7 +271,7 @@ class _Catalogue:
                 return {}
             case "compact":
                 await self._collections.compact(step["id"])
-                return {"stored": _updates(await self._collections.stored(step["id"]))}
+                return {"stored": await _stored(self._collections, step["id"])}
             case "restart":
                 self._stores.restart()
                 return {}

@@ -80,6 +80,9 @@ class FaultyBlob:
     async def get(self, key: str) -> bytes | None:
         return await self._faults.call(lambda: self._inner.get(key))
 
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        return await self._faults.call(lambda: self._inner.get_range(key, start, stop))
+
     async def delete(self, key: str) -> None:
         await self._faults.call(lambda: self._inner.delete(key))
 

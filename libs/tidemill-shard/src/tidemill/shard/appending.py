@@ -1,0 +1,169 @@
+"""Appends and merges as pure functions: (state, command) → (answer, next state)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Batch, LastWrite, State, at_upper, settle
+from tidemill.shard.transitions import live_write
+from tidemill.time import Frontier, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What an append brings: parts that are written, the span of all times as they were given, a name.
+
+    `times` is None if there were no updates; it counts updates that cancel too. `name` is unique.
+    """
+
+    parts: tuple[Part, ...]
+    times: tuple[int, int] | None
+    name: str
+
+
+def check_bounds(lower: Frontier, new: Frontier, times: tuple[int, int] | None) -> None:
+    """Every time is at or after lower and before new (UP2). Raises UsageError with the rule broken."""
+    if not lower.precedes(new):
+        raise UsageError(
+            f"append refused: the new upper {new} is not beyond the lower {lower}",
+            reason="InvalidBounds", lower=lower, upper=new,
+        )  # fmt: skip
+    if times is None:
+        return
+    if lower == new:
+        raise UsageError(
+            f"append refused: updates in the empty interval [{lower}, {new})",
+            reason="InvalidEmptyTimeInterval", lower=lower, upper=new,
+        )  # fmt: skip
+    least, greatest = times
+    if not lower.less_equal(least):
+        raise UsageError(
+            f"append refused: the time {least} is not beyond the lower {lower}",
+            reason="UpdateNotBeyondLower", lower=lower, upper=new, time=least,
+        )  # fmt: skip
+    if new.less_equal(greatest):
+        raise UsageError(
+            f"append refused: the time {greatest} is beyond the new upper {new}",
+            reason="UpdateBeyondUpper", lower=lower, upper=new, time=greatest,
+        )  # fmt: skip
+
+
+def append(
+    state: State,
+    expected: Frontier,
+    new: Frontier,
+    write: Write,
+    writer: str,
+    token: str | None = None,
+    now_ms: int = 0,
+) -> tuple[AppendOutcome, State]:
+    """Compare-and-append on the collection's upper, for internal writers (UP1, UP5, UP6).
+
+    Raises: UsageError, also while write capabilities are live: upper is theirs (K2).
+    """
+    check_bounds(expected, new, write.times)
+    if state.writes:
+        raise UsageError(
+            "append refused: write capabilities of this collection are live, and upper is theirs",
+            reason="HeldByWriters", upper=state.upper,
+        )  # fmt: skip
+    known = _already_done(state, writer, token)
+    if known is not None:
+        return known, state
+    if expected != state.upper:
+        return UpperMismatch(state.upper), state
+    if expected == new:
+        return Appended(new), state
+    staged = replace(
+        state,
+        staged=_with_parts(state.staged, write),
+        last_writes=_with_token(state.last_writes, writer, token, new),
+    )
+    return Appended(new), at_upper(staged, new, f"append by {writer}", now_ms)
+
+
+def update(
+    state: State,
+    capability: str,
+    stated: Frontier,
+    new: Frontier,
+    write: Write,
+    token: str | None = None,
+    now_ms: int = 0,
+) -> tuple[AppendOutcome, State]:
+    """UpdateAndDowngrade: compare-and-append on what this write capability holds (UP1–UP6, K2, K6)."""
+    hold = live_write(state, capability)
+    check_bounds(stated, new, write.times)
+    known = _already_done(state, capability, token)
+    if known is not None:
+        return known, state
+    if stated != hold.frontier:
+        return UpperMismatch(hold.frontier), state
+    if stated == new:
+        return Appended(new), state
+    moved = replace(hold, frontier=new, renewed_ms=max(now_ms, hold.renewed_ms))
+    staged = replace(
+        state,
+        writes={**state.writes, capability: moved},
+        staged=_with_parts(state.staged, write),
+        last_writes=_with_token(state.last_writes, capability, token, new),
+    )
+    return Appended(new), settle(staged, f"update by {hold.owner or 'a writer'}", now_ms)
+
+
+def _with_parts(
+    staged: Mapping[str, tuple[Part, ...]], write: Write
+) -> Mapping[str, tuple[Part, ...]]:
+    return {**staged, write.name: write.parts} if write.parts else staged
+
+
+def _already_done(state: State, writer: str, token: str | None) -> Appended | None:
+    last = state.last_writes.get(writer)
+    done = token is not None and last is not None and last.token == token
+    return Appended(last.upper) if done and last is not None else None
+
+
+def _with_token(
+    known: Mapping[str, LastWrite], writer: str, token: str | None, upper: Frontier
+) -> Mapping[str, LastWrite]:
+    return known if token is None else {**known, writer: LastWrite(token, upper)}
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of a merge: `batch` has the updates of `replaced`, adjacent batches, advanced."""
+
+    replaced: tuple[Batch, ...]
+    batch: Batch
+
+
+def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, State]:
+    """Put a merged batch in place of those it was made of iff they are all still there (P6, F6).
+
+    Objects that no batch names any more become garbage. A result that came too late is not taken.
+    """
+    replaced = merged.replaced
+    places = [at for at, batch in enumerate(state.batches) if batch.lower == replaced[0].lower]
+    if not places:
+        return False, state
+    start, stop = places[0], places[0] + len(replaced)
+    present = state.batches[start:stop]
+    unchanged = [batch.parts for batch in present] == [batch.parts for batch in replaced]
+    since_allows = state.since.empty or merged.batch.compacted < max(1, *state.since.elements)
+    if not unchanged or not since_allows or state.closed:
+        return False, state
+    after = replace(state, batches=(*state.batches[:start], merged.batch, *state.batches[stop:]))
+    named = after.objects()
+    dropped = sorted(
+        part.key for each in present for part in each.parts if part.key and part.key not in named
+    )
+    return True, replace(after, garbage={**state.garbage, **dict.fromkeys(dropped, now_ms)})
+
+
+def forget_garbage(state: State, keys: set[str]) -> State:
+    """These objects are deleted."""
+    kept = {key: at_ms for key, at_ms in state.garbage.items() if key not in keys}
+    return state if len(kept) == len(state.garbage) else replace(state, garbage=kept)

@@ -1,0 +1,205 @@
+"""Rows of one part with given column values, found in its sort order without decoding all of it."""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.shard.offloading import computed
+from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.parts import BLOCK_BYTES, ROWS_PER_GROUP, Part, check_blocks, grown
+from tidemill.time import Corrupt
+
+Scalars: TypeAlias = "Mapping[str, pa.Scalar[pa.DataType]]"
+Values: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
+
+FOOTERS_MAX = 1024
+FOOTER_BYTES = 64 * 1024
+
+
+class PartLookup:
+    """Reads only the row groups of a part that can hold the rows wanted; every byte read is checked."""
+
+    def __init__(self, parts: PartStore) -> None:
+        self._parts = parts
+        self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
+
+    async def rows(
+        self, part: Part, schema: pa.Schema, order: Sequence[str], scalars: Scalars
+    ) -> pa.Table:
+        """The updates of a part, whatever their time, whose columns have these values.
+
+        `order` is the sort order of the part. Raises: PartGone, Corrupt.
+        Cost: O(log rows) in memory if the first column of `order` is among those wanted; else O(rows).
+        """
+        first = scalars.get(order[0]) if order else None
+        table = self._parts.cached(part, schema)
+        large = part.key is not None and part.rows > 4 * ROWS_PER_GROUP
+        if table is None and large and first is not None and first.is_valid:
+            table = grown(await self._groups(part, order[0], first), schema)
+        if table is None:
+            table = await self._parts.table(part, schema)
+        if first is not None and searchable(first.type) and first.is_valid:
+            table = run_of(table, order[0], first)
+        for name, scalar in scalars.items():
+            column = pc.field(name)
+            table = table.filter(column == scalar if scalar.is_valid else column.is_null())
+        return table
+
+    async def _groups(self, part: Part, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
+        """The row groups of a part whose values of a column may include this one."""
+        file = SparseFile(part.size)
+        footer = await self._footer(part, file)
+        at = footer.schema.names.index(name)
+        groups = [
+            number
+            for number in range(footer.num_row_groups)
+            if _may_hold(footer.row_group(number).column(at), value)
+        ]
+        for number in groups:
+            group = footer.row_group(number)
+            starts, stops = zip(
+                *(_span(group.column(column)) for column in range(group.num_columns)), strict=True
+            )
+            await self._fetch(part, file, min(starts), max(stops))
+
+        def decoded() -> pa.Table:
+            reader = pq.ParquetFile(file, metadata=footer, pre_buffer=False)
+            return reader.read_row_groups(groups, use_threads=False).combine_chunks()
+
+        try:
+            return await computed(len(groups) * ROWS_PER_GROUP, decoded)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise Corrupt(
+                f"the object {part.key} cannot be read: {error}", object=part.key
+            ) from error
+
+    async def _footer(self, part: Part, file: SparseFile) -> pq.FileMetaData:
+        key = part.key or ""
+        held = self._footers.get(key)
+        if held is not None:
+            self._footers.move_to_end(key)
+            return held
+        await self._fetch(part, file, max(0, part.size - FOOTER_BYTES), part.size)
+        file.seek(part.size - 8)
+        length = int.from_bytes(file.read(4), "little") + 8
+        if length > FOOTER_BYTES:
+            await self._fetch(part, file, max(0, part.size - length), part.size)
+        file.seek(0)
+        try:
+            footer = pq.read_metadata(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise Corrupt(
+                f"the object {part.key} cannot be read: {error}", object=part.key
+            ) from error
+        self._footers[key] = footer
+        if len(self._footers) > FOOTERS_MAX:
+            self._footers.popitem(last=False)
+        return footer
+
+    async def _fetch(self, part: Part, file: SparseFile, start: int, stop: int) -> None:
+        """Read the blocks that cover start … stop−1 into `file`."""
+        assert part.key is not None
+        first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
+        data = await self._parts.blob.get_range(
+            part.key, first * BLOCK_BYTES, min(last * BLOCK_BYTES, part.size)
+        )
+        if data is None:
+            raise PartGone(part.key)
+        check_blocks(data, part, first)
+        if first * BLOCK_BYTES + len(data) < min(last * BLOCK_BYTES, part.size):
+            raise Corrupt(f"the object {part.key} is cut off", object=part.key)
+        file.add(first, data)
+
+
+class SparseFile(io.RawIOBase):
+    """A file of which only some blocks are here; reading others fails."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._at = 0
+        self._blocks: dict[int, bytes] = {}
+
+    def add(self, first: int, data: bytes) -> None:
+        """`data` are the blocks from number `first` on."""
+        for at in range(0, len(data), BLOCK_BYTES):
+            self._blocks[first + at // BLOCK_BYTES] = data[at : at + BLOCK_BYTES]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._size if size < 0 else min(self._size, self._at + size)
+        pieces = []
+        while self._at < stop:
+            number, inside = divmod(self._at, BLOCK_BYTES)
+            if number not in self._blocks:
+                raise OSError(f"block {number} was not fetched")
+            piece = self._blocks[number][inside : inside + stop - self._at]
+            pieces.append(piece)
+            self._at += len(piece)
+        return b"".join(pieces)
+
+
+def searchable(kind: pa.DataType) -> bool:
+    """Whether Python orders values of a type as parts are sorted."""
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+    )  # fmt: skip
+
+
+def run_of(table: pa.Table, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
+    """The rows of a table sorted by a column, nulls last, that have this value in it."""
+    column = table.column(name).combine_chunks()
+    values: Values = (
+        pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    )
+    wanted = value.as_py()
+    start = _bisected(values, wanted, after=False)
+    return table.slice(start, _bisected(values, wanted, after=True) - start)
+
+
+def _bisected(values: Values, wanted: object, *, after: bool) -> int:
+    low, high = 0, len(values) - values.null_count
+    while low < high:
+        middle = (low + high) // 2
+        found = values[middle].as_py()
+        if found < wanted or (after and found == wanted):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _may_hold(chunk: pq.ColumnChunkMetaData, value: pa.Scalar[pa.DataType]) -> bool:
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    wanted = value.as_py()
+    return bool(statistics.min <= wanted <= statistics.max)
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size

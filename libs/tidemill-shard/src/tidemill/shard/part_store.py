@@ -1,0 +1,134 @@
+"""Parts in Blob and in memory: written once, decoded once while they are in use."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from tidemill.shard.log import folder_of
+from tidemill.shard.offloading import computed
+from tidemill.shard.parts import (
+    INLINE_BYTES_MAX,
+    Part,
+    conform,
+    decode_part,
+    encode_parts,
+    grown,
+    placed,
+    sorted_updates,
+)
+from tidemill.shard.ports import Blob
+from tidemill.shard.state import Description
+from tidemill.time import Indeterminate, Unavailable
+
+CACHE_BYTES_MAX = 256 * 1024 * 1024
+
+
+class PartGone(Exception):
+    """An object was collected after the state that names it was read: read the state again."""
+
+
+class PartStore:
+    """Writes and reads parts. Decoded ones are kept, the least recently used forgotten first."""
+
+    def __init__(
+        self, blob: Blob, unique: Callable[[], str], cache_bytes_max: int = CACHE_BYTES_MAX
+    ) -> None:
+        self.blob = blob
+        self._unique = unique
+        self._bytes_max = cache_bytes_max
+        self._held: OrderedDict[str, pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    async def write(
+        self,
+        collection: str,
+        description: Description,
+        updates: pa.Table | None,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+    ) -> tuple[Part, ...]:
+        """Parts of the updates, consolidated; what is too big for the log is in Blob on return.
+
+        Raises: UsageError if the updates do not fit the description.
+        """
+        if updates is None or not updates.num_rows:
+            return ()
+        schema, key = description.update_schema(), description.key
+        conforming = conform(updates, schema)
+
+        def encoded() -> list[tuple[Part, bytes]]:
+            table = sorted_updates(conforming, key)
+            return list(encode_parts(table, key, inline_bytes_max=inline_bytes_max))
+
+        written = []
+        for part, data in await computed(updates.num_rows, encoded):
+            if part.inline is None:
+                name = part_key(collection, self._unique())
+                await self.blob.put(name, data)
+                part = placed(part, name)
+            written.append(part)
+        return tuple(written)
+
+    async def discard(self, parts: Iterable[Part]) -> None:
+        """Delete the objects of parts that no version will ever name; what fails is left to the reaper."""
+        for part in parts:
+            if part.key is not None:
+                self._forget(part.key)
+                try:
+                    await self.blob.delete(part.key)
+                except (Unavailable, Indeterminate):
+                    continue
+
+    async def data(self, part: Part) -> bytes:
+        """The bytes of a part as they are stored. Raises: PartGone."""
+        if part.inline is not None:
+            return part.inline
+        assert part.key is not None
+        data = await self.blob.get(part.key)
+        if data is None:
+            raise PartGone(part.key)
+        return data
+
+    def cached(self, part: Part, schema: pa.Schema) -> pa.Table | None:
+        """The updates of a part if they are in memory."""
+        held = self._held.get(part.key or "")
+        if held is None:
+            return None
+        self._held.move_to_end(part.key or "")
+        return grown(held, schema)
+
+    async def table(self, part: Part, schema: pa.Schema, *, keep: bool = True) -> pa.Table:
+        """All updates of a part, also those outside its interval; kept in memory if `keep`.
+
+        Raises: PartGone, Corrupt.
+        """
+        held = self.cached(part, schema)
+        if held is not None:
+            return held
+        data = await self.data(part)
+        table = await computed(part.rows, lambda: decode_part(data, part, schema).combine_chunks())
+        if part.key is not None and keep:
+            self._remember(part.key, table)
+        return table
+
+    def _remember(self, key: str, table: pa.Table) -> None:
+        self._forget(key)
+        if table.nbytes > self._bytes_max:
+            return
+        self._held[key] = table
+        self._bytes += table.nbytes
+        while self._bytes > self._bytes_max:
+            _, dropped = self._held.popitem(last=False)
+            self._bytes -= dropped.nbytes
+
+    def _forget(self, key: str) -> None:
+        dropped = self._held.pop(key, None)
+        if dropped is not None:
+            self._bytes -= dropped.nbytes
+
+
+def part_key(collection: str, unique: str) -> str:
+    """The Blob key of a new part."""
+    return f"{folder_of(collection)}/part-{unique}"

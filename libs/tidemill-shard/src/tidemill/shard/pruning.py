@@ -1,0 +1,95 @@
+"""Which parts can matter to a read, by their statistics alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+from tidemill.shard.hashing import key_hashes
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Description
+from tidemill.time import UsageError
+
+Equal = Mapping[str, object]
+"""Column → the value it must have; None asks for null."""
+
+
+def equal_scalars(description: Description, equal: Equal) -> dict[str, pa.Scalar[pa.DataType]]:
+    """The values of `equal` as the columns hold them. Raises: UsageError for what no column holds."""
+    scalars: dict[str, pa.Scalar[pa.DataType]] = {}
+    for name, value in equal.items():
+        at = description.schema.get_field_index(name)
+        if at < 0:
+            raise UsageError(f"there is no column {name}", reason="UnknownColumn")
+        try:
+            scalars[name] = pa.scalar(value, description.schema.field(at).type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise UsageError(
+                f"the column {name} cannot hold {value!r}: {error}", reason="CodecMismatch"
+            ) from error
+    return scalars
+
+
+def parts_equal(
+    parts: Sequence[Part], description: Description, scalars: Mapping[str, pa.Scalar[pa.DataType]]
+) -> list[Part]:
+    """Parts that may hold a row with these values: by hash if they fix the key, and by bounds."""
+    key = description.key or tuple(description.schema.names)
+    if all(name in scalars for name in key):
+        columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
+        digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
+        parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
+    where = [
+        pc.field(name).is_null() if not scalar.is_valid else pc.field(name) == scalar
+        for name, scalar in scalars.items()
+    ]
+    return parts_where(parts, description.schema, reduce(and_, where)) if where else list(parts)
+
+
+def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) -> list[Part]:
+    """Parts that may hold a row for which `where` is true.
+
+    Arrow simplifies the expression under what the statistics of each part guarantee; a part for which
+    nothing is left is out.
+    """
+    if not any(part.bounds for part in parts):
+        return list(parts)
+    files = ds.ParquetFileFormat()
+    nowhere = fs.LocalFileSystem()
+    pieces = [
+        files.make_fragment(
+            str(number), filesystem=nowhere, partition_expression=guarantee(part, schema)
+        )
+        for number, part in enumerate(parts)
+    ]
+    dataset = ds.FileSystemDataset(pieces, schema, files)
+    return [parts[int(piece.path)] for piece in dataset.get_fragments(where)]
+
+
+def guarantee(part: Part, schema: pa.Schema) -> pc.Expression:
+    """What is true of every row of a part."""
+    return reduce(and_, _bounds(part, schema), pc.scalar(True))
+
+
+def _bounds(part: Part, schema: pa.Schema) -> Iterator[pc.Expression]:
+    for name, (least, greatest, nulls) in part.bounds.items():
+        column, at = pc.field(name), schema.get_field_index(name)
+        if at < 0:
+            continue
+        kind = schema.field(at).type
+        if least is None and greatest is None:
+            if nulls:
+                yield column.is_null()
+            continue
+        if least is not None:
+            bound = column >= pa.scalar(least, kind)
+            yield bound | column.is_null() if nulls else bound
+        if greatest is not None:
+            bound = column <= pa.scalar(greatest, kind)
+            yield bound | column.is_null() if nulls else bound

@@ -1,0 +1,190 @@
+"""Commands that read: snapshots, changes, subscriptions, waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, advance, concatenate, stamp
+from tidemill.shard import transitions
+from tidemill.shard.capabilities import ReadCapability
+from tidemill.shard.pruning import Equal
+from tidemill.shard.reading import EVERYTHING, Query, Reader
+from tidemill.shard.state import State, compaction_frontier
+from tidemill.shard.subscription import Place, Progress, Subscription, Updates
+from tidemill.shard.versions import Core
+from tidemill.time import Frontier, NotYet, frontier
+
+
+class ReadCommands:
+    """Definite answers at readable times, by any live read capability, whatever its own frontier."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reader = Reader(core.parts)
+
+    async def snapshot(
+        self,
+        capability: ReadCapability,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        equal: Equal | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """The rows at `as_of` with their multiplicity in `_diff` (F11), never an approximation.
+
+        `equal` and `where` filter; where `equal` fixes the key, or its first column, only the parts of
+        the data that can hold it are read. `columns` are projected after counting. Raises:
+        BeforeSince, NotYet, UnknownCapability, CapabilityExpired, UsageError, Corrupt.
+        """
+        query = Query(columns, equal, where)
+
+        async def read(state: State) -> pa.Table:
+            transitions.live_read(state, capability.id)
+            transitions.check_readable(state, as_of)
+            return await self._reader.contents(state, as_of, query)
+
+        return await self._core.versions.read(capability.collection, read)
+
+    async def changes(
+        self,
+        capability: ReadCapability,
+        lower: int,
+        upper: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """All updates with lower <= time < upper, exactly as they were at their own times.
+
+        From `lower` 0 on a collection whose since has moved, times before since count at since−1.
+        Raises: BeforeSince if `lower` is neither 0 nor beyond since, NotYet if `upper` is past the
+        collection's, errors of the capability.
+        """
+        query = Query(columns, None, where)
+
+        async def read(state: State) -> pa.Table:
+            transitions.live_read(state, capability.id)
+            if lower > 0 or state.since.empty:
+                transitions.check_since(state, lower)
+            if upper > 0 and state.upper.less_equal(upper - 1):
+                raise NotYet(
+                    f"updates before {upper} may still come: upper is {state.upper}",
+                    requested=upper, upper=state.upper,
+                )  # fmt: skip
+            table = await self._reader.changes(state, lower, upper, query)
+            reached = compaction_frontier(state.since)
+            return advance(table, frontier(reached)) if lower == 0 < reached else table
+
+        return await self._core.versions.read(capability.collection, read)
+
+    async def stored(self, collection: str) -> pa.Table:
+        """All updates that upper has passed, at the times where compaction has left them."""
+        return await self._core.versions.read(
+            collection, lambda state: self._reader.changes(state, 0, None)
+        )
+
+    def subscribe(
+        self,
+        capability: ReadCapability,
+        at: int,
+        *,
+        snapshot: bool = True,
+        up_to: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> AsyncGenerator[Updates | Progress, None]:
+        """The contents at `at`, then every later update, with progress statements (SU1–SU6).
+
+        Without `snapshot` only updates after `at`. Ends once everything before `up_to` is delivered,
+        or the collection is closed. Raises at the first step: BeforeSince, errors of the capability.
+        """
+        place, query = Place(at, snapshot), Query(columns, None, where)
+
+        async def checked() -> AsyncGenerator[Updates | Progress, None]:
+            await self.check_subscription(capability, at)
+            stream = Subscription(self, capability, place, query).stream(up_to)
+            try:
+                async for event in stream:
+                    yield event
+            finally:
+                await stream.aclose()
+
+        return checked()
+
+    def subscription(
+        self, capability: ReadCapability, at: int, *, snapshot: bool = True
+    ) -> Subscription:
+        """A subscription that is polled by hand."""
+        return Subscription(self, capability, Place(at, snapshot))
+
+    async def check_subscription(self, capability: ReadCapability, at: int) -> None:
+        """Whether a subscription at `at` may begin (SU7). Raises: errors of the capability, BeforeSince."""
+        state = await self._core.versions.state(capability.collection)
+        transitions.live_read(state, capability.id)
+        transitions.check_since(state, at)
+
+    async def news(
+        self, capability: ReadCapability, place: Place, query: Query = EVERYTHING
+    ) -> tuple[pa.Table, Frontier]:
+        """Updates that a subscription at `place` was not told yet, and the collection's upper."""
+
+        async def read(state: State) -> tuple[pa.Table, Frontier]:
+            transitions.live_read(state, capability.id)
+            lower = await self._first_news(state, place)
+            if lower is None or state.upper.less_equal(place.at):
+                schema = state.description.update_schema()
+                names = [*(query.columns or state.description.schema.names), *schema.names[-2:]]
+                return schema.empty_table().select(names), state.upper
+            table = await self._reader.changes(state, lower, None, query)
+            if place.delivered is None and place.snapshot:
+                present = await self._reader.contents(state, place.at, query)
+                table = concatenate([_stamped(present, place.at, table.schema), table])
+            return table, state.upper
+
+        return await self._core.versions.read(capability.collection, read)
+
+    async def _first_news(self, state: State, place: Place) -> int | None:
+        """The first time not told yet; None if there is none."""
+        if place.delivered is None:
+            if place.snapshot:
+                transitions.check_since(state, place.at)
+            transitions.check_since(state, place.at + 1)
+            return place.at + 1
+        if place.delivered.empty:
+            return None
+        transitions.check_since(state, place.delivered.elements[0])
+        return place.delivered.elements[0]
+
+    async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier:
+        """The upper, once it is past `beyond`. Raises: NotYet when `deadline_s` is over.
+
+        Commits of this process wake the caller; those of others are found by polling.
+        """
+        end_s = self._core.clock.monotonic_s() + deadline_s
+        age_s_max = 0.0
+        while True:
+            event = self._core.versions.wakeups.event(collection)
+            upper = (await self._core.versions.known(collection, age_s_max)).state.upper
+            if not upper.less_equal(beyond):
+                return upper
+            left_s = end_s - self._core.clock.monotonic_s()
+            if left_s <= 0:
+                raise NotYet(
+                    f"{collection} has not come past {beyond}: upper is {upper}",
+                    requested=beyond, upper=upper,
+                )  # fmt: skip
+            await self._core.versions.wakeups.wait(event, min(self._core.poll_interval_s, left_s))
+            # Of all that wait for one collection, one asks the store at each interval.
+            age_s_max = self._core.poll_interval_s / 2
+
+
+def _stamped(present: pa.Table, at: int, schema: pa.Schema) -> pa.Table:
+    """Contents as updates at one time, with the columns of `schema`."""
+    multiplicities = present.column(DIFF)
+    stamped = stamp(present.drop_columns([DIFF]), at)
+    place = stamped.schema.get_field_index(DIFF)
+    return stamped.set_column(place, DIFF, multiplicities).select(schema.names).cast(schema)

@@ -1,0 +1,102 @@
+"""The newest versions of all collections, and commits to them: what every command works on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidemill.shard import transitions
+from tidemill.shard.log import Answer, CollectionLog, Known, Transition
+from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.ports import Blob, Clock, Consensus
+from tidemill.shard.state import State
+from tidemill.shard.waking import Wakeups
+from tidemill.time import Corrupt
+
+T = TypeVar("T")
+
+
+class Versions:
+    """Logs by collection, each opened when it is first asked for. Leases end as soon as it is noticed."""
+
+    def __init__(
+        self, consensus: Consensus, blob: Blob, clock: Clock, ids: Callable[[], str]
+    ) -> None:
+        self._consensus = consensus
+        self._blob = blob
+        self._clock = clock
+        self._ids = ids
+        self._logs: dict[str, CollectionLog] = {}
+        self.wakeups = Wakeups(clock)
+
+    def log(self, collection: str) -> CollectionLog:
+        """The log of a collection, which need not exist."""
+        log = self._logs.get(collection)
+        if log is None:
+            log = CollectionLog(collection, self._consensus, self._blob, self._clock, self._ids)
+            self._logs[collection] = log
+        return log
+
+    def seen(self) -> dict[str, State]:
+        """The newest states that this process has seen, without looking."""
+        cached = {name: log.cached for name, log in self._logs.items()}
+        return {name: known.state for name, known in cached.items() if known is not None}
+
+    async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
+        """The newest version, or what was the newest so long ago; leases that ran out are ended in it.
+
+        Raises: UnknownCollection.
+        """
+        log = self.log(collection)
+        known = await log.refresh(age_s_max)
+        if transitions.expire_due(known.state, self._clock.now_ms()) is known.state:
+            return known
+        await self.commit(collection, lambda state: (None, state))
+        return await log.refresh()
+
+    async def state(self, collection: str) -> State:
+        """The state of `known`."""
+        return (await self.known(collection)).state
+
+    async def commit(self, collection: str, transition: Transition[Answer]) -> Answer:
+        """Commit a transition; its answer. Leases that ran out are ended first."""
+        answer, _ = await self.commit_counted(collection, transition)
+        return answer
+
+    async def commit_counted(
+        self, collection: str, transition: Transition[Answer]
+    ) -> tuple[Answer, bool]:
+        """`commit`, and whether a version was made."""
+        now_ms = self._clock.now_ms()
+        answer, made = await self.log(collection).commit(
+            lambda state: transition(transitions.expire_due(state, now_ms))
+        )
+        if made:
+            self.wakeups.changed(collection)
+        return answer, made
+
+    async def read(self, collection: str, read: Callable[[State], Awaitable[T]]) -> T:
+        """What `read` makes of the newest version; once more if garbage collection was faster."""
+        seen: int | None = None
+        while True:
+            known = await self.known(collection)
+            try:
+                return await read(known.state)
+            except PartGone as gone:
+                if seen == known.number:
+                    raise Corrupt(
+                        f"the object {gone} of {collection} is missing", object=str(gone)
+                    ) from gone
+                seen = known.number
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What the commands of one process share."""
+
+    versions: Versions
+    parts: PartStore
+    clock: Clock
+    ids: Callable[[], str]
+    poll_interval_s: float

@@ -1,0 +1,154 @@
+"""Commands that append updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import TIME
+from tidemill.shard import transitions
+from tidemill.shard.appending import Write, append, check_bounds, update
+from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
+from tidemill.shard.log import Transition
+from tidemill.shard.parts import INLINE_BYTES_MAX, Part
+from tidemill.shard.versions import Core
+from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
+
+INLINE_TOTAL_MAX = 1024 * 1024
+"""More than this is not kept in the log of one collection, however small the writes are."""
+
+
+class WriteCommands:
+    """Compare-and-append for internal writers, UpdateAndDowngrade for holders of write capabilities."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def compare_and_append(
+        self,
+        collection: str,
+        expected: Frontier,
+        new: Frontier,
+        updates: pa.Table | None,
+        *,
+        writer: str,
+        token: str | None = None,
+    ) -> AppendOutcome:
+        """Append [expected, new) iff expected is the collection's upper (UP1–UP6), atomically.
+
+        A repeated `token` of one `writer` answers as the first time and applies nothing. Raises:
+        UsageError naming the rule broken; Indeterminate: ask again with the same token.
+        """
+        check_bounds(expected, new, _span(updates))
+        now_ms = self._core.clock.now_ms()
+        return await self._append(
+            collection,
+            updates,
+            lambda write: lambda state: append(state, expected, new, write, writer, token, now_ms),
+        )
+
+    async def append_parts(
+        self,
+        collection: str,
+        expected: Frontier,
+        new: Frontier,
+        parts: Sequence[Part],
+        *,
+        writer: str,
+        token: str | None = None,
+    ) -> AppendOutcome:
+        """As `compare_and_append`, for parts of one sorted whole that a job has already written."""
+        now_ms = self._core.clock.now_ms()
+        return await self._append_written(
+            collection,
+            Write(tuple(parts), _span_of(parts), self._core.ids()),
+            lambda write: lambda state: append(state, expected, new, write, writer, token, now_ms),
+        )
+
+    async def update_and_downgrade(
+        self,
+        capability: WriteCapability,
+        updates: pa.Table | None,
+        new: Frontier,
+        *,
+        token: str | None = None,
+    ) -> AppendOutcome:
+        """Write [held, new) and hold `new` from then on (UP1–UP6, K2), atomically.
+
+        Raises: UnknownCapability, CapabilityExpired, UsageError; Indeterminate: ask again with the
+        same token.
+        """
+        transitions.live_write(
+            await self._core.versions.state(capability.collection), capability.id
+        )
+        check_bounds(capability.frontier, new, _span(updates))
+        stated, now_ms = capability.frontier, self._core.clock.now_ms()
+        return await self._append(
+            capability.collection,
+            updates,
+            lambda write: (
+                lambda state: update(state, capability.id, stated, new, write, token, now_ms)
+            ),
+        )
+
+    async def _append(
+        self,
+        collection: str,
+        updates: pa.Table | None,
+        transition: Callable[[Write], Transition[AppendOutcome]],
+    ) -> AppendOutcome:
+        log, span = self._core.versions.log(collection), _span(updates)
+        known = log.cached or await log.refresh()
+        if updates is not None and updates.nbytes > INLINE_BYTES_MAX:
+            # What would change nothing is not worth writing objects for.
+            known = await log.refresh()
+            before = transitions.expire_due(known.state, self._core.clock.now_ms())
+            outcome, after = transition(Write((), span, ""))(before)
+            if after is before:
+                return outcome
+        inline_max = INLINE_BYTES_MAX if known.state.inline_bytes() < INLINE_TOTAL_MAX else 0
+        parts = await self._core.parts.write(
+            collection, known.state.description, updates, inline_max
+        )
+        return await self._append_written(
+            collection, Write(parts, span, self._core.ids()), transition
+        )
+
+    async def _append_written(
+        self,
+        collection: str,
+        write: Write,
+        transition: Callable[[Write], Transition[AppendOutcome]],
+    ) -> AppendOutcome:
+        """Commit an append; objects that it turns out not to name are deleted."""
+        try:
+            outcome, made = await self._core.versions.commit_counted(collection, transition(write))
+        except Indeterminate:
+            raise
+        except TidemillError:
+            await self._core.parts.discard(write.parts)
+            raise
+        if not made or isinstance(outcome, UpperMismatch):
+            await self._core.parts.discard(write.parts)
+        return outcome
+
+
+def _span(updates: pa.Table | None) -> tuple[int, int] | None:
+    """(least, greatest) time of an update table. Raises: UsageError if it has no times."""
+    if updates is None or not updates.num_rows:
+        return None
+    if TIME not in updates.column_names:
+        raise UsageError("updates lack the column _time", reason="CodecMismatch")
+    limits = pc.min_max(updates.column(TIME))
+    least, greatest = limits["min"].as_py(), limits["max"].as_py()
+    if not isinstance(least, int) or not isinstance(greatest, int):
+        raise UsageError("the column _time holds no times", reason="CodecMismatch")
+    return least, greatest
+
+
+def _span_of(parts: Sequence[Part]) -> tuple[int, int] | None:
+    if not parts:
+        return None
+    return min(part.time_min for part in parts), max(part.time_max for part in parts)

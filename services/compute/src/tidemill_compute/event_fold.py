@@ -19,6 +19,7 @@ from tidemill.arrangement.updates import DIFF, TIME, update_schema
 from tidemill_compute.event_buffer import EventBuffer
 from tidemill_compute.event_progress import (
     EVENT_MAP_SCHEMA,
+    NOTHING_SEEN,
     EventProgress,
     Policy,
     idle_steps,
@@ -184,9 +185,9 @@ class EventFold:
             self.letters.append(pa.table(columns, schema=update_schema(LETTER_SCHEMA)))
 
     def _record(self, instant: int, progress: EventProgress) -> None:
-        before, after = set(self.progress.rows()), set(progress.rows())
-        if not self.progress.promises and self.progress.frontier == 0:
-            before = set()
+        # Before the first instant the map is empty; afterwards it has a row for the stream.
+        before = set() if self.progress is NOTHING_SEEN else set(self.progress.rows())
+        after = set(progress.rows())
         if progress is not self.progress:
             self.map_updates += [(row, instant, -1) for row in sorted(before - after, key=str)]
             self.map_updates += [(row, instant, 1) for row in sorted(after - before, key=str)]

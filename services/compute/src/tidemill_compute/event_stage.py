@@ -56,7 +56,7 @@ class EventStage:
         self._clock = clock
         self._settings = settings
         self._holds = Holds(collections, f"events:{target.source}")
-        self._folded = 0
+        self.folded = 0
         self.late = 0
 
     async def prepare(self) -> None:
@@ -72,7 +72,7 @@ class EventStage:
         fold = await self._resume()
         held_at = self._clock.monotonic_s()
         while True:
-            upper = await self._definite(self._folded)
+            upper = await self._definite(self.folded)
             if upper is None:
                 return
             await self._advance(fold, upper)
@@ -97,7 +97,7 @@ class EventStage:
 
     async def _advance(self, fold: EventFold, upper: int) -> None:
         """Fold [folded, upper) in and write what it gives, in the order that a restart relies on."""
-        target, lower = self._target, self._folded
+        target, lower = self._target, self.folded
         rows = await self._holds.changes(target.raw, lower, upper)
         bindings = bindings_of_rows(await self._holds.changes(target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
@@ -110,7 +110,7 @@ class EventStage:
         await self._append(target.letters, concatenate([undecodable, refused]), upper)
         reached = fold.progress.frontier
         await self._append(target.events, fold.buffer.release(reached), reached)
-        self._folded = upper
+        self.folded = upper
 
     async def _append(self, collection: str, updates: pa.Table, upper: int) -> None:
         await append_through(self._collections, collection, updates, upper, self._target.source)
@@ -120,7 +120,7 @@ class EventStage:
         target = self._target
         buffer = EventBuffer.empty(target.event_schema, corrections=self._policy.corrections)
         fold = EventFold(self._policy, buffer, NOTHING_SEEN)
-        self._folded = 0
+        self.folded = 0
         ended = sole_time((await self._collections.status(target.events)).upper)
         if ended == 0:
             return fold
@@ -137,7 +137,7 @@ class EventStage:
             waiting = pc.field(time) >= ended
         known = await self._holds.snapshot(target.raw, instant, where=waiting)
         fold.readmit(known, refused, ended)
-        self._folded = instant + 1
+        self.folded = instant + 1
         return fold
 
     async def _instant_of(self, ended: int) -> int:

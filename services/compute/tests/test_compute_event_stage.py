@@ -1,0 +1,161 @@
+"""The event stage as a process that dies at any write and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import empty_updates
+from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Consensus, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import U64_MAX, Partitions, frontier, sole_time
+from tidemill_compute.event_buffer import event_schema
+from tidemill_compute.event_fold import LETTER_SCHEMA, EventPolicy
+from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.event_rows import EventColumns
+from tidemill_compute.event_stage import EventStage, EventTarget
+from tidemill_compute.settings import ComputeSettings
+
+DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])
+RAW = pa.schema([*DATA, ("_partition", pa.int64()), ("_offset", pa.uint64())])
+TARGET = EventTarget(
+    "s", "s/raw", "s/raw/letters", "s/remap", "s/map", "s/letters", "s", event_schema(DATA)
+)
+INSTANTS = 30
+WRITTEN = ("s/map", "s/letters", "s")
+
+
+def policy(seed: int) -> EventPolicy:
+    random = Random(seed)
+    progress = Policy(random.randrange(4), random.choice((None, 4)))
+    columns = EventColumns(("host", "at", "until"), "at", "until")
+    return EventPolicy(columns, progress, random.random() < 0.5, random.choice((None, 9)))
+
+
+def arrivals(seed: int) -> dict[int, pa.Table]:
+    """Rows by system instant: out of order, some late, some without a time, some twice."""
+    random = Random(seed)
+    found = {}
+    offsets = itertools.count()
+    for instant in range(1, INSTANTS):
+        rows = []
+        for _ in range(random.choice((0, 0, 1, 3))):
+            at = random.choice((None, -1, *([max(0, instant + random.randrange(-8, 12))] * 12)))
+            until = None if at is None else at + random.choice((0, 3, 9))
+            row = (random.choice("ab"), at, until, random.randrange(2), next(offsets), instant, 1)
+            rows.append(row)
+        schema = empty_updates(RAW).schema
+        columns = [pa.array([r[i] for r in rows], f.type) for i, f in enumerate(schema)]
+        found[instant] = pa.Table.from_arrays(columns, schema=schema)
+    return found
+
+
+class World:
+    """The stores, which outlive every process, and the inputs that somebody else writes."""
+
+    def __init__(self, seed: int) -> None:
+        self.clock = ManualClock(0)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.now = self.process(Fuse(None))
+        self.arrivals = arrivals(seed)
+        self.policy = policy(seed)
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus: Consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    async def create(self) -> None:
+        made = {
+            "s/raw": RAW, "s/raw/letters": LETTER_SCHEMA, "s/remap": REMAP_SCHEMA,
+            "s/map": EVENT_MAP_SCHEMA, "s/letters": LETTER_SCHEMA, "s": event_schema(DATA),
+        }  # fmt: skip
+        for name, schema in made.items():
+            retain_ms = None if name in WRITTEN else 0
+            held, _ = await self.now.create(name, Description(schema, retain_ms=retain_ms))
+            if retain_ms is None:
+                await self.now.retain(name, None)
+            await self.now.drop(held)
+        await self.stage(self.now).prepare()
+
+    def stage(self, collections: Collections) -> EventStage:
+        settings = ComputeSettings(hold_interval_s=0.0)
+        return EventStage(TARGET, self.policy, collections, self.clock, settings)
+
+    async def arrive(self, instant: int) -> None:
+        bindings = [(Partitions(0, U64_MAX, 0), 0, 1)] if instant == 0 else []
+        if instant == 1:
+            bindings = [(Partitions(0, U64_MAX, 0), 1, -1)]
+            bindings += [(Partitions(0, 0, 0), 1, 1), (Partitions(1, 1, 0), 1, 1)]
+            bindings += [(Partitions(2, U64_MAX, 0), 1, 1)]
+        for name, updates in (
+            ("s/remap", rows_of_bindings(bindings)),
+            ("s/raw", self.arrivals.get(instant)),
+            ("s/raw/letters", None),
+        ):
+            await self.now.compare_and_append(
+                name, frontier(instant), frontier(instant + 1), updates, writer="test"
+            )
+
+    async def contents(self) -> dict[str, list[tuple[object, ...]]]:
+        """What was written, and how far, as one value."""
+        reader = self.process(Fuse(None))
+        found = {}
+        for name in WRITTEN:
+            rows = await reader.stored(name)
+            values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+            found[name] = sorted(values, key=repr)
+            found[f"{name} upper"] = [(sole_time((await reader.status(name)).upper),)]
+        return found
+
+
+async def follow(world: World, stage: EventStage, upper: int) -> None:
+    """Run a stage until it has folded everything before `upper`, or dies."""
+    task = asyncio.create_task(stage.advance_forever())
+    for _ in range(5_000):
+        if task.done() or stage.folded == upper:
+            break
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+    else:
+        pytest.fail(f"the stage stands still at {stage.folded}")
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
+    if not isinstance(ended, Killed | asyncio.CancelledError):
+        raise AssertionError("the stage failed") from ended
+
+
+async def uninterrupted(seed: int) -> dict[str, list[tuple[object, ...]]]:
+    world = World(seed)
+    await world.create()
+    for instant in range(INSTANTS):
+        await world.arrive(instant)
+    await follow(world, world.stage(world.now), INSTANTS)
+    return await world.contents()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_stage_that_dies_at_any_write_gives_what_one_that_lives_gives(seed: int) -> None:
+    expected = await uninterrupted(seed)
+    random = Random(seed)
+    world = World(seed)
+    await world.create()
+    instant = deaths = 0
+    while instant < INSTANTS:
+        for _ in range(random.randrange(1, 6)):
+            if instant < INSTANTS:
+                await world.arrive(instant)
+                instant += 1
+        for _ in range(random.randrange(1, 3)):
+            fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
+            await follow(world, world.stage(world.process(fuse)), instant)
+            deaths += fuse.blown
+    await follow(world, world.stage(world.process(Fuse(None))), INSTANTS)
+    assert await world.contents() == expected
+    assert deaths > 0

@@ -246,7 +246,7 @@ def test_explain_prints_the_plan(served: Served) -> None:
 def test_insert_takes_rows_and_files(served: Served, tmp_path: Path) -> None:
     row = '{"carrier": "B6", "delay": 7}'
     assert served.run("insert", "flights", "--row", row).output == (
-        "1 rows in flights, present from 13\n"
+        "1 row in flights, present from 13\n"
     )
     (tmp_path / "more.csv").write_text("carrier,delay\n007,1\nX,2\n")
     assert served.run("insert", "flights", "-f", str(tmp_path / "more.csv")).exit_code == 0

@@ -8,12 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
+from tidemill.client.alignment import aligned
+from tidemill.client.following import changes_written
+from tidemill.client.formats import Rows
 from tidemill.client.multiplicity import plain_rows, shown_rows
+from tidemill.client.rendering import cell
 from tidemill.client.rows import format_of, parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
-from tidemill.rpc.messages import ColumnInfo
-from tidemill.time import UsageError
+from tidemill.rpc.messages import Changes, ColumnInfo, Progress
+from tidemill.time import UsageError, frontier
 
 FLIGHTS = TableName("", "flights")
 
@@ -114,3 +121,43 @@ def test_rows_are_json_objects() -> None:
     for text in ("[1]", "{a: 1}"):
         with pytest.raises(UsageError):
             parse_row(text)
+
+
+def test_columns_line_up_whatever_their_signs_are_as_wide_as() -> None:
+    lines = list(aligned([["name", "é", "日本"], ["n", "7", "100"]], [False, True]))
+    assert lines == ["name    n", "é       7", "日本  100"]
+    assert list(aligned([["a"], ["b"]], [False, False])) == ["a  b"]
+
+
+@given(rows=st.lists(st.tuples(st.text("ab日é", max_size=6), st.text("ab日é", max_size=6))))
+@settings(max_examples=50, deadline=None)
+def test_every_line_ends_at_the_same_column_if_the_last_one_is_to_the_right(
+    rows: list[tuple[str, str]],
+) -> None:
+    columns = [[left for left, _ in rows], [right for _, right in rows]]
+    lines = list(aligned(columns, [False, True]))
+    assert len(lines) == len(rows)
+    assert len({cell_len(line) for line in lines}) <= 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("a\nb", "a\\nb"), ("\x1b[31mred", "\\x1b[31mred"), ("naïve 日", "naïve 日"), ("", "")],
+)
+def test_a_value_never_drives_the_terminal(value: str, shown: str) -> None:
+    assert cell(value) == shown
+
+
+def test_progress_is_said_at_first_after_changes_and_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change = Changes(pa.table({"a": [1], "_time": [5], "_diff": [1]}))
+    with changes_written(Rows.table) as write:
+        for upper in (3, 4, 5):
+            write(Progress(frontier(upper)))
+        write(change)
+        for upper in (6, 7, 8):
+            write(Progress(frontier(upper)))
+    said = capsys.readouterr()
+    assert said.out == "5  +1  a=1\n"
+    assert said.err == "".join(f"-- complete before {upper}\n" for upper in (3, 6, 8))

@@ -161,6 +161,7 @@ def insert(
         from tidemill.client import rows as rows_in
         from tidemill.client.connection import connect
         from tidemill.client.instants import shown
+        from tidemill.client.rendering import counted
         from tidemill.time import UsageError
 
         if (file is None) == (not row):
@@ -175,7 +176,7 @@ def insert(
             for start in _progress(range(0, max(1, rows.num_rows), INSERT_ROWS), "inserting"):
                 inserted = client.insert(table, rows.slice(start, INSERT_ROWS))
         if inserted is not None:
-            typer.echo(f"{rows.num_rows} rows in {table}, present from {shown(inserted.time)}")
+            typer.echo(f"{counted(rows.num_rows)} in {table}, present from {shown(inserted.time)}")
 
 
 def push(
@@ -193,6 +194,7 @@ def push(
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
+        from tidemill.client.rendering import counted
         from tidemill.client.rows import open_input
 
         accepted = 0
@@ -201,7 +203,7 @@ def push(
             batches = _batches(line for line in kept if line)
             for batch in _progress(batches, "pushing"):
                 accepted += client.push(source, batch).accepted
-        typer.echo(f"{accepted} rows in the log of {source}")
+        typer.echo(f"{counted(accepted)} in the log of {source}")
 
 
 def _documents(files: list[str]) -> Iterator[str | ResourceDocument]:

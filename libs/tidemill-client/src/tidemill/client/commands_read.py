@@ -105,9 +105,9 @@ def subscribe(
 ) -> None:
     """Follow a goal: what is present, then each change.
 
-    Rows have their time and +1 or -1. A line on standard error says up to where the changes are
-    complete; in JSON it is a line of its own. Ctrl-C ends it; to go on later where it ended, start
-    from the last complete instant with --no-snapshot.
+    Rows have their time and +1 or -1. A line on standard error says before which instant the changes
+    are complete, after each change and at the end; in JSON it is a line of its own, every second.
+    Ctrl-C ends it. To go on where it ended, start one millisecond before that, with --no-snapshot.
 
     \b
         tidemill subscribe 'alarm(t, level)'

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.csv
@@ -14,7 +15,7 @@ from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.client.rendering import binary_output, cell, flat, plain
 from tidemill.rpc.messages import Changes, Event, Progress
-from tidemill.time import UsageError
+from tidemill.time import Frontier, UsageError
 
 
 @contextmanager
@@ -23,22 +24,69 @@ def changes_written(written: Rows) -> Iterator[Callable[[Event], None]]:
 
     Only JSON has progress among the changes; in the other formats it goes to standard error.
     """
+    if written is Rows.json:
+        yield _print_json
+        return
+    progress = _ProgressLines()
+    with _rows_written(written) as write_rows:
+
+        def write(event: Event) -> None:
+            match event:
+                case Changes(table):
+                    write_rows(table)
+                    sys.stdout.flush()
+                    progress.due = True
+                case Progress(upper):
+                    progress.reached(upper)
+
+        try:
+            yield write
+        finally:
+            progress.ended()
+
+
+@dataclass(slots=True)
+class _ProgressLines:
+    """Says how far the changes are complete: at first, after changes, at the end, not in between."""
+
+    upper: Frontier | None = None
+    due: bool = True
+
+    def reached(self, upper: Frontier) -> None:
+        """Take note, and say so if it is due."""
+        if self.due:
+            _print_progress(upper)
+        self.upper = None if self.due else upper
+        self.due = False
+
+    def ended(self) -> None:
+        """Say what was not said yet."""
+        if self.upper is not None:
+            _print_progress(self.upper)
+
+
+@contextmanager
+def _rows_written(written: Rows) -> Iterator[Callable[[pa.Table], None]]:
     match written:
-        case Rows.table:
-            yield lambda event: _write(event, _print_lines)
-        case Rows.json:
-            yield _print_json
         case Rows.csv:
-            header = [True]
-
-            def print_csv(table: pa.Table) -> None:
-                options = pa.csv.WriteOptions(include_header=bool(header and header.pop()))
-                pa.csv.write_csv(flat(table), binary_output(), options)
-
-            yield lambda event: _write(event, print_csv)
+            yield _CsvWriter().write
         case Rows.arrow:
             with _arrow() as write:
-                yield lambda event: _write(event, write)
+                yield write
+        case _:
+            yield _print_lines
+
+
+@dataclass(slots=True)
+class _CsvWriter:
+    """Writes tables of one schema as CSV with one heading."""
+
+    heading: bool = True
+
+    def write(self, table: pa.Table) -> None:
+        options = pa.csv.WriteOptions(include_header=self.heading)
+        pa.csv.write_csv(flat(table), binary_output(), options)
+        self.heading = False
 
 
 @contextmanager
@@ -61,14 +109,8 @@ def _arrow() -> Iterator[Callable[[pa.Table], None]]:
             stream.close()
 
 
-def _write(event: Event, write: Callable[[pa.Table], None]) -> None:
-    match event:
-        case Changes(table):
-            write(table)
-            sys.stdout.flush()
-        case Progress(upper):
-            text = f"-- complete before {shown_frontier(upper)}"
-            print(text, file=sys.stderr, flush=True)
+def _print_progress(upper: Frontier) -> None:
+    print(f"-- complete before {shown_frontier(upper)}", file=sys.stderr, flush=True)
 
 
 def _print_lines(table: pa.Table) -> None:

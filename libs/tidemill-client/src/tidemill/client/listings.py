@@ -80,7 +80,7 @@ def print_collections(found: Sequence[CollectionInfo], as_json: bool) -> None:
         cells = (
             info.id, info.kind, info.timeline, shown_frontier(info.since),
             shown_frontier(info.upper), shown_duration(info.lag_ms), str(info.updates),
-            ", ".join(sorted({holder.owner for holder in info.holders})),
+            ", ".join(sorted({holder.owner or "(unnamed)" for holder in info.holders})),
         )  # fmt: skip
         table.add_row(*(Text(text) for text in cells))
     console().print(table)

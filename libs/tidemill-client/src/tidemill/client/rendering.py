@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.client.alignment import aligned, printable
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
 from tidemill.time import Frontier, UsageError
@@ -101,7 +102,7 @@ def cell(value: object) -> str:
         case bool() as flag:
             return str(flag).lower()
         case str() as text:
-            return text
+            return printable(text)
         case float() as number:
             return f"{number:.6g}" if abs(number) < 1e15 else repr(number)
         case list() | dict() as nested:
@@ -110,31 +111,37 @@ def cell(value: object) -> str:
             return str(other)
 
 
+def counted(rows: int) -> str:
+    """So many rows, in words."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
 def _print_table(table: pa.Table) -> None:
     if not table.num_columns:
         return
-    numeric = [
-        f.name
-        for f in table.schema
-        if pa.types.is_integer(f.type)
-        or pa.types.is_floating(f.type)
-        or pa.types.is_decimal(f.type)
+    columns = [
+        [printable(name), *(cell(value) for value in column.to_pylist())]
+        for name, column in zip(table.column_names, table.columns, strict=True)
     ]
-    drawn = grid(table.column_names, numeric)
-    columns = [column.to_pylist() for column in table.columns]
-    for row in zip(*columns, strict=True):
-        drawn.add_row(*(Text(cell(value)) for value in row))
-    console().print(drawn)
+    lines = aligned(columns, [_numeric(field.type) for field in table.schema])
+    console().print(Text(next(lines), style="bold"), no_wrap=True, overflow="ignore", crop=False)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _numeric(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
 
 
 def _print_footer(
     rows: int, as_of: int | None, frontiers: Mapping[str, tuple[Frontier, Frontier]]
 ) -> None:
-    counted = f"{rows} row" if rows == 1 else f"{rows} rows"
     instant = f" as of {shown(as_of)}" if as_of is not None else ""
+    sys.stdout.flush()  # the rows come first where both go to one place
     # Standard error, so that a pipe gets rows alone.
     footer = Console(stderr=True, highlight=False, soft_wrap=True)
-    footer.print(Text(counted + instant, style="dim"))
+    footer.print(Text(counted(rows) + instant, style="dim"))
     for name, (since, upper) in frontiers.items():
         text = f"  {name}: since {shown_frontier(since)}, upper {shown_frontier(upper)}"
         footer.print(Text(text, style="dim"))

@@ -44,6 +44,9 @@ class Holds:
         """The updates from the hold up to the upper, what came before it at the hold."""
         held = sole_time(self._held[collection].frontier)
         upper = (await self._collections.status(collection)).upper
+        if upper.less_equal(held):
+            schema = (await self._collections.description(collection)).update_schema()
+            return schema.empty_table()
         content = await self.snapshot(collection, held)
         rows = [stamp(content.drop_columns([DIFF]), held)]
         until = U64_MAX if upper.empty else sole_time(upper)

@@ -18,6 +18,9 @@ from tidemill_compute.event_rows import HEARTBEAT
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
+NOTHING_BOUND = 1
+"""The upper of a remap collection in which nothing is bound yet."""
+
 TimelineFrontier = Callable[[], Awaitable[int]]
 """How far the furthest event stream of a timeline has come; 0 if there is none."""
 
@@ -99,9 +102,13 @@ class ReferenceStage:
         target = self._target
         folded = sole_time((await self._collections.status(target.event_map)).upper)
         until = await self._definite(folded)
-        # The first binding is what the source held when it was created; before it there is nothing.
-        begun = folded > 0
-        reached = max(await self._timeline(), ended, 1 if begun else 0)
+        # The first binding is what the source held when it was created. Before it, up to time 1, a
+        # remap collection binds nothing: that interval must not move the map, or the rows of the
+        # first binding would begin where the timeline stands instead of at its beginning.
+        if until <= NOTHING_BOUND:
+            reached = ended
+        else:
+            reached = max(await self._timeline(), ended, 1 if folded > NOTHING_BOUND else 0)
         updates = _map_updates(ended, moved, reached, until - 1)
         await self._append(target.event_map, updates, until)
         letters = await self._holds.changes(target.raw_letters, folded, until)

@@ -74,6 +74,7 @@ class ViewDriver:
         self._engine = Engine(target.program)
         self._state: EngineState | None = None
         self._fresh = False
+        self._state_upper = 0
         self.progress = ViewProgress()
 
     async def hold_inputs(self) -> Frontier:
@@ -124,6 +125,7 @@ class ViewDriver:
         # The hold on the state moves only behind a window that is complete.
         self._fresh = await self._holds.take(self._target.state) == frontier(lower)
         self.progress.lower, self._state = lower, None
+        self._state_upper = sole_time(uppers[0])
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
             if lower == 0:
@@ -168,6 +170,9 @@ class ViewDriver:
         """Evaluate one window and write what it gives."""
         inputs, lower = list(self._inputs.values()), self.progress.lower
         upper = cut_window(inputs, lower, common, self._settings.window_changes_max)
+        if lower < self._state_upper:
+            # A window that was half written is written again as it was: the state is one of its end.
+            upper = self._state_upper
         began_at = self._clock.monotonic_s()
         evaluation, updates = await asyncio.to_thread(self._evaluate, lower, upper)
         # IMPORTANT: the state first: a restart takes it as of what the least output has.

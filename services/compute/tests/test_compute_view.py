@@ -1,0 +1,252 @@
+"""Views as processes that die at any write: the whole history must come out as if evaluated at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import frontier, sole_time
+from tidemill_compute.record_rows import (
+    PredicateShape,
+    record_of,
+    row_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.view import (
+    ERROR_SCHEMA,
+    STATE_SCHEMA,
+    ViewDriver,
+    ViewTarget,
+    differences,
+    update_table,
+)
+
+END = 40
+
+PROGRAMS = {
+    "join and absence": """
+        seen(h, n) := ping(h, n) ^ host(h);
+        quiet(h) := host(h) ^ not ping(h, _);
+    """,
+    "solutions that outlive what established them": """
+        alarm(h) @expires(t + 9) := ping(h, n) @time(t) ^ host(h) if n > 1;
+        calm(h) := host(h) ^ not alarm(h);
+    """,
+    "aggregates and clocks": """
+        load(h) @count(n) @average(n) := ping(h, n);
+        tick(h, t) := host(h) ^ clock(0, 7) @time(t);
+        busy(h, n) := load(h) @count(n) ^ host(h);
+    """,
+    "recursion": """
+        near(a, b) := ping(a, n) ^ ping(b, n);
+        reach(a, b) := near(a, b);
+        reach(a, c) := reach(a, b) ^ near(b, c);
+    """,
+    "errors": "share(h, 6 / n) := ping(h, n);",
+}
+
+HOST = pa.schema([("name", pa.string())])
+PING = pa.schema(
+    [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+INPUTS = {
+    "host": ("host", shape_of_relation("host", HOST)),
+    "ping": ("ping", shape_of_events("ping", PING)),
+}
+
+
+def checked(text: str) -> CheckedProgram:
+    schemas = {
+        "host": InputSchema("host", "relation", (("name", "text"),)),
+        "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+    }
+    program = parse(text)
+    used = {a.application.name for rule in program.rules for a in rule.atoms}
+    return check(program, Catalog({n: s for n, s in schemas.items() if n in used}))
+
+
+def history(seed: int) -> dict[str, pa.Table]:
+    """Updates of the inputs: hosts come and go, pings begin and may end."""
+    random = Random(seed)
+    hosts: list[tuple[object, ...]] = []
+    for name in "abc":
+        times = sorted(random.sample(range(END), 4))
+        for time, diff in zip(times, (1, -1, 1, -1), strict=True):
+            hosts.append((name, time, diff))
+    pings: list[tuple[object, ...]] = []
+    for _ in range(14):
+        time = random.randrange(END)
+        ends = random.choice((None, time + random.randrange(1, 15)))
+        row = (random.choice("abc"), random.randrange(4), time, ends)
+        if row in [ping[:4] for ping in pings]:
+            continue
+        pings.append((*row, time, 1))
+        if ends is not None and ends < END:
+            pings.append((*row, ends, -1))
+    return {"host": table(hosts, HOST), "ping": table(pings, PING)}
+
+
+def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    updates = empty_updates(schema).schema
+    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(updates)]
+    return consolidate(pa.Table.from_arrays(columns, schema=updates))
+
+
+def presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:
+    """The presences that the updates of an input stand for."""
+    make, begun, found = record_of(shape), {}, []
+    for row in sorted(
+        zip(*(c.to_pylist() for c in updates.columns), strict=True), key=lambda r: r[-2]
+    ):
+        *data, time, diff = row
+        if diff > 0:
+            begun[tuple(data)] = time
+        else:
+            found.append(Presence(make(tuple(data)), begun.pop(tuple(data)), time))
+    return found + [Presence(make(row), time) for row, time in begun.items()]
+
+
+def expected(program: CheckedProgram, inputs: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The outputs and errors by one evaluation of everything."""
+    given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
+    evaluation = Engine(program).evaluate(given, upper=END)
+    found = {}
+    for predicate in program.derived:
+        shape = shape_of_output(program, predicate)
+        row = row_of(shape)
+        stretches = [(row(p.record), p.start, p.end) for p in evaluation.presences[predicate]]
+        found[f"v/{predicate}"] = update_table(differences(stretches, 0, 0, END), shape.schema)
+    failed = [((e.text,), e.start, e.end) for e in evaluation.errors]
+    found["v/errors"] = update_table(differences(failed, 0, 0, END), ERROR_SCHEMA)
+    return {name: consolidate(rows) for name, rows in found.items()}
+
+
+class World:
+    """The stores, which outlive every process, and the inputs that somebody else writes."""
+
+    def __init__(self, text: str, seed: int) -> None:
+        self.clock = ManualClock(0)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.program = checked(text)
+        self.history = history(seed)
+        self.now = self.process(Fuse(None))
+        outputs = {p: (f"v/{p}", shape_of_output(self.program, p)) for p in self.program.derived}
+        inputs = {name: INPUTS[name] for name in self.program.inputs}
+        self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    def view(self, collections: Collections, changes_max: int) -> ViewDriver:
+        settings = ComputeSettings(window_changes_max=changes_max, hold_interval_s=0.0)
+        return ViewDriver(self.target, collections, self.clock, settings)
+
+    async def create(self, fed: int = 0) -> int:
+        """Inputs that have been fed for a while, then the view; the instant at which it begins."""
+        made = {name: shape.schema for name, (_, shape) in self.target.inputs.items()}
+        for name, schema in made.items():
+            await self._create(name, Description(schema, retain_ms=0), 0)
+        if fed:
+            await self.feed(0, fed)
+        start = sole_time(await self.view(self.now, 5).hold_inputs())
+        written = {name: shape.schema for name, shape in self.target.outputs.values()}
+        for name, schema in (written | {"v/errors": ERROR_SCHEMA}).items():
+            await self._create(name, Description(schema), start)
+        await self._create("v/state", Description(STATE_SCHEMA, retain_ms=0), start)
+        await self.view(self.now, 5).prepare()
+        return start
+
+    async def _create(self, name: str, description: Description, start: int) -> None:
+        held, _ = await self.now.create(name, description, start=frontier(start))
+        if description.retain_ms is None:
+            await self.now.retain(name, None)
+        await self.now.drop(held)
+
+    async def feed(self, lower: int, upper: int) -> None:
+        for name in self.target.inputs:
+            times = self.history[name]["_time"].to_numpy()
+            part = self.history[name].filter(pa.array((times >= lower) & (times < upper)))
+            await self.now.compare_and_append(
+                name, frontier(lower), frontier(upper), part, writer="test"
+            )
+
+    async def contents(self) -> dict[str, pa.Table]:
+        reader = self.process(Fuse(None))
+        names = [name for name, _ in self.target.outputs.values()]
+        return {name: consolidate(await reader.stored(name)) for name in [*names, "v/errors"]}
+
+
+async def follow(world: World, view: ViewDriver, upper: int) -> None:
+    """Run a view until it has written everything before `upper`, or dies."""
+    task = asyncio.create_task(view.maintain_forever())
+    while not task.done() and view.progress.lower < upper:
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
+    if not isinstance(ended, Killed | asyncio.CancelledError):
+        raise AssertionError("the view failed") from ended
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
+    name: str, seed: int
+) -> None:
+    random = Random(f"{name} {seed}")
+    world = World(PROGRAMS[name], seed)
+    await world.create()
+    fed = deaths = 0
+    while fed < END:
+        upper = min(END, fed + random.randrange(1, 15))
+        await world.feed(fed, upper)
+        fed = upper
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
+            view = world.view(world.process(fuse), random.randrange(1, 9))
+            await follow(world, view, fed)
+            deaths += fuse.blown
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
+    assert await world.contents() == expected(world.program, world.history)
+    assert deaths > 0
+
+
+async def test_a_view_over_inputs_without_their_past_begins_with_what_they_hold() -> None:
+    world = World(PROGRAMS["join and absence"], 3)
+    start = await world.create(fed=17)
+    assert start > 0
+    await world.feed(17, END)
+    for writes in (2, 1):
+        await follow(world, world.view(world.process(Fuse(writes)), 5), END)
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
+    whole = expected(world.program, world.history)
+    for name, rows in (await world.contents()).items():
+        for at in range(start, END):
+            assert as_of(rows, at) == as_of(whole[name], at)
+
+
+def as_of(updates: pa.Table, at: int) -> dict[tuple[object, ...], int]:
+    sums: dict[tuple[object, ...], int] = {}
+    for *row, time, diff in zip(*(c.to_pylist() for c in updates.columns), strict=True):
+        if time <= at:
+            sums[tuple(row)] = sums.get(tuple(row), 0) + diff
+    return {row: n for row, n in sums.items() if n}

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 
 from tidemill.client.alignment import aligned
 from tidemill.client.following import changes_written
 from tidemill.client.formats import Rows
 from tidemill.client.multiplicity import plain_rows, shown_rows
+from tidemill.client.proofs import drawn
 from tidemill.client.rendering import cell
 from tidemill.client.rows import format_of, parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
-from tidemill.rpc.messages import Changes, ColumnInfo, Progress
+from tidemill.rpc.messages import Changes, ColumnInfo, Json, Progress
 from tidemill.time import UsageError, frontier
 
 FLIGHTS = TableName("", "flights")
@@ -161,3 +163,19 @@ def test_progress_is_said_at_first_after_changes_and_at_the_end(
     said = capsys.readouterr()
     assert said.out == "5  +1  a=1\n"
     assert said.err == "".join(f"-- complete before {upper}\n" for upper in (3, 6, 8))
+
+
+def test_a_node_of_a_proof_shows_the_rule_by_its_text() -> None:
+    leaf: Json = {"fact": "edge(1, 2)", "rule": None, "kind": "input", "text": "", "children": []}
+    tree: Json = {
+        "fact": "reach(1, 2)", "rule": 1, "kind": "derived", "text": "reach(x, y) := edge(x, y);",
+        "children": [leaf, "not closed(1, _)"], "since": 5,
+    }  # fmt: skip
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(drawn("", tree, 9))
+    assert captured.get().splitlines() == [
+        "reach(1, 2)   by reach(x, y) := edge(x, y);   since: 5",
+        "├── edge(1, 2)   input",
+        "└── not closed(1, _)",
+    ]

@@ -72,10 +72,17 @@ def _size(tree: Json) -> int:
 
 
 def _label(node: Mapping[str, Json]) -> Text:
+    """The fact, the rule by its text where that is known, and what else the node says."""
     label = Text(cell(node.get("fact", "")), style="bold")
-    if node.get("rule"):
-        label.append(f"   by {node['rule']}", style="not bold dim")
+    rule = node.get("text") or node.get("rule")
+    if isinstance(rule, str):
+        label.append(f"   by {cell(rule)}", style="not bold dim")
+    if node.get("kind") not in (None, "", "derived"):
+        label.append(f"   {cell(node['kind'])}", style="not bold cyan")
     for key, value in node.items():
-        if key not in ("fact", "rule", CHILDREN) and value not in (None, "", [], {}):
+        if key not in _SHOWN and value not in (None, "", [], {}):
             label.append(f"   {key}: {cell(value)}", style="not bold cyan")
     return label
+
+
+_SHOWN = frozenset({"fact", "rule", "text", "kind", CHILDREN})

@@ -99,12 +99,13 @@ class ActionDriver:
         """What has fired, what of it the sink has done, and where to go on."""
         target = self._target
         status = await self._collections.status(target.outbox)
-        self.counts.frontier = sole_time(status.upper)
+        upper = sole_time(status.upper)
         if status.since != status.upper:
-            put = await self._holds.snapshot(target.outbox, self.counts.frontier - 1)
+            put = await self._holds.snapshot(target.outbox, upper - 1)
             self._known = set(put["key"].to_pylist())
         self._carried = await self._sink.recover()
-        await self._carry_out(self.counts.frontier)
+        await self._carry_out(upper)
+        self.counts.frontier = upper
 
     async def _definite(self, lower: int) -> int:
         """The upper of what is watched, once it is past `lower`."""

@@ -27,11 +27,12 @@ TimelineFrontier = Callable[[], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTarget:
-    """The collections of reference data: `raw` and `raw_letters` are read, the others written."""
+    """The collections of reference data: `raw`, `raw_letters`, `remap` are read, the others written."""
 
     source: str
     raw: str
     raw_letters: str
+    remap: str
     event_map: str
     letters: str
     rows: str
@@ -60,16 +61,22 @@ class ReferenceStage:
         self._clock = clock
         self._settings = settings
         self._holds = Holds(collections, f"reference:{target.source}")
+        self._begun = False
 
     async def prepare(self) -> None:
         """Hold the history that a restart needs; before anybody writes to the raw collection."""
-        for collection in (self._target.raw, self._target.raw_letters, self._target.event_map):
+        for collection in self._read():
             await self._holds.take(collection)
+
+    def _read(self) -> tuple[str, ...]:
+        target = self._target
+        return (target.raw, target.raw_letters, target.remap, target.event_map)
 
     async def advance_forever(self) -> None:
         """Follow the source and the timeline until cancelled."""
         await self.prepare()
         ended, moved = await self._resume()
+        self._begun = moved >= 0
         known = await self._holds.history(self._target.event_map)
         held_at = self._clock.monotonic_s()
         while True:
@@ -80,11 +87,7 @@ class ReferenceStage:
             known = await self._map_next(ended, moved)
             if moved >= 0 and self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
-                for collection in (
-                    self._target.raw,
-                    self._target.raw_letters,
-                    self._target.event_map,
-                ):
+                for collection in self._read():
                     await self._holds.downgrade(collection, frontier(moved))
 
     async def _resume(self) -> tuple[int, int]:
@@ -102,13 +105,11 @@ class ReferenceStage:
         target = self._target
         folded = sole_time((await self._collections.status(target.event_map)).upper)
         until = await self._definite(folded)
-        # The first binding is what the source held when it was created. Before it, up to time 1, a
-        # remap collection binds nothing: that interval must not move the map, or the rows of the
-        # first binding would begin where the timeline stands instead of at its beginning.
-        if until <= NOTHING_BOUND:
-            reached = ended
-        else:
-            reached = max(await self._timeline(), ended, 1 if folded > NOTHING_BOUND else 0)
+        # Rows of the first binding begin where the timeline begins: nothing may move before it.
+        if not self._begun:
+            bound = await self._holds.changes(target.remap, NOTHING_BOUND, until)
+            self._begun = bound.num_rows > 0
+        reached = max(await self._timeline(), ended, 1) if self._begun else ended
         updates = _map_updates(ended, moved, reached, until - 1)
         await self._append(target.event_map, updates, until)
         letters = await self._holds.changes(target.raw_letters, folded, until)

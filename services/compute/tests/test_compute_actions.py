@@ -1,0 +1,183 @@
+"""Actions whose process dies at any write, also in the middle of a line of its sink."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import empty_updates
+from tidemill.datalog.goals import goal_over
+from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import frontier
+from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.outbox import OUTBOX_SCHEMA, Firing
+from tidemill_compute.record_rows import PredicateShape
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.sink_file import FileSink
+from tidemill_compute.sink_log import LogSink
+
+END = 30
+ALARM = pa.schema(
+    [("tank", pa.string()), ("level", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+SHAPE = PredicateShape("alarm", ALARM, 2, timed=True)
+GOAL = goal_over("alarm(tank, 1)", {"alarm": (("tank", "text"), ("level", "int"))}, "calls")
+
+
+def alarms(seed: int) -> pa.Table:
+    """Alarms that come, go and come back under the same key, some below the level of the goal."""
+    random = Random(seed)
+    rows: list[tuple[object, ...]] = []
+    for _ in range(9):
+        time = random.randrange(END - 3)
+        row = (random.choice("ab"), random.randrange(2), time, None)
+        if row not in [known[:4] for known in rows]:
+            rows += [(*row, time, 1), (*row, time + 1, -1), (*row, time + 2, 1)]
+    schema = empty_updates(ALARM).schema
+    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def expected(updates: pa.Table, start: int = 0) -> list[tuple[object, ...]]:
+    """(instant, tank, time) of each event of the goal, once, when it first begins."""
+    first: dict[tuple[object, ...], int] = {}
+    for row in updates.sort_by("_time").to_pylist():
+        if row["level"] == 1 and row["_diff"] > 0 and row["_time"] >= start:
+            first.setdefault((row["tank"], row["time"]), row["_time"])
+    return sorted((instant, *key) for key, instant in first.items())
+
+
+class TornSink(FileSink):
+    """A file whose process may die while it writes a line."""
+
+    def __init__(self, path: Path, fuse: Fuse, random: Random) -> None:
+        super().__init__(path)
+        self._file = path
+        self._fuse = fuse
+        self._random = random
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        self._fuse.check()
+        if firings and self._random.random() < 0.3:
+            whole = "".join(firing.line + "\n" for firing in firings)
+            with self._file.open("a") as file:
+                file.write(whole[: self._random.randrange(len(whole) + 1)])
+            self._fuse.blow()
+        await super().fire(firings)
+
+
+class World:
+    """The stores, which outlive every process, and the collection that somebody else writes."""
+
+    def __init__(self, seed: int) -> None:
+        self.clock = ManualClock(0)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.alarms = alarms(seed)
+        self.now = self.process(Fuse(None))
+        self.target = ActionTarget("calls", GOAL, "alarm", SHAPE, "calls/outbox", "calls/done")
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    def action(self, collections: Collections, sink: FileSink | LogSink) -> ActionDriver:
+        settings = ComputeSettings(hold_interval_s=0.0)
+        return ActionDriver(self.target, sink, collections, self.clock, settings)
+
+    async def create(self, sink: FileSink | LogSink, start: int = 0) -> None:
+        await self.now.create("alarm", Description(ALARM, retain_ms=0))
+        if start:
+            await self.feed(0, start)
+        await self.action(self.now, sink).hold_watched()
+        for name, schema in (("calls/outbox", OUTBOX_SCHEMA), ("calls/done", DONE_SCHEMA)):
+            await self.now.create(name, Description(schema), start=frontier(start))
+        await self.action(self.now, sink).prepare()
+
+    async def feed(self, lower: int, upper: int) -> None:
+        times = self.alarms["_time"].to_numpy()
+        part = self.alarms.filter(pa.array((times >= lower) & (times < upper)))
+        await self.now.compare_and_append(
+            "alarm", frontier(lower), frontier(upper), part, writer="test"
+        )
+
+
+async def follow(world: World, action: ActionDriver, upper: int) -> None:
+    """Run an action until it has carried out everything before `upper`, or dies."""
+    task = asyncio.create_task(action.fire_forever())
+    while not task.done() and action.counts.frontier < upper:
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
+    if not isinstance(ended, Killed | asyncio.CancelledError):
+        raise AssertionError("the action failed") from ended
+
+
+def fired(lines: Sequence[str]) -> list[tuple[object, ...]]:
+    bodies = [json.loads(line) for line in lines]
+    assert len({body["key"] for body in bodies}) == len(bodies)
+    return [(body["instant"], body["arguments"][0], body["time"]) for body in bodies]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_file_has_one_line_for_each_event_whatever_kills_the_process(
+    seed: int, tmp_path: Path
+) -> None:
+    random, path, world = Random(seed), tmp_path / "calls.jsonl", World(seed)
+    await world.create(FileSink(path))
+    fed = deaths = 0
+    while fed < END:
+        upper = min(END, fed + random.randrange(1, 9))
+        await world.feed(fed, upper)
+        fed = upper
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 5), after=random.random() < 0.5)
+            sink = TornSink(path, fuse, random)
+            await follow(world, world.action(world.process(fuse), sink), fed)
+            deaths += fuse.blown
+    await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), END)
+    assert sorted(fired(path.read_text().splitlines())) == expected(world.alarms)
+    assert deaths > 0
+
+
+async def test_a_topic_has_one_record_for_each_event(tmp_path: Path) -> None:
+    world, log = World(5), EmbeddedLog(tmp_path)
+    sink = LogSink(log, "calls")
+    await world.create(sink)
+    for lower, upper, writes in ((0, 9, 3), (9, 20, 2), (20, END, None)):
+        await world.feed(lower, upper)
+        await follow(world, world.action(world.process(Fuse(writes)), sink), upper)
+    reader = await log.reader("calls", {0: 0})
+    records = await reader.poll(1_000, 0.1)
+    lines = [record.value.decode() for record in records if record.value is not None]
+    assert fired(lines) == expected(world.alarms)
+    await reader.close()
+    await log.close()
+
+
+async def test_history_before_the_creation_of_an_action_does_not_fire(tmp_path: Path) -> None:
+    world, path = World(3), tmp_path / "calls.jsonl"
+    await world.create(FileSink(path), start=12)
+    await world.feed(12, END)
+    await follow(world, world.action(world.now, FileSink(path)), END)
+    assert {key[1:] for key in fired(path.read_text().splitlines())} <= {
+        key[1:] for key in expected(world.alarms, 12)
+    }
+
+
+async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.write_text('# calls of the night\n{"key": "k1"}\n{"key": "k2"')
+    assert await FileSink(path).recover() == {"", "k1"}
+    assert path.read_text() == '# calls of the night\n{"key": "k1"}\n'

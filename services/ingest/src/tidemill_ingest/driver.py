@@ -54,7 +54,13 @@ class SourceReader:
     """
 
     def __init__(
-        self, name: str, origin: Origin, topic: str, decode: Decode, clock: Clock, settings: IngestSettings
+        self,
+        name: str,
+        origin: Origin,
+        topic: str,
+        decode: Decode,
+        clock: Clock,
+        settings: IngestSettings,
     ) -> None:
         self._name = name
         self._origin = origin

@@ -46,7 +46,11 @@ class FileLog:
     """
 
     def __init__(
-        self, pattern: str, registry: FileRegistry, open_file: Callable[[Path], RowFile], clock: Clock
+        self,
+        pattern: str,
+        registry: FileRegistry,
+        open_file: Callable[[Path], RowFile],
+        clock: Clock,
     ) -> None:
         self._pattern = pattern
         self._registry = registry

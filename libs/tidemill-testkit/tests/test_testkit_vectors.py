@@ -20,7 +20,7 @@ def test_the_product_answers_every_case_of_the_file(file: Path) -> None:
     failures: dict[str, list[str]] = {}
     for case in found:
         assert isinstance(case, FoundCase), case
-        differences = run_case(case.case, Options())
+        differences = run_case(case.case, Options(engine="scratch"))
         if differences:
             failures[case.name] = differences
     assert failures == {}

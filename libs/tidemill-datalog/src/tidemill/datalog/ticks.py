@@ -165,7 +165,7 @@ class Ticker:
     def _messages(self, name: str, timelines: Timelines) -> Iterable[Message]:
         lattices = self._engine.lattices
         for key, parts in timelines.items():
-            _, _, expires, parafacts = parts[0]
+            _, _, expires, parafacts = merge_parts(parts, lattices, _ignore)[0]
             record = Record(
                 name,
                 tuple(key[2:]),

@@ -56,8 +56,11 @@ def _names(text: str) -> set[str]:
     return set(re.findall(r"\b[uwxyz]\b", text))
 
 
+_NEXT_MARKS = ("@next", "@next", "@next", "@count(y) @next", "~expires @next", "@expires(u + 3) @next")
+
+
 @st.composite
-def _rules(draw: st.DrawFn) -> str:
+def _rules(draw: st.DrawFn, marks_allowed: Sequence[str] = _HEAD_MARKS) -> str:
     name = draw(st.sampled_from(_DERIVED))
     every = tuple(_ARITIES)
     body = draw(st.lists(_atoms(every), min_size=1, max_size=3))
@@ -70,9 +73,9 @@ def _rules(draw: st.DrawFn) -> str:
     columns = sorted(bound & {"x", "y", "z"})
     terms = [draw(st.sampled_from((*columns, *columns, "1"))) for _ in range(_ARITIES[name])]
     marks = [
-        mark for mark in _HEAD_MARKS if _names(mark) <= bound and not _names(mark) & set(terms)
+        mark for mark in marks_allowed if _names(mark) <= bound and not _names(mark) & set(terms)
     ]
-    mark = draw(st.sampled_from(marks))
+    mark = draw(st.sampled_from(marks)) if marks else ""
     return f"{name}({', '.join(terms)}) {mark} := {' ^ '.join(body)}{condition};"
 
 
@@ -120,6 +123,15 @@ def accepted(rules: Sequence[str]) -> Example:
 def programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
     """Programs over the events a/1, b/2 and the relations r/1, s/2 that derive p/1, q/1, t/2."""
     return st.lists(_rules(), min_size=1, max_size=rules_max).map(accepted)
+
+
+def ticked_programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
+    """As `programs`, with rules that carry facts to the next tick, some of which only keep them."""
+    keeping = st.sampled_from(
+        ("p(x) @next := p(x);", "q(x) @next := q(x) ^ not r(x);", "t(x, y) @next := t(x, y) ^ not p(x);")
+    )
+    rules = _rules() | _rules(_NEXT_MARKS) | keeping
+    return st.lists(rules, min_size=1, max_size=rules_max).map(accepted)
 
 
 @st.composite

@@ -159,7 +159,7 @@ def _rows_of(step: Step, tables: Mapping[int, Table], match_only: bool) -> Any:
 def _cover_of(absent: AbsentForm, tables: Callable[[str], Table], around: Surroundings) -> Any:
     sizes = [(name, len(terms)) for name, terms in absent.lattices]
     if absent.is_clock:
-        return clock_cover(sizes, around.upper)
+        return clock_cover(sizes, around.upper, around.frozen)
     table = tables(absent.predicate)
     if absent.by_columns:
         return table.cover(tuple(position for position, _ in absent.columns()))

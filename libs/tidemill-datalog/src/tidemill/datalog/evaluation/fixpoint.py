@@ -134,14 +134,9 @@ class Strata:
     # One pass over rules that do not feed themselves.
 
     def derive(self, rule: CompiledRule) -> Timelines:
-        """What one rule derives from the tables as they are, apart from what else is known of its head."""
+        """Every derivation of one rule from the tables as they are; those of one fact are not merged."""
         found: Timelines = {}
         self._apply(rule, found)
-        for key, parts in found.items():
-            if len(parts) > 1:
-                form = rule.form
-                report = self.failures.of_fact(form.number, form.head.predicate, key)
-                found[key] = merge_parts(parts, self.around.lattices, report)
         return found
 
     def _derive(

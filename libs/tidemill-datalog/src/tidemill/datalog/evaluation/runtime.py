@@ -146,7 +146,7 @@ def _carries(row: Row, name: str, wanted: Sequence[Any], seen: Callable[..., Any
 
 
 def clock_cover(
-    absent_lattices: Sequence[tuple[str, int]], upper: Instant
+    absent_lattices: Sequence[tuple[str, int]], upper: Instant, frozen: bool
 ) -> Callable[[tuple[Any, ...]], list[Interval]]:
     """When a clock event as asked for is present, for clocks under `not`."""
 
@@ -163,7 +163,8 @@ def clock_cover(
                 times = tick_at(offset, period, wanted, upper)
             elif name != "expires" or wanted != END:
                 return []
-        return normalise((time, END) for time in times if time < upper)
+        released = [time for time in times if time < upper]
+        return normalise((BEGINNING if frozen else time, END) for time in released)
 
     return cover
 

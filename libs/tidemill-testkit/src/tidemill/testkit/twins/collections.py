@@ -20,9 +20,7 @@ def consolidated(updates: Sequence[tuple[D, T, int]]) -> dict[tuple[D, T], int]:
     return {key: diff for key, diff in sums.items() if diff}
 
 
-def accumulated(
-    domain: TimeDomain[T], updates: Iterable[tuple[D, T, int]], at: T
-) -> dict[D, int]:
+def accumulated(domain: TimeDomain[T], updates: Iterable[tuple[D, T, int]], at: T) -> dict[D, int]:
     """The multiplicity of each record over the updates at times up to `at`, zeros left out."""
     listed = [(data, diff) for data, time, diff in updates if domain.less_equal(time, at)]
     sums = {data: sum(n for d, n in listed if d == data) for data, _ in listed}

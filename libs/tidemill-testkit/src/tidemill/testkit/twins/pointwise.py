@@ -70,6 +70,29 @@ def answers(
     return found
 
 
+def tick_answers(
+    checked: CheckedProgram,
+    inputs: Sequence[Mapping[str, Sequence[Record]]],
+    instants: Sequence[int],
+) -> list[At]:
+    """The answer of each tick of a program with `@next`, given the input records of each tick."""
+    memory = Memory()
+    carried: list[tuple[Key, Carried]] = []
+    found = []
+    for at, given in zip(instants, inputs, strict=True):
+        presences = {
+            name: [Presence(record) for record in records] for name, records in given.items()
+        }
+        instant = _Instant(checked, presences, at, at + 1, memory)
+        for key, fact in carried:
+            if fact[0] > at:
+                merge_alternative(instant.facts, key, fact)
+        found.append(instant.answer())
+        carried = instant.carried()
+        memory = instant.memory
+    return found
+
+
 class _Instant:
     def __init__(
         self,
@@ -122,6 +145,14 @@ class _Instant:
             {name: frozenset(texts) for name, texts in records.items()}, frozenset(self.errors)
         )
 
+    def carried(self) -> list[tuple[Key, Carried]]:
+        """What the rules with `@next` hand to the next tick, each derivation; call after `answer`."""
+        found: list[tuple[Key, Carried]] = []
+        for rule in self.checked.rules:
+            if isinstance(rule.temporal, ast.NextTick):
+                found += self._derivations(rule)
+        return found
+
     def _fix(self, component: Sequence[str]) -> None:
         """Apply the rules of a component to its last answer until the answer stays the same."""
         given = dict(self.facts)
@@ -132,26 +163,31 @@ class _Instant:
             self.errors = set(errors)
             found = dict(given)
             for rule in self.checked.rules:
-                if rule.predicate in component:
+                if rule.deductive and rule.predicate in component:
                     self._apply(rule, found)
             self.facts = found
 
     def _apply(self, rule: ResolvedRule, into: Facts) -> None:
+        for key, carried in self._derivations(rule):
+            merge_alternative(into, key, carried)
+
+    def _derivations(self, rule: ResolvedRule) -> Iterator[tuple[Key, Carried]]:
+        """What a rule derives now, one for each solution or for each group."""
         solutions = list(self._living(rule))
         if not rule.aggregates:
             for arguments, time, expires, inner, _, _ in solutions:
-                merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
+                yield (rule.predicate, arguments, time), (expires, inner)
             return
         groups: dict[Any, list[Any]] = {}
         for solution in solutions:
             head_time = solution[1] if rule.mentions("time") else None
             groups.setdefault((solution[0], head_time), []).append(solution)
         for (arguments, _), members in groups.items():
-            self._group(rule, arguments, members, into)
+            yield from self._group(rule, arguments, members)
 
     def _group(
-        self, rule: ResolvedRule, arguments: tuple[Any, ...], members: list[Any], into: Facts
-    ) -> None:
+        self, rule: ResolvedRule, arguments: tuple[Any, ...], members: list[Any]
+    ) -> Iterator[tuple[Key, Carried]]:
         times = [member[1] for member in members if member[1] is not None]
         time = max(times) if times else None
         expires = min(member[2] for member in members)
@@ -169,14 +205,14 @@ class _Instant:
         except Failed as failed:
             self.errors.add(f"{failed.reason}: {_text((rule.predicate, arguments, time))}")
             return
-        merge_alternative(into, (rule.predicate, arguments, time), (expires, inner))
+        yield (rule.predicate, arguments, time), (expires, inner)
 
     # Solutions: (arguments, time, expires, passed, written lattices, identity).
 
     def _living(self, rule: ResolvedRule) -> Iterator[Any]:
         """The solutions of a rule that live at this instant."""
-        outlives = rule.mentions("expires") or "expires" in rule.suppressed
-        if not outlives:
+        own_expiry = rule.mentions("expires") or "expires" in rule.suppressed
+        if not (own_expiry and rule.deductive):
             for identity, arguments, time, expires, versions, written in self._holding(rule):
                 if not (rule.mentions("time") and time > self.at):
                     yield arguments, time, expires, merged(versions), written, identity

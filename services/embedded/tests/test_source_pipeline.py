@@ -1,0 +1,241 @@
+"""From a log to a collection, with processes that die at any write: every record once, at its time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows, target_times
+from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats import LETTER_SCHEMA, Column, JsonFormat, RowDecoder
+from tidemill.runtime.log import Entry, LogRecord
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
+from tidemill_ingest.driver import SourceBroken, SourceReader
+from tidemill_ingest.settings import IngestSettings
+from tidemill_reclock.driver import ReclockDriver, ReclockTarget
+from tidemill_reclock.settings import ReclockSettings
+from tidemill_remap.driver import RemapDriver
+
+INTERVAL_MS = 100
+TARGET = ReclockTarget(
+    "s", "s/remap", "s", "s/letters",
+    pa.schema([pa.field("n", pa.int64(), nullable=False)]), LETTER_SCHEMA,
+)  # fmt: skip
+DECODER = RowDecoder([Column("n", "int")], JsonFormat())
+
+
+def decode(records: list[LogRecord]) -> tuple[pa.Table, pa.Table]:
+    return DECODER.decode(
+        [r.partition for r in records], [r.offset for r in records], [r.value for r in records]
+    )
+
+
+class World:
+    """The log, the stores and the clock, which outlive every process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock(10_000)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.log = EmbeddedLog(folder)
+        self.now = self.process(Fuse(None))
+        self.numbers = itertools.count()
+        self.places: dict[int, Partitions] = {}
+        self.bad: dict[tuple[int, int], str] = {}
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    async def create(self, partitions: int) -> None:
+        await self.log.create_topic("topic", partitions)
+        for name, schema in (
+            ("s/remap", REMAP_SCHEMA),
+            ("s", TARGET.row_schema),
+            ("s/letters", LETTER_SCHEMA),
+        ):
+            retain_ms = 0 if name == "s/remap" else None
+            held, _ = await self.now.create(name, Description(schema, retain_ms=retain_ms))
+            if retain_ms is None:
+                await self.now.retain(name, None)
+            await self.now.drop(held)
+        await self.now.read_hold("s/remap", owner="keeps all bindings for the test", lease_ms=None)
+
+    async def write(self, random: Random, count: int) -> None:
+        """Records of which some cannot be decoded; where each landed is noted."""
+        entries = []
+        for _ in range(count):
+            n = next(self.numbers)
+            text = json.dumps({"n": n}) if random.random() < 0.9 else '{"n": "none"'
+            entries.append((n, Entry(str(n).encode(), text.encode())))
+        landed = await self.log.append("topic", [entry for _, entry in entries])
+        for (n, entry), (partition, offset) in zip(entries, landed, strict=True):
+            if b"none" in (entry.value or b""):
+                self.bad[partition, offset] = (entry.value or b"").decode()
+            else:
+                self.places[n] = Partitions(partition, partition, offset)
+
+    async def run(self, collections: Collections) -> None:
+        """One process of the source: ingest, remap and reclock, until cancelled or killed."""
+        settings = IngestSettings(records_per_poll=7)
+        reader = SourceReader("s", self.log, "topic", decode, self.clock, settings)
+        remap = RemapDriver("s", "s/remap", collections, self.clock, INTERVAL_MS)
+        reclock = ReclockDriver(
+            TARGET, collections, self.clock, ReclockSettings(hold_interval_s=0.0)
+        )
+        reader.expect(await remap.bound_before())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(remap.mint_forever(reader.probe))
+            await collections.wait_for_upper("s/remap", 1, 600.0)
+            starts = await reclock.resume()
+            tasks.create_task(reclock.write_forever())
+            tasks.create_task(reader.deliver_from(starts, reclock.take))
+
+    async def check(self) -> None:
+        """Every record bound so far is there once, at the least time whose binding covers it."""
+        upper = sole_time((await self.now.status("s/remap")).upper)
+        remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
+        remap.insert(bindings_of_rows(await self.now.stored("s/remap")), frontier(upper))
+        rows = (await self.now.stored("s")).to_pylist()
+        assert {row["n"] for row in rows} == set(self.places)
+        times = target_times(remap, [self.places[row["n"]] for row in rows])
+        assert [(row["_time"], row["_diff"]) for row in rows] == [(time, 1) for time in times]
+        letters = (await self.now.stored("s/letters")).to_pylist()
+        assert {(x["partition"], x["offset"]): x["raw"] for x in letters} == self.bad
+        assert len(letters) == len(self.bad)
+
+
+async def until(world: World, process: asyncio.Task[None], n: int) -> None:
+    """Let time pass in small steps until the process has died or `n` records are written."""
+    for _ in range(4_000):
+        written = (await world.now.status("s")).updates + (
+            await world.now.status("s/letters")
+        ).updates
+        if process.done() or written == n:
+            return
+        await asyncio.sleep(0)
+        world.clock.move(0.02)
+    pytest.fail(f"the source stands still: {written} of {n} records written")
+
+
+async def ended(process: asyncio.Task[None]) -> None:
+    """Stop a process; it may have been killed, but not have failed."""
+    process.cancel()
+    (how,) = await asyncio.gather(process, return_exceptions=True)
+    if isinstance(how, BaseExceptionGroup):
+        how = how.split(Killed)[1]
+    if how is not None and not isinstance(how, Killed | asyncio.CancelledError):
+        raise AssertionError("the source failed") from how
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_every_record_arrives_once_whatever_write_kills_the_process(
+    seed: int, tmp_path: Path
+) -> None:
+    random, world = Random(seed), World(tmp_path)
+    await world.create(random.randrange(1, 4))
+    deaths = total = 0
+    for _ in range(5):
+        count = random.randrange(40)
+        await world.write(random, count)
+        total += count
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
+            process = asyncio.create_task(world.run(world.process(fuse)))
+            await until(world, process, total)
+            await ended(process)
+            deaths += fuse.blown
+    process = asyncio.create_task(world.run(world.process(Fuse(None))))
+    await until(world, process, total)
+    await ended(process)
+    await world.check()
+    assert deaths > 0
+    await world.log.close()
+
+
+async def test_two_processes_of_one_source_write_what_one_would(tmp_path: Path) -> None:
+    random, world = Random(1), World(tmp_path)
+    await world.create(2)
+    processes = [
+        asyncio.create_task(world.run(world.process(Fuse(writes)))) for writes in (None, 25)
+    ]
+    total = 0
+    for count in (30, 5, 60):
+        await world.write(random, count)
+        total += count
+        await until(world, processes[0], total)
+    for process in processes:
+        await ended(process)
+    await world.check()
+    await world.log.close()
+
+
+async def test_an_idle_source_advances_every_interval(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.create(2)
+    process = asyncio.create_task(world.run(world.now))
+    for _ in range(60):
+        await asyncio.sleep(0)
+        world.clock.move(0.02)
+    upper = sole_time((await world.now.status("s")).upper)
+    assert world.clock.now_ms() - upper <= INTERVAL_MS
+    assert (upper - 1) % INTERVAL_MS == 0
+    await ended(process)
+    await world.log.close()
+
+
+class Recreated:
+    """A log whose topic has lost its records between two looks."""
+
+    def __init__(self, bounds: list[dict[int, tuple[int, int]]]) -> None:
+        self._bounds = iter(bounds)
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        return next(self._bounds)
+
+    async def reader(self, topic: str, starts: object) -> None:
+        raise AssertionError("nothing may be read")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ([{0: (0, 9)}, {0: (0, 3)}], "TopicRecreated"),
+        ([{0: (0, 9), 1: (0, 9)}, {0: (0, 9)}], "PartitionsLost"),
+    ],
+)
+async def test_a_source_that_is_not_what_it_was_is_broken(
+    bounds: list[dict[int, tuple[int, int]]], reason: str
+) -> None:
+    reader = SourceReader("s", Recreated(bounds), "topic", decode, ManualClock(0), IngestSettings())
+    await reader.probe()
+    with pytest.raises(SourceBroken) as broken:
+        await reader.probe()
+    assert broken.value.reason == reason
+
+
+async def test_a_source_remembers_over_restarts_how_far_it_was_bound() -> None:
+    reader = SourceReader(
+        "s", Recreated([{0: (0, 3)}]), "topic", decode, ManualClock(0), IngestSettings()
+    )
+    reader.expect({0: 9})
+    with pytest.raises(SourceBroken):
+        await reader.probe()
+
+
+async def test_records_that_a_retention_took_before_they_were_read_break_the_source() -> None:
+    reader = SourceReader(
+        "s", Recreated([{0: (5, 9)}]), "topic", decode, ManualClock(0), IngestSettings()
+    )
+    with pytest.raises(SourceBroken) as broken:
+        await reader.deliver_from({0: 3}, lambda delivery: asyncio.sleep(0))
+    assert broken.value.reason == "RecordsLost"

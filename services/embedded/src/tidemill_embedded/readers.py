@@ -12,7 +12,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
 from tidemill.shard import Description
-from tidemill.time import UsageError, frontier, sole_time
+from tidemill.time import UsageError, frontier
 from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Sink
 from tidemill_compute.sink_file import FileSink

@@ -121,7 +121,13 @@ class SourceRunner:
             return None
         timeline = self._spec.timeline or SYSTEM
         reference = ReferenceTarget(
-            self._source, self._raw, self._raw_letters, self._map, self._letters, self.collection,
+            self._source,
+            self._raw,
+            self._raw_letters,
+            self._remap,
+            self._map,
+            self._letters,
+            self.collection,
             self._rows,
         )  # fmt: skip
         return ReferenceStage(

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
 from tidemill.time import UsageError
-
 from tidemill_ingest.settings import IngestSettings
 
 

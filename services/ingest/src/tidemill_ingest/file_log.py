@@ -10,7 +10,6 @@ from typing import Protocol
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogRecord
 from tidemill.time import Unavailable, UsageError
-
 from tidemill_ingest.files import RowFile, count_rows, files_of
 
 ROWS_PER_READ = 20_000
@@ -58,18 +57,24 @@ class FileLog:
         self._clock = clock
         self._files: list[RowFile] = []
         self._counted: dict[int, int] = {}
+        self._counting = asyncio.Lock()
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Partition → (0, number of complete rows). Raises UsageError if there is no file."""
-        await self._discover()
-        now_ms = self._clock.now_ms()
-        for partition, file in enumerate(self._files):
-            self._counted[partition] = await count_rows(file, now_ms)
-        return {partition: (0, rows) for partition, rows in self._counted.items()}
+        """Partition → (0, number of complete rows). Raises UsageError if there is no file.
+
+        One count at a time: a file goes on from where its last count ended.
+        """
+        async with self._counting:
+            await self._discover()
+            now_ms = self._clock.now_ms()
+            for partition, file in enumerate(self._files):
+                self._counted[partition] = await count_rows(file, now_ms)
+            return {partition: (0, rows) for partition, rows in self._counted.items()}
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> FileReader:
         """A reader of the counted rows of each file, from its row in `starts`."""
-        await self._discover()
+        async with self._counting:
+            await self._discover()
         return FileReader(self._files, self._counted, dict(starts), self._clock)
 
     async def _discover(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow.parquet as pq
+
 from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20

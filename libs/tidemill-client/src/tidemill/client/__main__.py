@@ -1,0 +1,5 @@
+"""`python -m tidemill.client` is the command."""
+
+from tidemill.client.command import main
+
+main()

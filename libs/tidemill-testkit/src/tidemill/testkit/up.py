@@ -1,0 +1,97 @@
+"""`tidemill up` as a process of its own, for tests that kill it and start it again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tidemill.client import Client
+from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
+
+T = TypeVar("T")
+
+START_S_MAX = 60.0
+
+
+class UpProcess:
+    """One server on `folder/state`; relative paths in resources are relative to `folder`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.log = folder / "server.log"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; returns before it answers."""
+        assert self._process is None
+        (self.folder / "state" / "grpc.address").unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "tidemill.client", "up", "--dir", "state", "--grpc", "127.0.0.1:0",
+            "--http-port", "0", *self._arguments,
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+
+    def stop(self, how: signal.Signals) -> int:
+        """End the process with a signal; its exit status."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        status = self._process.wait(30)
+        self._process = None
+        return status
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client of the server that runs now, once it listens."""
+        address = self.folder / "state" / "grpc.address"
+        deadline = time.monotonic() + START_S_MAX
+        while not address.exists():
+            if not self.running or time.monotonic() > deadline:
+                pytest.fail(f"tidemill up does not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.05)
+        with Client(address.read_text().strip()) as client:
+            yield client
+
+    def until(self, ask: Callable[[Client], T | None], timeout_s: float = 60.0) -> T:
+        """What `ask` answers, asked again until it is something; the server may be starting."""
+        deadline = time.monotonic() + timeout_s
+        said: object = None
+        while time.monotonic() < deadline:
+            with self.client() as client:
+                try:
+                    answer = ask(client)
+                except (Unavailable, Indeterminate, NotYet, UnknownCollection) as error:
+                    said = error
+                except TidemillError as error:
+                    pytest.fail(f"{error}\n{self.log.read_text()[-4000:]}")
+                else:
+                    if answer is not None:
+                        return answer
+            time.sleep(0.1)
+        pytest.fail(f"no answer in {timeout_s} s; last: {said}\n{self.log.read_text()[-4000:]}")
+
+
+@contextmanager
+def up_process(folder: Path, *arguments: str) -> Iterator[UpProcess]:
+    """A started server that is gone at the end, whatever happens."""
+    process = UpProcess(folder, *arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.running:
+            process.stop(signal.SIGKILL)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed
+from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import format_record
-from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs
-from tidemill.testkit.twins.pointwise import answers
+from tidemill.datalog.ticks import Ticker, present_at
+from tidemill.datalog.why import why
+from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, ticked_programs
+from tidemill.testkit.twins.pointwise import answers, tick_answers
 
 LAW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -91,3 +96,117 @@ def test_the_order_of_rules_and_inputs_has_no_meaning(
     other = Engine(check(parse("\n".join(rules)), CATALOG)).evaluate(shuffled, upper=UPPER)
     for at in range(-1, UPPER):
         assert at_instant(evaluation, at) == at_instant(other, at), at
+
+
+@LAW
+@given(programs(), inputs(), st.integers(0, 1000))
+def test_the_order_of_atoms_decides_the_text_of_errors_and_nothing_else(
+    example: Example, given_: Inputs, seed: int
+) -> None:
+    rng = Random(seed)
+    rules = tuple(
+        replace(rule, atoms=tuple(rng.sample(rule.atoms, len(rule.atoms))))
+        for rule in example.checked.rules
+    )
+    evaluation = evaluated(Engine(example.checked), given_)
+    other = Engine(replace(example.checked, rules=rules)).evaluate(given_, upper=UPPER)
+    for at in range(-1, UPPER):
+        found, shuffled = at_instant(evaluation, at), at_instant(other, at)
+        assert {**found, "errors": set()} == {**shuffled, "errors": set()}, at
+
+
+@LAW
+@given(programs(), inputs(), st.integers(1, UPPER - 1))
+def test_presence_delivered_in_pieces_or_twice_is_the_same_presence(
+    example: Example, given_: Inputs, cut: int
+) -> None:
+    pieces = {
+        name: [
+            piece
+            for p in found
+            for piece in (
+                [Presence(p.record, p.start, cut), Presence(p.record, cut, p.end), p]
+                if p.start < cut < p.end
+                else [p, p]
+            )
+        ]
+        for name, found in given_.items()
+    }
+    evaluation = evaluated(Engine(example.checked), given_)
+    other = Engine(example.checked).evaluate(pieces, upper=UPPER)
+    for at in range(-1, UPPER):
+        assert at_instant(evaluation, at) == at_instant(other, at), at
+
+
+@LAW
+@given(ticked_programs(), inputs(), st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True))
+def test_ticks_answer_as_their_twin(example: Example, given_: Inputs, instants: list[int]) -> None:
+    known = {name: found for name, found in given_.items() if name in example.checked.columns}
+    instants = sorted(instants)
+    delivered = [present_at(known, at) for at in instants]
+    ticker, state = Ticker(Engine(example.checked)), None
+    answers_: list[dict[str, set[str]]] = []
+    try:
+        for at, records in zip(instants, delivered, strict=True):
+            tick = ticker.tick(at, records, state)
+            state = tick.state
+            answers_.append(
+                {name: set(map(format_record, tick.records(name))) for name in ("p", "q", "t")}
+            )
+    except LimitPassed:
+        assume(False)
+    for found, expected in zip(
+        answers_, tick_answers(example.checked, delivered, instants), strict=True
+    ):
+        assert found == {name: set(expected.records[name]) for name in ("p", "q", "t")}
+
+
+@LAW
+@given(programs(), inputs(), st.integers(0, UPPER - 1), st.integers(0, 1000))
+def test_every_record_has_a_proof_without_a_fact_above_itself(
+    example: Example, given_: Inputs, at: int, seed: int
+) -> None:
+    evaluation = evaluated(Engine(example.checked), given_)
+    present = [
+        p.record for n in ("p", "q", "t") for p in evaluation.presences[n] if p.start <= at < p.end
+    ]
+    for record in Random(seed).sample(present, min(3, len(present))):
+        proof = why(example.checked, given_, record, at)
+        assert proof is not None
+        assert proof.record is not None
+        assert proof.record.key == record.key
+        assert nothing_stands_above_itself(proof)
+        assert proof.render()
+        if " not " not in example.text:
+            leaves = proof.leaves()
+            only = {
+                name: [
+                    p
+                    for p in found
+                    if fact_text(name, (p.record.time, *p.record.arguments)) in leaves
+                ]
+                for name, found in given_.items()
+            }
+            again = Engine(example.checked).evaluate(only, upper=UPPER)
+            assert any(
+                p.record.key == record.key and p.start <= at < p.end
+                for p in again.presences[record.predicate]
+            )
+
+
+def nothing_stands_above_itself(proof: Proof) -> bool:
+    """Whether no fact at one instant is proved from itself."""
+    path: list[tuple[str, float]] = []
+    walk = [(proof, iter(list(proof.premises())))]
+    path.append((proof.text, proof.at))
+    while walk:
+        below = next(walk[-1][1], None)
+        if below is None:
+            walk.pop()
+            path.pop()
+        elif below.kind == "derived":
+            if (below.text, below.at) in path:
+                return False
+            path.append((below.text, below.at))
+            walk.append((below, iter(list(below.premises()))))
+    return True

@@ -1,0 +1,208 @@
+"""The engine beside its laws: limits, state as rows, host functions and lattices, kept tables, deep proofs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
+from tidemill.datalog.evaluation import (
+    Engine,
+    EngineState,
+    LimitPassed,
+    Limits,
+    evaluate,
+)
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.lattices import LATTICES, Lattice
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, format_presence
+from tidemill.datalog.ticks import Ticker
+from tidemill.datalog.why import why
+from tidemill.datalog.why_not import why_not
+from tidemill.time import UsageError
+
+
+def relation(name: str, *columns: str) -> InputSchema:
+    return InputSchema(name, "relation", tuple((f"c{i}", kind) for i, kind in enumerate(columns)))  # type: ignore[misc]
+
+
+def events(name: str, *columns: str) -> InputSchema:
+    return InputSchema(name, "events", tuple((f"c{i}", kind) for i, kind in enumerate(columns)))  # type: ignore[misc]
+
+
+def checked(text: str, *inputs: InputSchema) -> CheckedProgram:
+    return check(parse(text), Catalog({schema.name: schema for schema in inputs}))
+
+
+def rows(name: str, *arguments: tuple[object, ...]) -> dict[str, list[Presence]]:
+    return {name: [Presence(Record(name, row), 0) for row in arguments]}  # type: ignore[arg-type]
+
+
+def event(name: str, row: tuple[object, ...], time: int, expires: int | None = None) -> Presence:
+    end = float("inf") if expires is None else expires
+    return Presence(Record(name, row, time, expires), time, end)  # type: ignore[arg-type]
+
+
+def lines(presences: Sequence[Presence]) -> list[str]:
+    return sorted(format_presence(p.record, p.start, p.end) for p in presences)
+
+
+def test_a_recursion_that_passes_the_limit_of_rounds_gives_no_answer() -> None:
+    program = checked("n(x) := start(x); n(x + 1) := n(x) if x >= 0;", relation("start", "int"))
+    with pytest.raises(LimitPassed) as refused:
+        evaluate(program, rows("start", (0,)), upper=5, limits=Limits(rounds=100))
+    assert refused.value.limit == "rounds"
+
+
+def test_a_predicate_that_passes_the_limit_of_rows_gives_no_answer() -> None:
+    program = checked("pair(x, y) := r(x) ^ r(y);", relation("r", "int"))
+    with pytest.raises(LimitPassed) as refused:
+        evaluate(program, rows("r", *((i,) for i in range(20))), upper=5, limits=Limits(rows=399))
+    assert refused.value.predicate == "pair"
+
+
+def test_a_recursion_of_many_rounds_ends() -> None:
+    program = checked("n(x) := start(x); n(x + 1) := n(x) if x < 5000;", relation("start", "int"))
+    evaluation = evaluate(program, rows("start", (0,)), upper=5)
+    assert len(evaluation.presences["n"]) == 5001
+
+
+def test_the_state_between_windows_is_rows_of_json_that_stay_while_solutions_live() -> None:
+    program = checked(
+        "hold(x) @expires(t + 100) := e(x) @time(t);"
+        "open(x, y) := e(x) ^ f(y) ~time ~expires;"
+        "n(k) @count(v) @sum(v) @expires(1000) := g(k, v);"
+        "keep(k) ~expires := n(k);",
+        events("e", "text"), events("f", "int"), relation("g", "text", "float"),
+    )  # fmt: skip
+    engine = Engine(program)
+    inputs = {
+        "e": [event("e", ("a",), 5, 20)],
+        "f": [event("f", (1,), 6, 8)],
+        **rows("g", ("k", 1.5), ("k", 2.0)),
+    }
+    first = engine.evaluate(inputs, upper=10)
+    kept = first.state.to_rows()
+    assert {(rule, kind) for rule, kind, _ in kept} == {
+        (1, "established"), (2, "lingering"), (3, "established"), (4, "established"),
+    }  # fmt: skip
+    assert all(json.loads(text) for _, _, text in kept)
+    second = engine.evaluate(inputs, lower=9, upper=15, state=EngineState.from_rows(kept))
+    assert second.state.to_rows() == kept
+    gone = engine.evaluate({}, lower=15, upper=200, state=EngineState.from_rows(kept))
+    assert lines(gone.presences["hold"]) == ['[15,105) hold("a") @time(5) @expires(105)']
+    assert lines(gone.presences["open"]) == []
+    assert lines(gone.presences["keep"]) == ['[15,-) keep("k") @count(2) @sum(3.5)']
+    with pytest.raises(UsageError):
+        EngineState.from_rows([(1, "unknown", "[]")])
+
+
+def test_only_what_the_wanted_predicates_need_is_evaluated() -> None:
+    program = checked("a(x) := r(x); b(x) := a(x); c(1 / x) := r(x);", relation("r", "int"))
+    evaluation = Engine(program).evaluate(rows("r", (0,)), upper=5, only={"b"})
+    assert lines(evaluation.presences["b"]) == ["[0,-) b(0)"]
+    assert evaluation.errors == []
+    assert lines(evaluation.presences["c"]) == []
+
+
+def test_a_host_registers_functions_and_lattices() -> None:
+    functions = {**FUNCTIONS, "twice": ScalarFunction("twice", 1, 1, lambda x: x * 2)}
+    longest = Lattice(
+        "longest", 1, lambda text: text, lambda a, b: max(a, b, key=lambda t: (len(t), t)),
+        lambda text: (text,),
+    )  # fmt: skip
+    catalog = Catalog({"r": relation("r", "text", "int")})
+    program = check(
+        parse("top(y) @longest(x) := r(x, n) where y = twice(n);"),
+        catalog,
+        functions=functions,
+        lattices={**LATTICE_ARITY, "longest": 1},
+    )
+    engine = Engine(program, functions=functions, lattices={**LATTICES, "longest": longest})
+    evaluation = engine.evaluate(rows("r", ("a", 1), ("bcd", 1), ("xy", 1), ("z", 2)), upper=5)
+    assert lines(evaluation.presences["top"]) == [
+        '[0,-) top(2) @longest("bcd")',
+        '[0,-) top(4) @longest("z")',
+    ]
+
+
+def test_a_badly_ordered_body_costs_no_more_than_a_well_ordered_one() -> None:
+    program = checked(
+        "hit(x) := big(_, y) ^ big(z, _) ^ key(x) ^ big(x, y) ^ link(x, z);",
+        relation("big", "int", "int"), relation("key", "int"), relation("link", "int", "int"),
+    )  # fmt: skip
+    inputs = {
+        **rows("big", *((i, i + 1) for i in range(3000))),
+        **rows("key", (7,)),
+        **rows("link", *((i, i + 2) for i in range(3000))),
+    }
+    evaluation = Engine(program).evaluate(inputs, upper=5)
+    assert lines(evaluation.presences["hit"]) == ["[0,-) hit(7)"]
+
+
+def test_a_predicate_that_is_only_kept_is_handed_on_as_the_same_table() -> None:
+    program = checked(
+        "p(x) @next := p(x); q(x) @next := q(x) ^ not stop(); q(x) := in_(x);",
+        relation("p", "int"), relation("in_", "int"), relation("stop"),
+    )  # fmt: skip
+    ticker = Ticker(Engine(program))
+    first = ticker.tick(0, {"p": [Record("p", (1,))], "in_": [Record("in_", (5,))]})
+    second = ticker.tick(1, {}, first.state)
+    third = ticker.tick(2, {"stop": [Record("stop")]}, second.state)
+    fourth = ticker.tick(3, {"p": [Record("p", (2,))]}, third.state)
+    assert second.tables["p"] is first.tables["p"]
+    assert third.tables["p"] is first.tables["p"]
+    assert [record.arguments for record in third.records("q")] == [(5,)]
+    assert fourth.records("q") == []
+    assert {record.arguments for record in fourth.records("p")} == {(1,), (2,)}
+
+
+def test_a_proof_may_be_thousands_of_facts_deep() -> None:
+    program = checked(
+        "path(x) := start(x); path(y) := path(x) ^ edge(x, y);",
+        relation("start", "int"), relation("edge", "int", "int"),
+    )  # fmt: skip
+    inputs = {**rows("start", (0,)), **rows("edge", *((i, i + 1) for i in range(4000)))}
+    proof = why(program, inputs, Record("path", (4000,)), 3)
+    assert proof is not None
+    assert len(proof.leaves()) == 4001
+    assert proof.render().count("\n") >= 8000
+
+
+def test_a_proof_reads_only_facts_that_the_record_can_depend_on() -> None:
+    program = checked(
+        "slow(p) @expires(t + 100) := leg(p, d) @time(t) if d > 10;"
+        "alarm(p, d) := slow(p) ^ leg(p, d) if d > 50;",
+        events("leg", "text", "int"),
+    )
+    legs = [event("leg", (f"p{i % 500}", i % 60), i, i + 50) for i in range(20_000)]
+    at = 19_858
+    proof = why(program, {"leg": legs}, Record("alarm", ("p358", 58), at), at)
+    assert proof is not None
+    assert all('"p358"' in leaf for leaf in proof.leaves())
+    assert proof.render().splitlines()[0].startswith('alarm("p358", 58) @time(19858)')
+
+
+def test_reasons_for_absence_are_sentences() -> None:
+    program = checked(
+        "ok(x) := a(x) ^ b(x) if x > 5; ok(x) := a(x) ^ not c(x);",
+        relation("a", "int"), relation("b", "int"), relation("c", "int"),
+    )  # fmt: skip
+    inputs: Mapping[str, Sequence[Presence]] = {
+        **rows("a", (1,)), **rows("b", (1,)), **rows("c", (1,)),
+    }  # fmt: skip
+    reasons = why_not(program, inputs, Record("ok", (1,)), 3, upper=10)
+    assert [reason.render() for reason in reasons] == [
+        "rule 1: the guard is false for x = 1",
+        "rule 2: blocked by c(1)",
+    ]
+    assert why_not(program, inputs, Record("ok", (1,)), 10, upper=10)[0].render() == (
+        "not yet definite: upper is 10"
+    )
+    assert why_not(program, inputs, Record("a", (1,)), 3, upper=10)[0].reason == "present"

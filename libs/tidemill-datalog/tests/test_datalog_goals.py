@@ -1,0 +1,80 @@
+"""Goals, firings and the key of an action."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.goals import action_key, ask, compile_goal, fired
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, parse_record
+from tidemill.time import UsageError
+
+
+@pytest.fixture
+def program() -> CheckedProgram:
+    catalog = Catalog({"lvl": InputSchema("lvl", "events", (("tank", "text"), ("v", "int")))})
+    return check(parse("alarm(tank: x, level: v) := lvl(tank: x, v: v) if v > 5;"), catalog)
+
+
+def test_a_question_binds_its_variables_by_position_or_by_name(program: CheckedProgram) -> None:
+    records = [Record("alarm", ("b", 7), 2), Record("alarm", ("a", 6), 1)]
+    everything = ask(compile_goal("alarm(t, level)", program), records)
+    assert [answer.bindings for answer in everything] == [
+        {"t": "a", "level": 6},
+        {"t": "b", "level": 7},
+    ]
+    named = compile_goal("alarm(level: 7)", program)
+    assert [answer.record for answer in ask(named, records)] == [records[0]]
+    timed = compile_goal('alarm("a", _) @time(t)', program)
+    assert ask(timed, records)[0].bindings == {"t": 1}
+    assert timed.variables == ("t",)
+
+
+def test_goals_that_do_not_fit_are_refused_with_what_there_is(program: CheckedProgram) -> None:
+    for text in ("alarm(x)", "nothing(x)", "alarm(a: 1)", "alarm(x, 1 + 1)", "not alarm(x, y)"):
+        with pytest.raises(UsageError):
+            compile_goal(text, program)
+    with pytest.raises(ProgramErrors):
+        compile_goal("alarm(x,", program)
+
+
+def test_an_event_fires_once_for_each_goal_however_often_it_returns(
+    program: CheckedProgram,
+) -> None:
+    event, changed = Record("alarm", ("a", 6), 1, 9), Record("alarm", ("a", 6), 1)
+    presences = {"alarm": [Presence(changed, 20), Presence(event, 3, 9)]}
+    firings = fired([compile_goal("alarm(t, l)", program, "alarms")], presences)
+    assert [str(firing) for firing in firings] == ['3: alarm("a", 6) @time(1) @expires(9)']
+    assert firings[0].goal == "alarms"
+
+
+def test_the_key_of_an_action_is_typed_and_leaves_out_what_may_change() -> None:
+    record = parse_record('alarm("a", 25) @time(10) @expires(20) @count(3)')
+    key = action_key("alarms", record)
+    assert key == action_key("alarms", parse_record('alarm("a", 25) @time(10)'))
+    others = [
+        action_key("alarm", record),
+        action_key("alarms", parse_record('alarm("a", 25.0) @time(10)')),
+        action_key("alarms", parse_record('alarm("a", "25") @time(10)')),
+        action_key("alarms", parse_record('alarm("a", 25)')),
+        action_key("alarms", parse_record('alarm("a", 25) @time(11)')),
+        action_key("alarms", parse_record('alarm("a", null) @time(10)')),
+        action_key("alarms", parse_record('alarm("a", true) @time(10)')),
+        action_key("alarms", parse_record('alarm("a", 2) @time(10)')),
+    ]
+    assert len({key, *others}) == 9
+    zero = (Record("p", (0.0, frozenset({2, 1}))), Record("p", (-0.0, frozenset({1, 2}))))
+    assert action_key("g", zero[0]) == action_key("g", zero[1])
+
+
+def test_the_key_of_an_action_never_changes_between_releases() -> None:
+    record = parse_record('alarm("caf\u00e9", -1, 2.5, null, true, {1,2}) @time(1700000000000)')
+    assert action_key("alarms", record) == KEY
+
+
+KEY = "64b20d311f9e62ca7f4244cce64211f6f35a9140e6042288c852b2e3ad66022a"

@@ -19,7 +19,7 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     variables_of,
 )
-from tidemill.datalog.evaluation.plans import LOWER, Plan, Planner, Step, clock_time
+from tidemill.datalog.evaluation.joins import LOWER, Plan, Planner, Step, clock_time
 from tidemill.datalog.evaluation.runtime import (
     clock_cover,
     lattice_cover,

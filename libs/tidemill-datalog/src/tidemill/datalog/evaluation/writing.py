@@ -24,7 +24,7 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     Wildcard,
 )
-from tidemill.datalog.evaluation.plans import Plan, Step, clock_time
+from tidemill.datalog.evaluation.joins import Plan, Step, clock_time
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.lattices import TALLIES
 

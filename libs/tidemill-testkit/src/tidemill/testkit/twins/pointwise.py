@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from tidemill.datalog import ast, values
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.values import Failed
+from tidemill.testkit.twins.expressions import value_of
 from tidemill.testkit.twins.lattice_values import (
     inject,
     merge_alternative,
@@ -30,12 +30,6 @@ Key: TypeAlias = "tuple[Any, ...]"  # (predicate, arguments, time)
 Carried: TypeAlias = "tuple[Any, Mapping[str, Any]]"  # expires, inner lattice values
 Facts: TypeAlias = "dict[Key, Carried]"
 Bound: TypeAlias = "dict[str, Any]"
-
-_OPERATORS = {
-    "+": values.add, "-": values.subtract, "*": values.multiply, "/": values.divide,
-    "%": values.remainder, "==": values.equal, "!=": values.differ, "<": values.less,
-    "<=": values.less_equal, ">": values.greater, ">=": values.greater_equal,
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -288,9 +282,7 @@ class _Instant:
         bound.update(dict(identity[2]))
         facts = self.facts_of(rule, keys)
         try:
-            arguments = self._typed(
-                rule.predicate, [self._value(rule, t, bound) for t in rule.terms]
-            )
+            arguments = self._typed(rule.predicate, [value_of(rule, t, bound) for t in rule.terms])
             time, expires = self._time(rule, keys, bound), self._expiry(rule, facts, bound)
             written = [
                 (p.lattice, tuple(self._lattice_values(rule, p, bound)))
@@ -323,13 +315,13 @@ class _Instant:
     def _lattice_values(self, rule: ResolvedRule, parafact: Any, bound: Bound) -> Iterator[Any]:
         kinds = self.checked.lattice_types.get((rule.predicate, parafact.lattice), ())
         for position, term in enumerate(parafact.terms):
-            value = self._value(rule, term, bound)
+            value = value_of(rule, term, bound)
             yield values.widen(value) if kinds[position : position + 1] == ("float",) else value
 
     def _time(self, rule: ResolvedRule, keys: Sequence[Key], bound: Bound) -> int | None:
         written = [p.terms[0] for p in rule.parafacts if p.lattice == "time"]
         if written:
-            times = [self._value(rule, term, bound) for term in written]
+            times = [value_of(rule, term, bound) for term in written]
             if any(type(time) is not int for time in times):
                 raise Failed(values.WRONG_TYPE)
             latest: int = max(times)
@@ -346,7 +338,7 @@ class _Instant:
     def _expiry(self, rule: ResolvedRule, facts: Sequence[Carried], bound: Bound) -> Any:
         written = [p.terms[0] for p in rule.parafacts if p.lattice == "expires"]
         if written:
-            ends = [self._value(rule, term, bound) for term in written]
+            ends = [value_of(rule, term, bound) for term in written]
             if any(type(end) is not int and end != INF for end in ends):
                 raise Failed(values.WRONG_TYPE)
             return min(ends)
@@ -385,7 +377,7 @@ class _Instant:
         ready = [i for i in clocks if self._clock_bound(rule, atoms[i], bound)]
         i = ready[0]
         try:
-            offset, period = (self._value(rule, term, bound) for term in atoms[i].terms)
+            offset, period = (value_of(rule, term, bound) for term in atoms[i].terms)
             _usable(offset, period)
         except Failed as failed:
             facts = [keys[j] for j in sorted(keys) if not atoms[j].clock]
@@ -454,7 +446,7 @@ class _Instant:
             for atom, key in zip(rule.positive, keys, strict=True):
                 if not self._terms_hold(rule, atom, key, bound):
                     return
-            if all(self._value(rule, guard, bound) is True for guard in rule.guards) and (
+            if all(value_of(rule, guard, bound) is True for guard in rule.guards) and (
                 self._absent(rule, bound)
             ):
                 yield keys, bound, None
@@ -479,7 +471,7 @@ class _Instant:
             lone = isinstance(term, ast.Variable) and term.name not in rule.definitions
             if lone or isinstance(term, ast.Literal | ast.Wildcard):
                 continue
-            if not values.equal(self._value(rule, term, bound), value):
+            if not values.equal(value_of(rule, term, bound), value):
                 return False
         return True
 
@@ -506,7 +498,7 @@ class _Instant:
         return True
 
     def _wanted(self, rule: ResolvedRule, term: ast.Expression, bound: Bound) -> Any:
-        return _ANY if isinstance(term, ast.Wildcard) else self._value(rule, term, bound)
+        return _ANY if isinstance(term, ast.Wildcard) else value_of(rule, term, bound)
 
     def _blocks(self, atom: ResolvedAtom, wanted: list[Any], lattices: list[Any], key: Key) -> bool:
         if key[0] != atom.predicate or not _agree(wanted, key[1]):
@@ -526,34 +518,6 @@ class _Instant:
             if not _agree(terms, seen if isinstance(seen, tuple) else (seen,)):
                 return False
         return True
-
-    def _value(self, rule: ResolvedRule, term: ast.Expression, bound: Bound) -> Any:
-        match term:
-            case ast.Literal():
-                return term.value
-            case ast.Variable():
-                if term.name in rule.definitions:
-                    return self._value(rule, rule.definitions[term.name], bound)
-                return bound[term.name]
-            case ast.Unary():
-                return values.negate(self._value(rule, term.operand, bound))
-            case ast.Binary(operator="&&"):
-                return (
-                    self._value(rule, term.left, bound) is True
-                    and self._value(rule, term.right, bound) is True
-                )
-            case ast.Binary(operator="||"):
-                return (
-                    self._value(rule, term.left, bound) is True
-                    or self._value(rule, term.right, bound) is True
-                )
-            case ast.Binary():
-                left = self._value(rule, term.left, bound)
-                return _OPERATORS[term.operator](left, self._value(rule, term.right, bound))
-            case ast.Call():
-                arguments = [self._value(rule, argument, bound) for argument in term.arguments]
-                return FUNCTIONS[term.name].evaluate(*arguments)
-        raise AssertionError("a wildcard has no value")
 
 
 _ANY = object()

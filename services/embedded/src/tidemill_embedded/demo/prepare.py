@@ -159,7 +159,8 @@ def weather_rows(raw: RawFiles, months: int = 12) -> list[Row]:
     ).filter(pc.field("month") <= months)  # fmt: skip
     hours = pa.array(_millis(table, "time_hour"))
     table = table.drop_columns(["month", "time_hour"]).append_column("hour", hours)
-    return table.sort_by([("hour", "ascending"), ("origin", "ascending")]).to_pylist()
+    rows: list[Row] = table.sort_by([("hour", "ascending"), ("origin", "ascending")]).to_pylist()
+    return rows
 
 
 def _cut_short(row: Row) -> bytes:

@@ -56,7 +56,14 @@ def _names(text: str) -> set[str]:
     return set(re.findall(r"\b[uwxyz]\b", text))
 
 
-_NEXT_MARKS = ("@next", "@next", "@next", "@count(y) @next", "~expires @next", "@expires(u + 3) @next")
+_NEXT_MARKS = (
+    "@next",
+    "@next",
+    "@next",
+    "@count(y) @next",
+    "~expires @next",
+    "@expires(u + 3) @next",
+)
 
 
 @st.composite
@@ -128,7 +135,11 @@ def programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
 def ticked_programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
     """As `programs`, with rules that carry facts to the next tick, some of which only keep them."""
     keeping = st.sampled_from(
-        ("p(x) @next := p(x);", "q(x) @next := q(x) ^ not r(x);", "t(x, y) @next := t(x, y) ^ not p(x);")
+        (
+            "p(x) @next := p(x);",
+            "q(x) @next := q(x) ^ not r(x);",
+            "t(x, y) @next := t(x, y) ^ not p(x);",
+        )
     )
     rules = _rules() | _rules(_NEXT_MARKS) | keeping
     return st.lists(rules, min_size=1, max_size=rules_max).map(accepted)

@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.time import sole_time
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.up import Process, opened
 
 NUMBERS = count()
 MINUTE = 60_000

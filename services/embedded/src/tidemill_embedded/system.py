@@ -34,6 +34,7 @@ from tidemill_embedded.running import Runner, Supervised
 from tidemill_embedded.shapes import SYSTEM, Named
 from tidemill_embedded.sources import SourceRunner, in_own_log, topic_of
 from tidemill_embedded.world import World
+from tidemill_query.driver import NOTHING_BOUND
 
 Key = tuple[str, str]
 _KINDS = ("Source", "Table", "View", "Action", "Hold")
@@ -218,7 +219,7 @@ class System:
 
     async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
         """How far upper is behind the clock, or behind the furthest stream of its timeline."""
-        if upper is None or upper.empty:
+        if upper is None or upper.empty or sole_time(upper) <= NOTHING_BOUND:
             return None
         if timeline == SYSTEM:
             return max(0, self._world.clock.now_ms() - sole_time(upper))

@@ -21,11 +21,19 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, Updates
-from tidemill.time import NotYet, frontier, sole_time
+from tidemill.time import Frontier, NotYet, frontier, sole_time
 from tidemill_query import reasons
 from tidemill_query.directory import Directory, Readable
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.settings import QuerySettings
+
+NOTHING_BOUND = 1
+"""A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
+
+
+def sole_or_zero(held: Frontier) -> int:
+    """The time of a frontier, 0 for the empty one."""
+    return 0 if held.empty else sole_time(held)
 
 
 class QueryDriver:
@@ -137,7 +145,7 @@ class QueryDriver:
             status = await self._collections.status(collection)
             schema = (await self._collections.description(collection)).schema
             lag_ms = None
-            if status.timeline == "system" and not status.upper.empty:
+            if status.timeline == "system" and sole_or_zero(status.upper) > NOTHING_BOUND:
                 lag_ms = max(0, self._clock.now_ms() - sole_time(status.upper))
             holders = tuple(HolderInfo(h.owner, h.frontier, h.lease_end_ms) for h in status.holders)
             columns = tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in schema)

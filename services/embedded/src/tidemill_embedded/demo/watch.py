@@ -86,6 +86,8 @@ class Watch:
             if info.kind not in SHOWN_KINDS or name in lines:
                 continue
             upper = _time(info.upper)
+            if info.timeline == "system" and info.lag_ms is None:
+                continue  # it has not begun
             lag_ms = info.lag_ms or 0
             if info.timeline != "system":
                 lag_ms = max(0, self.newest - max(upper, self.begins))

@@ -16,7 +16,7 @@ Case: TypeAlias = dict[str, Any]  # Any: a case is JSON or YAML of a form that i
 class Options:
     """How language cases are evaluated; what is expected never depends on it."""
 
-    engine: str = "incremental"
+    engine: str = "scratch"
     strategy: str = "strata"
 
 

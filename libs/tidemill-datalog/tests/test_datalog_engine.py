@@ -67,6 +67,27 @@ def test_a_predicate_that_passes_the_limit_of_rows_gives_no_answer() -> None:
     assert refused.value.predicate == "pair"
 
 
+def test_a_set_that_passes_the_limit_of_values_gives_no_answer() -> None:
+    program = checked("s() @set(x) := r(x);", relation("r", "int"))
+    with pytest.raises(LimitPassed) as refused:
+        evaluate(program, rows("r", (1,), (2,), (3,)), upper=5, limits=Limits(set_values=2))
+    assert refused.value.limit == "set_values"
+
+
+def test_a_rule_may_have_more_atoms_than_python_nests_loops() -> None:
+    body = " ^ ".join(f"r(x{i}, x{i + 1})" for i in range(40))
+    program = checked(
+        f"far(x0, x40) := {body} ^ not s(x39) if 10 / x0 >= 1;",
+        relation("r", "int", "int"), relation("s", "int"),
+    )  # fmt: skip
+    inputs = {**rows("r", *((i, i + 1) for i in range(50))), **rows("s", (41,))}
+    evaluation = evaluate(program, inputs, upper=5)
+    expected = [f"[0,-) far({i}, {i + 40})" for i in (*range(3, 11), 1)]
+    assert lines(evaluation.presences["far"]) == sorted(expected)
+    (error,) = evaluation.errors
+    assert error.text.startswith("division by zero: r(0, 1) ^ r(1, 2) ^")
+
+
 def test_a_recursion_of_many_rounds_ends() -> None:
     program = checked("n(x) := start(x); n(x + 1) := n(x) if x < 5000;", relation("start", "int"))
     evaluation = evaluate(program, rows("start", (0,)), upper=5)

@@ -260,12 +260,14 @@ def _write(
         for number in range(len(form.absent)):
             writer.line(f"n{number} = n[{number}]")
         depth = writer.depth
-        MatchWriter(writer, form, plan, scope, column_types, around.frozen).write()
+        match = MatchWriter(writer, form, plan, scope, column_types, around.frozen)
+        match.write()
         if handover is Handover.LINGER:
             values = [scope.name_of(name) for name in carried_variables(form)]
             writer.line(f"out({derivation.rows()}, {tuple_of(values)}, s, f)")
         else:
             _write_tail(writer, form, derivation, handover, around.frozen)
+        match.close()
         writer.depth = depth
     if handover is Handover.LINGER:
         _write_linger(writer, form, scope, derivation)

@@ -36,10 +36,14 @@ NO_TRAITS = Traits(False, False, False, False)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What stops an evaluation that might not end: rounds of one fixed point, rows of one predicate."""
+    """What stops an evaluation that might not end, or not fit.
+
+    Rounds of one fixed point, rows of one predicate, values that one `set` collects.
+    """
 
     rounds: int = 1_000_000
     rows: int = 100_000_000
+    set_values: int = 1_000_000
 
 
 @dataclass(slots=True)
@@ -121,7 +125,19 @@ class Strata:
                 f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
                 reason="LimitPassed", limit="rows", predicate=predicate,
             )  # fmt: skip
+        if "set" in self.around.checked.lattices_of(predicate):
+            self._check_sets(predicate, timelines)
         return Table.of_timelines(timelines)
+
+    def _check_sets(self, predicate: str, timelines: Timelines) -> None:
+        most = self._limits.set_values
+        for parts in timelines.values():
+            for part in parts:
+                if any(name == "set" and len(inner) > most for name, inner in part[3] or ()):
+                    raise LimitPassed(
+                        f"evaluation given up: a set of {predicate} has more than {most} values",
+                        reason="LimitPassed", limit="set_values", predicate=predicate,
+                    )  # fmt: skip
 
     def _count_round(self, rounds: int, component: Sequence[str]) -> None:
         if rounds > self._limits.rounds:

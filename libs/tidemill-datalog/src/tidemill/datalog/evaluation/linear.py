@@ -56,7 +56,8 @@ def limits_of(
 ) -> Limits:
     """What the conditions say of a whole-number variable when the variables in `bound` have values.
 
-    Only comparisons of whole numbers that cannot fail and hold no null are read; the others say nothing.
+    Only comparisons of whole numbers that cannot fail are read; the others say nothing. A null in a
+    comparison leaves no value at all.
     """
     low: list[str] = []
     high: list[str] = []
@@ -100,10 +101,23 @@ def _read(
         total = f"({total}) - 1"
     elif sign == ">":
         total = f"({total}) + 1"
+    nulls = [
+        f"{scope.name_of(name)} is not None"
+        for name in sorted(variables_of(comparison) - {variable})
+        if scope.bounds[name].nullable
+    ]
+    if sign == "==" and nulls and scope.bounds[variable].nullable:
+        return  # null equals null, and a range holds none
     if sign in ("<", "<=", "=="):
-        high.append(f"({total})" if factor == 1 else f"(({total}) // {factor})")
+        most = f"({total})" if factor == 1 else f"(({total}) // {factor})"
+        high.append(_unless_null(most, nulls, "beginning"))
     if sign in (">", ">=", "=="):
-        low.append(f"({total})" if factor == 1 else f"(-(-({total}) // {factor}))")
+        least = f"({total})" if factor == 1 else f"(-(-({total}) // {factor}))"
+        low.append(_unless_null(least, nulls, "inf"))
+
+
+def _unless_null(source: str, known: Sequence[str], otherwise: str) -> str:
+    return f"({source} if {' and '.join(known)} else {otherwise})" if known else source
 
 
 def _linear(
@@ -116,7 +130,7 @@ def _linear(
         return 1, []
     if variable not in variables_of(expression):
         known = scope.bounds_of(expression)
-        if known is None or known.nullable:
+        if known is None or (known.nullable and not isinstance(expression, Variable)):
             return None
         return 0, [("+", source_of(expression, scope))]
     if not isinstance(expression, Call):

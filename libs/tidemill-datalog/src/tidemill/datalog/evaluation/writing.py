@@ -28,6 +28,8 @@ from tidemill.datalog.evaluation.joins import Plan, Step, clock_time
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.lattices import TALLIES
 
+_LOOPS_MAX = 12
+
 
 class Writer:
     """Lines of Python at the current indentation."""
@@ -91,6 +93,7 @@ class MatchWriter:
         self._frozen = frozen
         self._bound: set[str] = set()
         self._fallible_before = False
+        self._calls: list[tuple[int, str]] = []
         self.careful = bool(plan.fallible)
 
     def write(self) -> None:
@@ -102,12 +105,27 @@ class MatchWriter:
         w.open("for _ in once:")
         self._conditions(self._plan.first)
         for number, step in enumerate(self._plan.steps):
+            if number and number % _LOOPS_MAX == 0:
+                self._go_deeper(number)
             self._step(number, step)
         if self.careful:
             rows = tuple_of([f"r{i}" for i in range(len(self._form.atoms))])
             with w.block("if e is not None:"):
                 w.line(f"fail(e[1], s, f, {rows})")
                 w.line("continue")
+
+    def _go_deeper(self, number: int) -> None:
+        """Put the remaining loops into a function of their own: Python nests only twenty."""
+        names = "s, f, e" if self.careful else "s, f"
+        self._calls.append((self._w.depth, f"deeper{number}({names})"))
+        self._w.open(f"def deeper{number}({names}):")
+        self._w.open("for _ in once:")
+
+    def close(self) -> None:
+        """Call the functions that hold inner loops; to be written after everything inside them."""
+        for depth, call in reversed(self._calls):
+            self._w.depth = depth
+            self._w.line(call)
 
     def _step(self, number: int, step: Step) -> None:
         w = self._w

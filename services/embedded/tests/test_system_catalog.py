@@ -1,0 +1,204 @@
+"""Resources: applied once, changed where that is allowed, deleted when nobody reads them, kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.rpc.messages import Outcome, ResourceDocument
+from tidemill.time import (
+    BeforeSince,
+    NotYet,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.up import Process, opened
+
+SOURCE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: pings}
+spec:
+  http: {}
+  format: {json: {}}
+  columns: [{name: host, type: text}]
+  timestampInterval: 50ms
+  retain: 10m
+"""
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: hosts}
+spec: {columns: [{name: name, type: text}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: silence}
+spec:
+  retain: all
+  program: silent(h) := hosts(h) ^ not pings(h);
+"""
+VIEW_OVER_VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: loudness}
+spec: {retain: all, program: loud(h) := hosts(h) ^ not silent(h);}
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, *texts: str) -> list[Outcome]:
+    documents = [ResourceDocument(text, "test.yaml") for text in texts]
+    return [applied.outcome for applied in await process.system.apply(documents)]
+
+
+async def insert(process: Process, *names: str) -> int:
+    return (await process.system.insert("hosts", pa.table({"name": list(names)}))).time
+
+
+async def answer(process: Process, goal: str, at: int | None = None) -> list[tuple[object, ...]]:
+    table = (await process.query.ask(goal, at, 20.0)).table.drop_columns(["_diff"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+async def pushed(process: Process, *hosts: str) -> int:
+    """Push rows and return an instant at which they are there."""
+    await process.system.push("pings", [f'{{"host": "{host}"}}'.encode() for host in hosts])
+    for _ in range(200):
+        upper = sole_time((await process.world.collections.status("pings")).upper)
+        if upper and {(host,) for host in hosts} <= set(
+            await answer(process, "pings(h)", upper - 1)
+        ):
+            return upper - 1
+        await asyncio.sleep(0.02)
+    pytest.fail("the rows do not arrive")
+
+
+async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        outcomes = await apply(process, VIEW_OVER_VIEW, VIEW, TABLE, SOURCE)
+        assert outcomes == [Outcome.CREATED] * 4
+        first = await insert(process, "a", "b", "c")
+        assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
+        at = await pushed(process, "b")
+        assert await answer(process, "silence/silent(h)", at) == [("a",), ("c",)]
+    async with running(tmp_path) as process:
+        assert await apply(process, SOURCE, TABLE, VIEW, VIEW_OVER_VIEW) == [Outcome.UNCHANGED] * 4
+        at = await pushed(process, "c")
+        assert await answer(process, "silent(h)", at) == [("a",)]
+        assert await answer(process, "loud(h)", at) == [("b",), ("c",)]
+        assert await answer(process, "silent(h)", first) == [("a",), ("b",), ("c",)]
+        assert {s.reason for s in await process.system.get(None, None)} == {"Running"}
+
+
+async def test_what_cannot_change_is_refused_and_what_can_is_configured(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE, TABLE)
+        longer = SOURCE.replace("retain: 10m", "retain: 1h")
+        assert await apply(process, longer, TABLE) == [Outcome.CONFIGURED, Outcome.UNCHANGED]
+        with pytest.raises(UsageError) as refused:
+            await apply(process, longer.replace("type: text", "type: int"), VIEW)
+        assert "spec.columns cannot change" in str(refused.value)
+        assert "test.yaml" in str(refused.value)
+        assert {s.name for s in await process.system.get(None, None)} == {"pings", "hosts"}
+
+
+async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        with pytest.raises(UsageError) as refused:
+            await apply(process, TABLE, VIEW)
+        assert "pings" in str(refused.value)
+        assert list(await process.system.get(None, None)) == []
+        assert await apply(process, SOURCE, TABLE, VIEW) == [Outcome.CREATED] * 3
+
+
+async def test_nothing_is_deleted_that_somebody_reads_and_a_name_may_come_back(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE, TABLE, VIEW)
+        await insert(process, "a")
+        for kind, name in (("Source", "pings"), ("table", "hosts")):
+            with pytest.raises(UsageError) as refused:
+                await process.system.delete(kind, name)
+            assert "View/silence" in str(refused.value)
+        await process.system.delete("view", "silence")
+        await process.system.delete("Table", "hosts")
+        with pytest.raises(UnknownCollection):
+            await process.system.insert("hosts", pa.table({"name": ["b"]}))
+        await apply(process, TABLE, VIEW)
+        at = await insert(process, "b")
+        assert await answer(process, "hosts(n)", at) == [("b",)]
+        assert await answer(process, "silent(h)", at) == [("b",)]
+    async with running(tmp_path) as process:
+        assert await answer(process, "hosts(n)", at) == [("b",)]
+
+
+async def test_rows_are_removed_by_a_negative_diff_and_refused_where_they_do_not_fit(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        first = await insert(process, "a", "b")
+        gone = pa.table({"name": ["a"], "_diff": pa.array([-1], pa.int64())})
+        at = (await process.system.insert("hosts", gone)).time
+        assert at > first
+        assert await answer(process, "hosts(n)", at) == [("b",)]
+        with pytest.raises(UsageError):
+            await process.system.insert("hosts", pa.table({"host": ["a"]}))
+        with pytest.raises(UsageError):
+            await process.system.insert("hosts", pa.table({"name": pa.array([[1]])}))
+
+
+async def test_an_instant_is_answered_exactly_or_not_at_all(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE.replace("retain: all", "retain: 50ms"))
+        first = await insert(process, "a")
+        with pytest.raises(NotYet):
+            await process.query.ask("hosts(n)", first + 3_600_000, 0.0)
+        await asyncio.sleep(0.2)
+        last = await insert(process, "b")
+        assert last - first > 100
+        with pytest.raises(BeforeSince) as early:
+            await process.query.ask("hosts(n)", first, 0.0)
+        assert early.value.since == frontier(last - 49)
+        with pytest.raises(UnknownCollection) as unknown:
+            await process.query.ask("host(n)", None, 0.0)
+        assert "hosts" in str(unknown.value)
+
+
+async def test_a_hold_keeps_history_for_its_owner(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE.replace("retain: all", "retain: 50ms"))
+        first = await insert(process, "a")
+        hold = f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Hold
+metadata: {{name: audit}}
+spec: {{collection: hosts, frontier: {first}}}
+"""
+        await apply(process, hold)
+        await asyncio.sleep(0.15)
+        await insert(process, "b")
+        assert await answer(process, "hosts(n)", first) == [("a",)]
+        with pytest.raises(UsageError):
+            await process.system.delete("table", "hosts")
+        await process.system.delete("hold", "audit")
+        await insert(process, "c")
+        with pytest.raises(BeforeSince):
+            await answer(process, "hosts(n)", first)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import pyarrow.parquet as pq
 
 from tidemill.time import Unavailable, UsageError
@@ -114,8 +115,6 @@ class ParquetFile:
             raise _unreadable(self.path, error) from error
 
     def read(self, first: int, stop: int) -> FileRows:
-        import msgspec
-
         rows = pq.read_table(self.path).slice(first, stop - first)
         return FileRows(first, [msgspec.json.encode(row) for row in rows.to_pylist()])
 

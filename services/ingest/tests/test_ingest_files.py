@@ -1,0 +1,147 @@
+"""Files as logs: rows keep their numbers while files grow, and half a line is no row."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.time import UsageError
+from tidemill_ingest.file_log import FileLog, OneFile
+from tidemill_ingest.files import SETTLED_MS, LineFile, ParquetFile, files_of
+
+NOW_MS = 1_000_000
+
+
+def written(path: Path, text: str, changed_ms: int = NOW_MS) -> Path:
+    path.write_text(text)
+    os.utime(path, (changed_ms / 1000, changed_ms / 1000))
+    return path
+
+
+def rows(file: LineFile | ParquetFile, first: int, stop: int) -> list[str]:
+    return [value.decode() for value in file.read(first, stop).values]
+
+
+def test_a_last_line_without_its_end_counts_once_the_file_is_left_alone(tmp_path: Path) -> None:
+    file = LineFile(written(tmp_path / "a.jsonl", "1\n2\n3"))
+    assert file.count(NOW_MS + SETTLED_MS - 1) == 2
+    assert file.count(NOW_MS + SETTLED_MS) == 3
+    assert rows(file, 0, 3) == ["1", "2", "3"]
+
+
+def test_a_half_written_line_is_read_whole_when_the_rest_has_come(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", '{"n": 1}\n{"n"')
+    file = LineFile(path)
+    assert file.count(NOW_MS) == 1
+    written(path, '{"n": 1}\n{"n": 2}\n')
+    assert file.count(NOW_MS) == 2
+    assert rows(file, 1, 2) == ['{"n": 2}']
+
+
+def test_the_header_of_a_csv_file_is_no_row_and_quotes_hold_line_ends(tmp_path: Path) -> None:
+    file = LineFile(
+        written(tmp_path / "a.csv", 'name,note\r\na,"two\r\nlines, and a ""quote"""\r\nb,c\r\n'),
+        header_rows=1,
+        quoted=True,
+    )
+    assert file.count(NOW_MS) == 2
+    assert rows(file, 0, 2) == ['a,"two\r\nlines, and a ""quote"""', "b,c"]
+    assert file.header() == b"name,note"
+
+
+def test_a_file_that_became_shorter_is_not_what_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", "1\n2\n3\n")
+    file = LineFile(path)
+    file.count(NOW_MS)
+    written(path, "1\n")
+    with pytest.raises(UsageError) as shorter:
+        file.count(NOW_MS)
+    assert shorter.value.reason == "FileShrank"
+
+
+def test_reading_far_into_a_long_file_gives_the_same_rows(tmp_path: Path) -> None:
+    lines = [f"{n:06d}" + "x" * 200 for n in range(20_000)]
+    file = LineFile(written(tmp_path / "a.jsonl", "\n".join(lines) + "\n"))
+    assert file.count(NOW_MS) == 20_000
+    assert len(file._marks) > 2
+    for first in (0, 1, 7_777, 19_990):
+        assert rows(file, first, first + 10) == lines[first : first + 10]
+
+
+def test_rows_of_a_parquet_file_are_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": [1, None], "t": ["ä", "b"]}), path)
+    file = ParquetFile(path)
+    assert file.count(NOW_MS) == 2
+    assert rows(file, 0, 2) == ['{"n":1,"t":"ä"}', '{"n":null,"t":"b"}']
+
+
+async def test_a_file_is_a_log_of_one_partition_that_grows(tmp_path: Path) -> None:
+    path, clock = written(tmp_path / "a.jsonl", "0\n1\n2\n"), ManualClock(NOW_MS)
+    log = FileLog(str(path), OneFile(str(path)), LineFile, clock)
+    assert await log.bounds("a") == {0: (0, 3)}
+    reader = await log.reader("a", {0: 1})
+    found = await reader.poll(10, 0.0)
+    assert [(r.partition, r.offset, r.value) for r in found] == [(0, 1, b"1"), (0, 2, b"2")]
+    assert await reader.poll(10, 0.0) == []
+    with path.open("a") as file:
+        file.write("3\n")
+    assert await reader.poll(10, 0.0) == []
+    assert await log.bounds("a") == {0: (0, 4)}
+    assert [r.value for r in await reader.poll(10, 0.0)] == [b"3"]
+    assert reader.positions() == {0: 4}
+
+
+class Remembered:
+    """A registry in memory."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+
+    async def paths(self) -> list[str]:
+        return list(self.known)
+
+    async def add(self, paths: list[str]) -> list[str]:
+        self.known += paths
+        return list(self.known)
+
+
+async def test_a_new_file_of_a_folder_gets_the_next_partition(tmp_path: Path) -> None:
+    folder, registry = tmp_path / "in", Remembered()
+    folder.mkdir()
+    written(folder / "b.jsonl", "b0\n")
+    log = FileLog(str(folder), registry, LineFile, ManualClock(NOW_MS))
+    assert await log.bounds("in") == {0: (0, 1)}
+    written(folder / "a.jsonl", "a0\na1\n")
+    assert await log.bounds("in") == {0: (0, 1), 1: (0, 2)}
+    again = FileLog(str(folder), registry, LineFile, ManualClock(NOW_MS))
+    assert await again.bounds("in") == {0: (0, 1), 1: (0, 2)}
+    reader = await again.reader("in", {0: 0, 1: 0})
+    read = [record for _ in range(4) for record in await reader.poll(1, 0.0)]
+    assert sorted((r.partition, r.offset, r.value) for r in read) == [
+        (0, 0, b"b0"),
+        (1, 0, b"a0"),
+        (1, 1, b"a1"),
+    ]
+
+
+async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.csv")
+    log = FileLog(path, Remembered(), LineFile, ManualClock(NOW_MS))
+    with pytest.raises(UsageError) as missing:
+        await log.bounds("none")
+    assert "none.csv" in str(missing.value)
+
+
+def test_a_path_names_a_file_a_pattern_or_a_folder(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "c.txt"):
+        written(tmp_path / name, "")
+    assert [p.name for p in files_of(str(tmp_path))] == ["a.csv", "b.csv", "c.txt"]
+    assert [p.name for p in files_of(str(tmp_path / "*.csv"))] == ["a.csv", "b.csv"]
+    assert [p.name for p in files_of(str(tmp_path / "c.txt"))] == ["c.txt"]
+    assert files_of(str(tmp_path / "d.txt")) == []

@@ -148,7 +148,7 @@ class _Search:
         self._letters = letters
         patterns = demanded(engine.forms, record.predicate, record.arguments)
         self._tables = self._evaluate(matching_inputs(inputs, patterns), set(patterns))
-        self._everything: Mapping[str, Table] | None = None
+        self._known: dict[str, bool] = {}
         seen = observer(engine.lattices)
         self._matcher = Matcher(self._table, engine.functions, seen, upper - 1)
         self._now = Matcher(self._present, engine.functions, seen, at)
@@ -300,12 +300,25 @@ class _Search:
             return True
         if any(p.start < self._upper for p in self._inputs.get(predicate, ())):
             return True
-        if predicate not in self._engine.checked.derived:
-            return False
-        if self._everything is None:
-            self._everything = self._evaluate(self._inputs, set(self._engine.checked.derived))
-        table = self._everything.get(predicate)
-        return table is not None and bool(table.rows)
+        known = self._known.get(predicate)
+        if known is None:
+            known = self._known[predicate] = (
+                predicate in self._engine.checked.derived and self._is_derived(predicate)
+            )
+        return known
+
+    def _is_derived(self, predicate: str) -> bool:
+        """Whether the program derives any fact of the predicate: first at the instant, then at all."""
+        now = {
+            name: [p for p in found if p.start <= self._at < p.end]
+            for name, found in self._inputs.items()
+        }
+        return any(
+            predicate in tables and bool(tables[predicate].rows)
+            for tables in (
+                self._evaluate(inputs, {predicate}) for inputs in (now, self._inputs)
+            )
+        )
 
     def _of_match(self, form: RuleForm, match: Match) -> Reason:
         """The reason of a match whose atoms all agree by values."""

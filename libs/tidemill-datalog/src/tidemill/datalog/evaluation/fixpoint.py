@@ -292,7 +292,10 @@ class Strata:
                 bool(form.head.lattices),
             )  # fmt: skip
             traits = traits | head
-            if self._state.established.get(form.number):
+            kept = self._state.established.get(form.number) or self._state.lingering.get(
+                form.number
+            )
+            if kept:
                 return ALL_TRAITS  # solutions of earlier windows may carry what no present row does
             for atom in form.atoms:
                 if atom.is_clock:

@@ -18,9 +18,11 @@ from tidemill.datalog.evaluation import (
     evaluate,
 )
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.lattices import LATTICES, Lattice
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.questions import answer
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.why import why
@@ -208,6 +210,31 @@ def test_a_proof_reads_only_facts_that_the_record_can_depend_on() -> None:
     assert proof is not None
     assert all('"p358"' in leaf for leaf in proof.leaves())
     assert proof.render().splitlines()[0].startswith('alarm("p358", 58) @time(19858)')
+
+
+def test_an_ad_hoc_question_is_answered_from_the_facts_of_one_instant() -> None:
+    program = checked(
+        "far(x, n) := hop(x, n) if n > 1; hop(x, 0) := start(x);"
+        "hop(y, n + 1) := hop(x, n) ^ edge(x, y) if n < 9; other(1 / x) := start(x);"
+        "held(x) @expires(t + 10) := e(x) @time(t);",
+        relation("start", "int"), relation("edge", "int", "int"), events("e", "int"),
+    )  # fmt: skip
+    engine = Engine(program)
+    facts = {
+        "start": [Record("start", (0,))],
+        "edge": [Record("edge", (i, i + 1)) for i in range(3)],
+    }
+    goal = compile_goal("far(x, n)", program)
+    assert [found.bindings for found in answer(engine, goal, facts, 5)] == [
+        {"x": 2, "n": 2},
+        {"x": 3, "n": 3},
+    ]
+    before = engine.evaluate({"e": [event("e", (7,), 2, 3)]}, upper=5).state
+    held = compile_goal("held(x)", program)
+    assert [str(found.record) for found in answer(engine, held, {}, 5, before)] == [
+        "held(7) @time(2) @expires(12)"
+    ]
+    assert answer(engine, held, {}, 12, before) == []
 
 
 def test_reasons_for_absence_are_sentences() -> None:

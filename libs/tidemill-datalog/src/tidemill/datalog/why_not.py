@@ -315,9 +315,7 @@ class _Search:
         }
         return any(
             predicate in tables and bool(tables[predicate].rows)
-            for tables in (
-                self._evaluate(inputs, {predicate}) for inputs in (now, self._inputs)
-            )
+            for tables in (self._evaluate(inputs, {predicate}) for inputs in (now, self._inputs))
         )
 
     def _of_match(self, form: RuleForm, match: Match) -> Reason:

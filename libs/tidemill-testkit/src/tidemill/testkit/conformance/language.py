@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.testkit.conformance.language_events import run_events
 from tidemill.testkit.conformance.language_explain import run_explain
+from tidemill.testkit.conformance.language_inputs import only_keys
 from tidemill.testkit.conformance.language_pointwise import run_pointwise
 from tidemill.testkit.conformance.language_reject import run_reject
 from tidemill.testkit.conformance.language_ticks import run_ticks
@@ -22,6 +23,7 @@ def run_case(case: Case, options: Options) -> list[str]:
     """What differs when the case is run on the engine of the options; empty if it passes."""
     kind = case["kind"]
     if kind == "reject":
+        only_keys(case, "inputs", "error")
         return run_reject(case)
     if options.engine != "scratch":
         return [f"engine: {options.engine} does not run language cases yet; use --engine scratch"]

@@ -16,6 +16,7 @@ from tidemill.testkit.conformance.language_inputs import (
     compare_lists,
     compare_sets,
     known_inputs,
+    only_fields,
     only_keys,
     presence_lines,
     record_of,
@@ -39,7 +40,9 @@ def arrive(case: Case) -> Arrived:
     """Admit the inputs of a case in their order."""
     entries: Sequence[Json] = case["inputs"]
     partitions = case.get("partitions", [0] * len(entries))
-    walls = case.get("wall", [None] * len(entries))
+    walls = case.get("wall")
+    if not isinstance(walls, list):
+        walls = [walls] * len(entries)
     if len(partitions) != len(entries) or len(walls) != len(entries):
         raise CaseError("partitions and wall must have one entry for each input")
     policy = ArrivalPolicy(
@@ -49,6 +52,7 @@ def arrive(case: Case) -> Arrived:
     arrived = Arrived()
     for entry, partition, wall in zip(entries, partitions, walls, strict=True):
         if isinstance(entry, dict):
+            only_fields(entry, "heartbeat")
             stream.heartbeat(entry["heartbeat"], partition)
         else:
             _admit(stream, entry, partition, wall, arrived)

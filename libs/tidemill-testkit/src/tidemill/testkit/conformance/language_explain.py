@@ -17,6 +17,7 @@ from tidemill.testkit.conformance.language_inputs import (
     check_program,
     compare_sets,
     known_inputs,
+    only_fields,
     only_keys,
     record_of,
     strata_differences,
@@ -35,6 +36,7 @@ def run_explain(case: Case) -> list[str]:
     found = strata_differences(case, checked)
     if "why" in case:
         question = case["why"]
+        only_fields(question, "at", "record")
         proof = why(checked, inputs, record_of(question["record"]), question["at"])
         if proof is None:
             return [*found, f"why: - a proof of {question['record']}", "+ absent"]
@@ -43,6 +45,7 @@ def run_explain(case: Case) -> list[str]:
             found += compare_sets("leaves_any", case["leaves_any"][0], leaves)
     if "why_not" in case:
         question = case["why_not"]
+        only_fields(question, "at", "record")
         reasons = why_not(
             checked, inputs, record_of(question["record"]), question["at"],
             upper=case["upper"], letters=letters,

@@ -44,6 +44,13 @@ def only_keys(case: Mapping[str, Json], *allowed: str) -> None:
         raise CaseError("the case has no program")
 
 
+def only_fields(written: Mapping[str, Json], *allowed: str) -> None:
+    """Raises: CaseError if a part of a case has a field that it must not have."""
+    unknown = [field for field in written if field not in allowed]
+    if unknown:
+        raise CaseError(f"unknown field {unknown[0]!r}")
+
+
 def value_of(written: Json) -> Value:
     """A value of a row as evaluation takes it. Raises: CaseError."""
     if isinstance(written, str):

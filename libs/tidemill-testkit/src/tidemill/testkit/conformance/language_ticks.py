@@ -19,6 +19,7 @@ from tidemill.testkit.conformance.language_inputs import (
     compare_lists,
     compare_sets,
     known_inputs,
+    only_fields,
     only_keys,
     row_of,
     strata_differences,
@@ -100,6 +101,7 @@ def _run_updates(case: Case) -> list[str]:
     inputs = known_inputs(checked, presences)
     last = max(map(int, case["out"]), default=-1)
     tick = case["tick"]
+    only_fields(tick, "period", "on")
     if "period" in tick:
         instants = [number * tick["period"] for number in range(last + 1)]
     else:
@@ -125,9 +127,7 @@ def _run_steps(case: Case) -> list[str]:
     mail: dict[Any, list[Message]] = {}
     found = strata_differences(case, checked)
     for number, step in enumerate(case["steps"]):
-        unknown = set(step) - {"node", "in", "out", "sent"}
-        if unknown:
-            raise CaseError(f"unknown key {sorted(unknown)[0]!r} of a step")
+        only_fields(step, "node", "in", "out", "sent")
         node = value_of(step["node"])
         inputs = _inputs(checked, step.get("in", {}))
         for message in mail.pop(node, []):

@@ -78,7 +78,7 @@ class ResourceStore:
         """Create the catalog, or read it."""
         description = Description(_SCHEMA, kind="catalog", retain_ms=0)
         with suppress(AlreadyUsed):
-            await self._collections.create(CATALOG, description, lease_ms=None)
+            await self._collections.create(CATALOG, description)
         self._read = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
         upper = sole_time((await self._collections.status(CATALOG)).upper)
         if upper == 0:

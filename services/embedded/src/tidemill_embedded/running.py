@@ -24,6 +24,9 @@ class Health:
     message: str = ""
 
 
+_MAY_COME = frozenset(("unknown-topic",))
+"""Reasons for which a resource stalls that somebody else may yet put right."""
+
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
 
@@ -56,6 +59,7 @@ class Supervised:
         self.health = STARTING
         self._clock = clock
         self._settings = settings
+        self._pause_s = settings.retry_s_min
         self._task: asyncio.Task[None] | None = None
 
     def start(self, report: Callable[[BaseException], None]) -> None:
@@ -79,24 +83,27 @@ class Supervised:
         self._task = None
 
     async def _run(self) -> None:
-        pause_s = self._settings.retry_s_min
         while True:
             error = await _first_error(lambda: self.runner.run(self._ready))
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
-            if not isinstance(error, Unavailable | Indeterminate):
-                reason = error.details.get("reason", type(error).__name__)
-                self.health = Health(False, "Stalled", str(error))
+            reason = error.details.get("reason", type(error).__name__)
+            passing = isinstance(error, Unavailable | Indeterminate)
+            self.health = Health(False, "Retrying" if passing else "Stalled", str(error))
+            if not passing:
                 log.error("stalled", resource=self.runner.name, reason=reason, error=str(error))
-                return
-            self.health = Health(False, "Retrying", str(error))
-            log.warning("retrying", resource=self.runner.name, error=str(error), pause_s=pause_s)
-            await self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._settings.retry_s_max)
+                if reason not in _MAY_COME:
+                    return
+            log.warning(
+                "retrying", resource=self.runner.name, error=str(error), pause_s=self._pause_s
+            )
+            await self._clock.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
 
     def _ready(self) -> None:
         self.health = RUNNING
+        self._pause_s = self._settings.retry_s_min
         log.info("running", resource=self.runner.name)
 
 

@@ -32,8 +32,9 @@ from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
 from tidemill_ingest.driver import Origin, SourceReader
-from tidemill_ingest.file_log import FileLog, OneFile
-from tidemill_ingest.files import LineFile, ParquetFile, RowFile
+from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
+from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
+from tidemill_ingest.files import LineFile, ParquetFile, RowFile, files_of, names_many
 from tidemill_reclock.bulk_spark import BulkSettings, LogPlace, SparkBulkReclock
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
@@ -61,6 +62,7 @@ class SourceRunner:
         self._raw_letters = f"{prefix}/raw/deadletters" if self._staged else self._letters
         self._remap = f"{prefix}/remap"
         self._map = f"{prefix}/eventmap"
+        self._files = f"{prefix}/files"
         self._decoder = RowDecoder(self._columns(), self._format())
         self.reclock = ReclockDriver(
             ReclockTarget(
@@ -142,6 +144,8 @@ class SourceRunner:
             self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
             self._letters: Description(LETTER_SCHEMA, kind="deadletters"),
         }
+        if self._spec.file is not None and names_many(self._spec.file.path):
+            found[self._files] = Description(FILES_SCHEMA, kind="catalog", retain_ms=1)
         if not self._staged:
             return {**found, self._raw: Description(self._rows, kind="source", retain_ms=retain)}
         event = self._spec.event_time
@@ -220,7 +224,8 @@ class SourceRunner:
         """The log, or the files, to read from; and the topic."""
         spec, world = self._spec, self._world
         if spec.file is not None:
-            return file_origin(self._stored, world), spec.file.path
+            registry = CollectionRegistry(world.collections, self._files)
+            return file_origin(self._stored, world, registry), spec.file.path
         topic = topic_of(self._stored)
         if spec.kafka is not None and spec.kafka.bootstrap is not None:
             self._kafka = await world.open_kafka(spec.kafka.bootstrap)
@@ -292,8 +297,8 @@ def in_own_log(spec: SourceSpec) -> bool:
     return spec.file is None and (spec.kafka is None or spec.kafka.bootstrap is None)
 
 
-def file_origin(stored: Stored, world: World) -> FileLog:
-    """The files of a source as a log."""
+def file_origin(stored: Stored, world: World, registry: FileRegistry | None = None) -> FileLog:
+    """The files of a source as a log; several of them with a registry, else the first alone."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     assert spec.file is not None
@@ -305,7 +310,16 @@ def file_origin(stored: Stored, world: World) -> FileLog:
             return ParquetFile(path)
         return LineFile(path, 1 if kind == "csv" and header else 0, quoted=kind == "csv")
 
-    return FileLog(spec.file.path, OneFile(spec.file.path), open_file, world.clock)
+    path = spec.file.path
+    if registry is not None and names_many(path):
+        return FileLog(path, registry, open_file, world.clock)
+    return FileLog(path, OneFile(first_file(path)), open_file, world.clock)
+
+
+def first_file(path: str) -> str:
+    """The first file that a path stands for; the path itself if there is none."""
+    found = files_of(path)
+    return str(found[0]) if found else path
 
 
 def header_of(stored: Stored) -> list[str]:
@@ -318,7 +332,7 @@ def header_of(stored: Stored) -> list[str]:
     if csv is not None and csv.header is False:
         return []
     try:
-        with Path(spec.file.path).open(encoding="utf-8") as file:
+        with Path(first_file(spec.file.path)).open(encoding="utf-8") as file:
             line = file.readline().rstrip("\r\n")
     except OSError as error:
         raise UsageError(

@@ -119,6 +119,11 @@ class ParquetFile:
         return FileRows(first, [msgspec.json.encode(row) for row in rows.to_pylist()])
 
 
+def names_many(pattern: str) -> bool:
+    """Whether a path may stand for more than one file: a pattern, or a folder."""
+    return glob.has_magic(pattern) or Path(pattern).is_dir()
+
+
 def files_of(pattern: str) -> list[Path]:
     """The files that a path names: itself, what it matches as a pattern, or what a folder holds."""
     path = Path(pattern)

@@ -1,0 +1,122 @@
+"""Sources over files: a folder that gets files, reference data, rows that come later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.time import sole_time
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.up import Process, opened
+
+
+def source(name: str, path: Path, form: str, more: str = "") -> str:
+    return f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {name}}}
+spec:
+  file: {{path: {path}, format: {form}}}
+  columns: [{{name: n, type: int}}, {{name: t, type: text}}]
+  timestampInterval: 50ms
+  retain: all
+  {more}
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, *texts: str) -> None:
+    await process.system.apply([ResourceDocument(text, "test.yaml") for text in texts])
+
+
+async def until(
+    process: Process, collection: str, expected: list[int], at: int | None = None
+) -> None:
+    """Wait until the column `n` of a collection holds exactly these numbers at its latest instant."""
+    found: list[int] = []
+    for _ in range(400):
+        upper = sole_time((await process.world.collections.status(collection)).upper)
+        if upper:
+            answer = await process.query.snapshot(collection, upper - 1 if at is None else at, 0.0)
+            found = sorted(answer.table["n"].to_pylist())
+            if found == expected:
+                return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{collection} holds {found}, not {expected}")
+
+
+async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "b.csv").write_text("n,t\n1,x\n2,y\n")
+    async with running(tmp_path) as process:
+        await apply(process, source("rows", folder, "csv"))
+        await until(process, "rows", [1, 2])
+        (folder / "a.csv").write_text('t,n\n"p\nq",3\n')
+        with (folder / "b.csv").open("a") as file:
+            file.write("4,z\n")
+        await until(process, "rows", [1, 2, 4])
+    async with running(tmp_path) as process:
+        (folder / "c.csv").write_text("n,t\n5,v\n")
+        await until(process, "rows", [1, 2, 4, 5])
+        letters = await process.query.snapshot("rows/deadletters", None, 5.0)
+        assert [row["offset"] for row in letters.table.to_pylist()] == [0]
+        bound = process.system._running["Source", "rows"].runner.remap.counts.bound
+        assert bound == {0: 3, 1: 1, 2: 1}
+
+
+async def test_files_of_each_format_hold_the_same_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,t\n1,x\n2,\n")
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "t": "x"}\n{"n": 2, "t": ""}\n')
+    pq.write_table(pa.table({"n": [1, 2], "t": ["x", ""]}), tmp_path / "a.parquet")
+    async with running(tmp_path) as process:
+        for form in ("csv", "jsonl", "parquet"):
+            text = source(form, tmp_path / f"a.{form}", form)
+            await apply(process, text.replace("type: text", "type: text, nullable: true"))
+        for form in ("csv", "jsonl", "parquet"):
+            await until(process, form, [1, 2])
+
+
+async def test_reference_data_is_there_from_the_beginning_and_later_rows_from_where_time_is(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "limits.jsonl"
+    file.write_text('{"n": 1, "t": "a"}\n{"n": 2, "t": "b"}\n')
+    events = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: readings}
+spec:
+  http: {}
+  format: {json: {}}
+  columns: [{name: n, type: int}, {name: at, type: int}]
+  timestampInterval: 50ms
+  retain: all
+  eventTime: {column: at, timeline: plant, skew: 0s, idleTimeout: 100ms, maxAhead: 100000d}
+"""
+    async with running(tmp_path) as process:
+        await apply(process, events, source("limits", file, "jsonl", "timeline: plant"))
+        await until(process, "limits", [1, 2], at=0)
+        await process.system.push("readings", [b'{"n": 7, "at": 1000}'])
+        await process.world.collections.wait_for_upper("limits", 999, 20.0)
+        with file.open("a") as more:
+            more.write('{"n": 3, "t": "c"}\n')
+        await asyncio.sleep(0.3)
+    async with running(tmp_path) as process:
+        await process.system.push("readings", [b'{"n": 8, "at": 2000}'])
+        await process.world.collections.wait_for_upper("limits", 1999, 20.0)
+        await until(process, "limits", [1, 2], at=0)
+        await until(process, "limits", [1, 2], at=999)
+        await until(process, "limits", [1, 2, 3], at=1999)

@@ -29,6 +29,7 @@ LETTERS = pa.schema(
         ("raw", pa.binary()),
     ]
 )
+JARS = Path(__file__).resolve().parents[3] / ".cache" / "spark" / "jars"
 RECORDS_PER_PARTITION = 3_000
 BINDING_EVERY = 500
 
@@ -94,9 +95,11 @@ def write_as_ipc(table: pa.Table) -> bytes:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = local_session(
-        "backfill-test", LocalSettings(memory_mb=600, scratch=tmp_path_factory.mktemp("spark"))
+    # A JVM takes jars when it starts, and this one serves the tests of the Kafka connector too.
+    settings = LocalSettings(
+        memory_mb=600, jars=jars_in(JARS), scratch=tmp_path_factory.mktemp("spark")
     )
+    session = local_session("backfill-test", settings)
     register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
     yield session
     session.stop()

@@ -102,9 +102,15 @@ def bulk(collections: Collections, folder: Path, topic: str = "flights") -> Spar
 
 
 def as_bytes(table: pa.Table) -> bytes:
+    """Rows and schema in one order, without what Arrow leaves open, such as empty bitmaps.
+
+    A collection is a multiset: the order in which a snapshot gives its rows follows its parts.
+    """
+    ordered = table.sort_by([(name, "ascending") for name in table.column_names])
+    plain = pa.Table.from_pylist(ordered.to_pylist(), table.schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
     return bytes(sink.getvalue().to_pybytes())
 
 

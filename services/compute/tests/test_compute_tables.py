@@ -1,0 +1,96 @@
+"""Tables: an insert is at one instant, the upper moves on alone, tokens make retries harmless."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pyarrow as pa
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.time import sole_time
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.tables import TableDriver
+
+ROWS = pa.schema([("name", pa.string())])
+
+
+def rows(*names: str) -> tuple[pa.Table, pa.Array]:
+    return pa.table({"name": list(names)}, schema=ROWS), pa.array([1] * len(names), pa.int64())
+
+
+class World:
+    def __init__(self, now_ms: int = 5_000) -> None:
+        self.clock = ManualClock(now_ms)
+        ids = map(str, itertools.count())
+        self.collections = Collections(MemoryConsensus(), MemoryBlob(), self.clock, ids.__next__)
+        self.reached = 0
+
+    async def table(self, *, timeline: bool = False) -> TableDriver:
+        await self.collections.create("t", Description(ROWS))
+
+        async def reached() -> int:
+            return self.reached
+
+        follows = reached if timeline else None
+        return TableDriver("t", self.collections, self.clock, follows, ComputeSettings())
+
+    async def upper(self) -> int:
+        return sole_time((await self.collections.status("t")).upper)
+
+    async def stored(self) -> list[tuple[str, int]]:
+        table = await self.collections.stored("t")
+        return sorted(zip(table["name"].to_pylist(), table["_time"].to_pylist(), strict=True))
+
+
+async def test_inserts_are_at_the_instant_of_the_clock_each_at_its_own() -> None:
+    world = World()
+    table = await world.table()
+    assert await table.insert(*rows("a", "b")) == 5_000
+    assert await table.insert(*rows("c")) == 5_001
+    world.clock.move(1.0)
+    assert await table.insert(*rows("d")) == 6_000
+    assert await world.stored() == [("a", 5_000), ("b", 5_000), ("c", 5_001), ("d", 6_000)]
+
+
+async def test_two_writers_at_once_both_land() -> None:
+    world = World()
+    table = await world.table()
+    times = await asyncio.gather(*(table.insert(*rows(name)) for name in "abcd"))
+    assert len(set(times)) == 4
+    assert [name for name, _ in await world.stored()] == list("abcd")
+
+
+async def test_a_table_that_nobody_writes_is_readable_up_to_now() -> None:
+    world = World()
+    table = await world.table()
+    advancing = asyncio.create_task(table.advance_forever())
+    await world.clock.advance(3.0)
+    assert await world.upper() == 8_001
+    advancing.cancel()
+    await asyncio.gather(advancing, return_exceptions=True)
+
+
+async def test_a_table_on_another_timeline_waits_for_its_first_rows_then_follows() -> None:
+    world = World()
+    table = await world.table(timeline=True)
+    advancing = asyncio.create_task(table.advance_forever())
+    world.reached = 700
+    await world.clock.advance(2.0)
+    assert await world.upper() == 0
+    assert await table.insert(*rows("a")) == 0
+    await world.clock.advance(2.0)
+    assert await world.upper() == 700
+    assert await table.insert(*rows("b")) == 700
+    assert await world.stored() == [("a", 0), ("b", 700)]
+    advancing.cancel()
+    await asyncio.gather(advancing, return_exceptions=True)
+
+
+async def test_a_repeated_token_inserts_once() -> None:
+    world = World()
+    table = await world.table()
+    assert await table.insert(*rows("a"), token="first") == 5_000
+    assert await table.insert(*rows("a"), token="first") == 5_000
+    assert await world.stored() == [("a", 5_000)]

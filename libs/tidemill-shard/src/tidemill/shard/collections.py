@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tidemill.shard.capability_commands import CapabilityCommands
 from tidemill.shard.compaction import Compacted, Compaction
 from tidemill.shard.garbage import GarbageCollection
-from tidemill.shard.part_store import CACHE_BYTES_MAX, PartStore
+from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.read_commands import ReadCommands
 from tidemill.shard.state import State
@@ -33,10 +33,10 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         ids: Callable[[], str],
         *,
         poll_interval_s: float = POLL_INTERVAL_S,
-        cache_bytes_max: int = CACHE_BYTES_MAX,
+        limits: Limits = LIMITS,
     ) -> None:
         versions = Versions(consensus, blob, clock, ids)
-        parts = PartStore(blob, ids, cache_bytes_max)
+        parts = PartStore(blob, ids, limits)
         core = Core(versions, parts, clock, ids, poll_interval_s)
         CapabilityCommands.__init__(self, core)
         WriteCommands.__init__(self, core)

@@ -24,6 +24,7 @@ ALIKE_MIN = 4
 """So many batches of like size are merged into one."""
 SMALL_ROWS = 512
 """Batches up to this size are alike, whatever the sizes are."""
+COMPACT_ATTEMPTS = 8
 RANGE_BYTES = 64 * 1024 * 1024
 """So much stored data is merged at a time; in memory it is several times that."""
 
@@ -171,8 +172,11 @@ class Compaction:
         return Compacted(rows, taken, bool(plan_merge(await self._versions.state(collection))))
 
     async def compact(self, collection: str) -> None:
-        """Merge everything into one batch, times advanced as far as since allows."""
-        while True:
+        """Merge everything into one batch, times advanced as far as since allows.
+
+        What others merge or append meanwhile is taken in by another attempt, a few times.
+        """
+        for _ in range(COMPACT_ATTEMPTS):
             state = await self._versions.state(collection)
             chosen = plan_all(state)
             if not chosen:

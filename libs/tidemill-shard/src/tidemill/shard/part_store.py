@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import computed
 from tidemill.shard.parts import (
     INLINE_BYTES_MAX,
+    PART_BYTES_MAX,
     Part,
     conform,
     decode_part,
@@ -23,7 +25,21 @@ from tidemill.shard.ports import Blob
 from tidemill.shard.state import Description
 from tidemill.time import Indeterminate, Unavailable
 
-CACHE_BYTES_MAX = 256 * 1024 * 1024
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large things may get.
+
+    Writes of up to `inline_bytes_max` stay in the log until compaction; parts are split at about
+    `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept.
+    """
+
+    inline_bytes_max: int = INLINE_BYTES_MAX
+    part_bytes_max: int = PART_BYTES_MAX
+    cache_bytes_max: int = 256 * 1024 * 1024
+
+
+LIMITS = Limits()
 
 
 class PartGone(Exception):
@@ -33,12 +49,10 @@ class PartGone(Exception):
 class PartStore:
     """Writes and reads parts. Decoded ones are kept, the least recently used forgotten first."""
 
-    def __init__(
-        self, blob: Blob, unique: Callable[[], str], cache_bytes_max: int = CACHE_BYTES_MAX
-    ) -> None:
+    def __init__(self, blob: Blob, unique: Callable[[], str], limits: Limits = LIMITS) -> None:
         self.blob = blob
+        self.limits = limits
         self._unique = unique
-        self._bytes_max = cache_bytes_max
         self._held: OrderedDict[str, pa.Table] = OrderedDict()
         self._bytes = 0
 
@@ -47,7 +61,8 @@ class PartStore:
         collection: str,
         description: Description,
         updates: pa.Table | None,
-        inline_bytes_max: int = INLINE_BYTES_MAX,
+        *,
+        inline: bool = True,
     ) -> tuple[Part, ...]:
         """Parts of the updates, consolidated; what is too big for the log is in Blob on return.
 
@@ -58,9 +73,18 @@ class PartStore:
         schema, key = description.update_schema(), description.key
         conforming = conform(updates, schema)
 
+        inline_max = self.limits.inline_bytes_max if inline else 0
+
         def encoded() -> list[tuple[Part, bytes]]:
             table = sorted_updates(conforming, key)
-            return list(encode_parts(table, key, inline_bytes_max=inline_bytes_max))
+            return list(
+                encode_parts(
+                    table,
+                    key,
+                    inline_bytes_max=inline_max,
+                    part_bytes_max=self.limits.part_bytes_max,
+                )
+            )
 
         written = []
         for part, data in await computed(updates.num_rows, encoded):
@@ -115,11 +139,11 @@ class PartStore:
 
     def _remember(self, key: str, table: pa.Table) -> None:
         self._forget(key)
-        if table.nbytes > self._bytes_max:
+        if table.nbytes > self.limits.cache_bytes_max:
             return
         self._held[key] = table
         self._bytes += table.nbytes
-        while self._bytes > self._bytes_max:
+        while self._bytes > self.limits.cache_bytes_max:
             _, dropped = self._held.popitem(last=False)
             self._bytes -= dropped.nbytes
 

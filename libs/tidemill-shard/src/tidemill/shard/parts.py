@@ -185,9 +185,24 @@ def _split(
         # A part is one contiguous run of memory; rows keep their order, so it stays sorted.
         piece = updates.take(pa.array(rows))
         least, greatest = int(hashes[rows].min()), int(hashes[rows].max())
-        step = max(1, piece.num_rows * bytes_max // max(piece.nbytes, 1))
-        for start in range(0, piece.num_rows, step):
-            yield piece.slice(start, step), least, greatest
+        for start, stop in _record_cuts(piece, bytes_max):
+            yield piece.slice(start, stop - start), least, greatest
+
+
+def _record_cuts(piece: pa.Table, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Slices of about `bytes_max` of a sorted piece; all updates of one record stay together."""
+    step = max(1, piece.num_rows * bytes_max // max(piece.nbytes, 1))
+    if step >= piece.num_rows:
+        yield 0, piece.num_rows
+        return
+    records = key_hashes(piece, ())
+    begins = np.flatnonzero(records[1:] != records[:-1]) + 1
+    start = 0
+    while start < piece.num_rows:
+        at = int(np.searchsorted(begins, start + step))
+        stop = int(begins[at]) if at < len(begins) else piece.num_rows
+        yield start, stop
+        start = stop
 
 
 def _bounds(piece: pa.Table) -> Iterator[tuple[str, Bounds]]:

@@ -12,7 +12,7 @@ from tidemill.shard import transitions
 from tidemill.shard.appending import Write, append, check_bounds, update
 from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
 from tidemill.shard.log import Transition
-from tidemill.shard.parts import INLINE_BYTES_MAX, Part
+from tidemill.shard.parts import Part
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
 
@@ -101,17 +101,16 @@ class WriteCommands:
     ) -> AppendOutcome:
         log, span = self._core.versions.log(collection), _span(updates)
         known = log.cached or await log.refresh()
-        if updates is not None and updates.nbytes > INLINE_BYTES_MAX:
+        store = self._core.parts
+        if updates is not None and updates.nbytes > store.limits.inline_bytes_max:
             # What would change nothing is not worth writing objects for.
             known = await log.refresh()
             before = transitions.expire_due(known.state, self._core.clock.now_ms())
             outcome, after = transition(Write((), span, ""))(before)
             if after is before:
                 return outcome
-        inline_max = INLINE_BYTES_MAX if known.state.inline_bytes() < INLINE_TOTAL_MAX else 0
-        parts = await self._core.parts.write(
-            collection, known.state.description, updates, inline_max
-        )
+        inline = known.state.inline_bytes() < INLINE_TOTAL_MAX
+        parts = await store.write(collection, known.state.description, updates, inline=inline)
         return await self._append_written(
             collection, Write(parts, span, self._core.ids()), transition
         )

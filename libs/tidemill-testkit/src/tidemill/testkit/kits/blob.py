@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from tidemill.shard.ports import Blob
@@ -25,6 +26,17 @@ async def an_object_comes_back_as_it_was(open_blob: OpenBlob) -> None:
     await blob.put("folder/empty", b"")
     assert await blob.get("folder/one") == data
     assert await blob.get("folder/empty") == b""
+    await blob.close()
+
+
+@_law
+async def a_range_of_an_object_is_those_bytes(open_blob: OpenBlob) -> None:
+    blob = open_blob()
+    data = bytes(range(256)) * 40
+    await blob.put("folder/one", data)
+    for start, stop in ((0, 1), (0, len(data)), (300, 400), (len(data) - 5, len(data) + 100)):
+        assert await blob.get_range("folder/one", start, stop) == data[start:stop]
+    assert await blob.get_range("folder/none", 0, 10) is None
     await blob.close()
 
 
@@ -65,6 +77,24 @@ async def a_listing_shows_the_objects_under_a_prefix(open_blob: OpenBlob) -> Non
     listed = await blob.list("a/")
     assert [(entry.key, entry.size) for entry in listed] == [("a/1", 3), ("a/2", 3)]
     assert [entry.key for entry in await blob.list("")] == ["a/1", "a/2", "ab/1", "b/1"]
+    await blob.close()
+
+
+@_law
+async def many_puts_at_once_are_all_there(open_blob: OpenBlob) -> None:
+    blob = open_blob()
+    await asyncio.gather(*(blob.put(f"many/{n}", bytes([n]) * n * 100) for n in range(24)))
+    listed = {entry.key: entry.size for entry in await blob.list("many/")}
+    assert listed == {f"many/{n}": n * 100 for n in range(24)}
+    for n in range(24):
+        assert await blob.get(f"many/{n}") == bytes([n]) * n * 100
+    await blob.close()
+
+
+@_law
+async def closing_twice_is_fine(open_blob: OpenBlob) -> None:
+    blob = open_blob()
+    await blob.close()
     await blob.close()
 
 

@@ -102,3 +102,74 @@ async def bytes_come_back_as_they_were(open_consensus: OpenConsensus) -> None:
     await store.compare_and_set("a", None, Version(0, data))
     assert await store.head("a") == Version(0, data)
     await store.close()
+
+
+@_law
+async def numbers_may_leave_gaps_and_the_newest_is_what_counts(
+    open_consensus: OpenConsensus,
+) -> None:
+    store = open_consensus()
+    assert await store.compare_and_set("a", None, Version(5, b"five"))
+    assert await store.compare_and_set("a", 5, Version(9, b"nine"))
+    assert not await store.compare_and_set("a", 5, Version(10, b"late"))
+    assert list(await store.scan("a", 6)) == [Version(9, b"nine")]
+    await store.close()
+
+
+@_law
+async def another_process_sees_a_version_as_soon_as_it_is_acknowledged(
+    open_consensus: OpenConsensus,
+) -> None:
+    writer, reader = open_consensus(), open_consensus()
+    for number in range(8):
+        version = Version(number, b"x" * number)
+        assert await writer.compare_and_set("a", number - 1 if number else None, version)
+        assert await reader.head("a") == version
+        assert list(await reader.scan("a", number)) == [version]
+    await writer.close()
+    await reader.close()
+
+
+@_law
+async def writes_to_many_keys_at_once_all_win(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    for number in range(3):
+        expected = number - 1 if number else None
+        won = await asyncio.gather(
+            *(
+                store.compare_and_set(f"k{at:02}", expected, Version(number, b"%d" % at))
+                for at in range(20)
+            )
+        )
+        assert all(won)
+    assert list(await store.keys()) == [f"k{at:02}" for at in range(20)]
+    assert [version.number for version in await store.scan("k07", 0)] == [0, 1, 2]
+    await store.close()
+
+
+@_law
+async def of_writes_to_one_key_at_once_one_wins(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    won = await asyncio.gather(
+        *(store.compare_and_set("a", None, Version(0, b"%d" % at)) for at in range(10))
+    )
+    assert sum(won) == 1
+    assert await store.head("a") == Version(0, b"%d" % won.index(True))
+    await store.close()
+
+
+@_law
+async def truncating_a_key_without_versions_makes_none(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    await store.truncate("a", 3)
+    assert await store.head("a") is None
+    assert list(await store.keys()) == []
+    await store.close()
+
+
+@_law
+async def closing_twice_is_fine(open_consensus: OpenConsensus) -> None:
+    store = open_consensus()
+    await store.head("a")
+    await store.close()
+    await store.close()

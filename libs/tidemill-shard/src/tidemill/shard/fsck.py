@@ -1,0 +1,175 @@
+"""Check a store: every byte of every object, and everything that the state says about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.shard.hashing import key_hashes
+from tidemill.shard.log import CollectionLog, Known, folder_of
+from tidemill.shard.offloading import computed
+from tidemill.shard.part_store import PartGone, PartStore
+from tidemill.shard.parts import Part, decode_part, sorted_updates
+from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
+from tidemill.shard.pruning import guarantee
+from tidemill.shard.state import Description, State, compaction_frontier
+from tidemill.time import Corrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    `repair` says what would put it right, empty if only a backup can. A finding is `harmless` if no
+    answer depends on it.
+    """
+
+    collection: str
+    object: str
+    problem: str
+    repair: str
+    harmless: bool = False
+
+
+LEFT_BEHIND = "delete it once it is older than any upload: reap_orphans does"
+NO_REPAIR = ""
+
+
+class StoreCheck:
+    """Reads everything once and changes nothing; `checked` counts what was looked at."""
+
+    def __init__(self, consensus: Consensus, blob: Blob, clock: Clock) -> None:
+        self._consensus = consensus
+        self._blob = blob
+        self._clock = clock
+        self._parts = PartStore(blob, _no_name)
+        self.checked: Counter[str] = Counter()
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Everything that is wrong, collection by collection, then what belongs to none."""
+        entries = {entry.key: entry for entry in await self._blob.list("")}
+        collections = await self._consensus.keys()
+        folders = {folder_of(collection) for collection in collections}
+        for collection in collections:
+            self.checked["collections"] += 1
+            folder = folder_of(collection) + "/"
+            mine = {key: entry for key, entry in entries.items() if key.startswith(folder)}
+            async for finding in self._collection(collection, mine):
+                yield finding
+        for key in sorted(entries):
+            if key.split("/")[0] not in folders:
+                yield Finding("", key, "belongs to no collection", "delete it", harmless=True)
+
+    async def _collection(
+        self, collection: str, entries: Mapping[str, BlobEntry]
+    ) -> AsyncIterator[Finding]:
+        log = CollectionLog(collection, self._consensus, self._blob, self._clock, _no_name)
+        try:
+            known = await log.refresh()
+            self.checked["versions"] += len(await self._consensus.scan(collection, 0))
+        except Corrupt as error:
+            yield Finding(collection, "", str(error), NO_REPAIR)
+            return
+        for problem in state_problems(known.state):
+            yield Finding(collection, "", problem, NO_REPAIR)
+        for part in _distinct((*known.state.parts(), *known.state.staged_parts())):
+            for problem in await self._part_problems(known.state.description, part):
+                yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
+        named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
+        for key in sorted(set(entries) - named):
+            yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
+
+    async def _part_problems(self, description: Description, part: Part) -> list[str]:
+        self.checked["parts"] += 1
+        self.checked["bytes"] += part.size
+        schema = description.update_schema()
+        try:
+            data = await self._parts.data(part)
+            table = await computed(part.rows, lambda: decode_part(data, part, schema))
+        except PartGone:
+            return ["the object is missing"]
+        except Corrupt as error:
+            return [str(error)]
+        self.checked["rows"] += table.num_rows
+        return await computed(part.rows, lambda: list(part_problems(description, part, table)))
+
+
+def state_problems(state: State) -> Iterator[str]:
+    """What of a state contradicts the formalism (F14, L2c, K1, K2) or itself."""
+    if not state.since.precedes(state.upper):
+        yield f"since {state.since} is past upper {state.upper}"
+    for hold in state.reads.values():
+        if not state.since.precedes(hold.frontier):
+            yield f"since {state.since} is past the hold {hold.frontier} of {hold.owner or 'a reader'}"
+    for hold in state.writes.values():
+        if not state.upper.precedes(hold.frontier):
+            yield f"upper {state.upper} is past the hold {hold.frontier} of {hold.owner or 'a writer'}"
+    lowers = [batch.lower for batch in state.batches]
+    for before, after in zip(lowers, [*lowers[1:], state.upper], strict=False):
+        if before == after or not before.precedes(after):
+            yield f"the batch at {before} does not end before {after}"
+    for batch in state.batches:
+        if not state.closed and batch.compacted > compaction_frontier(state.since):
+            yield f"the batch at {batch.lower} is compacted to {batch.compacted}, past since"
+        if any(state.upper.less_equal(part.time_max) for part in batch.parts):
+            yield f"the batch at {batch.lower} has times beyond upper {state.upper}"
+
+
+def part_problems(description: Description, part: Part, table: pa.Table) -> Iterator[str]:
+    """What of a part's rows contradicts its statistics, its order, or the shape of updates."""
+    if table.num_rows != part.rows:
+        yield f"{table.num_rows} rows are there, {part.rows} were written"
+    if not table.num_rows:
+        yield "a part without rows"
+        return
+    times = np.asarray(table.column(TIME).to_numpy(), np.uint64)
+    whole = part.lower == 0 and part.upper is None
+    if whole and (int(times.min()), int(times.max())) != (part.time_min, part.time_max):
+        yield f"times are {times.min()} to {times.max()}, not {part.time_min} to {part.time_max}"
+    if not _same_rows(table, sorted_updates(table, description.key)):
+        yield "updates are not sorted, or not added up"
+    if part.key is not None:
+        hashes = key_hashes(table, description.key)
+        if int(hashes.min()) < part.hash_min or int(hashes.max()) > part.hash_max:
+            yield "keys are outside the hash range of the part"
+        if part.bounds:
+            data = table.drop_columns([TIME, DIFF])
+            kept = data.filter(guarantee(part, description.schema)).num_rows
+            if kept != table.num_rows:
+                yield f"{table.num_rows - kept} rows are outside the bounds of the part"
+    if pc.any(pc.equal(table.column(DIFF), 0)).as_py():
+        yield "an update has the difference 0"
+
+
+def _same_rows(a: pa.Table, b: pa.Table) -> bool:
+    """Whether two tables have the same rows in the same order, NaN being equal to itself."""
+    return (
+        a.num_rows == b.num_rows
+        and bool((key_hashes(a, ()) == key_hashes(b, ())).all())
+        and a.select([TIME, DIFF]).equals(b.select([TIME, DIFF]))
+    )
+
+
+def _distinct(parts: Sequence[Part]) -> Iterator[Part]:
+    """Each object once, however many intervals of it are named."""
+    seen: set[str] = set()
+    for part in parts:
+        if part.key is None:
+            yield part
+        elif part.key not in seen:
+            seen.add(part.key)
+            yield part
+
+
+def _rollup_of(known: Known) -> set[str]:
+    return set() if known.rollup is None else {known.rollup[0]}
+
+
+def _no_name() -> str:
+    raise AssertionError("a check writes nothing")

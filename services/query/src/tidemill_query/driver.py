@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.presence import Presence
@@ -21,7 +22,14 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, Updates
-from tidemill.time import Frontier, NotYet, frontier, sole_time
+from tidemill.time import (
+    CapabilityExpired,
+    Frontier,
+    NotYet,
+    UnknownCapability,
+    frontier,
+    sole_time,
+)
 from tidemill_query import reasons
 from tidemill_query.directory import Directory, Readable
 from tidemill_query.goals import row_goal, split_name
@@ -56,7 +64,24 @@ class QueryDriver:
         try:
             yield held
         finally:
-            await self._collections.drop(held)
+            with suppress(UnknownCapability, CapabilityExpired):
+                await self._collections.drop(held)
+
+    @asynccontextmanager
+    async def _following(self, collection: str) -> AsyncIterator[ReadCapability]:
+        """A hold for as long as the body takes, renewed well within its lease."""
+        async with self._reading(collection, "subscriber") as held:
+            renewing = asyncio.create_task(self._renew_forever(held))
+            try:
+                yield held
+            finally:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _renew_forever(self, held: ReadCapability) -> None:
+        while True:
+            await self._clock.sleep(self._settings.session_lease_ms / 4000)
+            await self._collections.renew(held)
 
     async def _instant(self, collection: str, as_of: int | None, wait_s: float | None) -> int:
         """The asked instant once it is definite, or the latest one that is."""
@@ -114,7 +139,7 @@ class QueryDriver:
         readable = self._directory.find(name)
         compiled = row_goal(goal, readable) if rest else None
         at = await self._instant(readable.collection, None, math.inf) if start is None else start
-        async with self._reading(readable.collection, "subscriber") as held:
+        async with self._following(readable.collection) as held:
             stream = self._collections.subscribe(held, at, snapshot=snapshot, up_to=until)
             async for item in stream:
                 if isinstance(item, Updates):

@@ -1,0 +1,257 @@
+"""Questions over collections in memory: exact at an instant, or an error that says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.datalog.records import Record
+from tidemill.rpc.messages import Changes, Event, Progress
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
+from tidemill_query.directory import Readable, ViewOf
+from tidemill_query.driver import QueryDriver
+from tidemill_query.settings import QuerySettings
+
+PING = pa.schema(
+    [("host", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+LOUD = pa.schema([("host", pa.string()), ("time", pa.int64()), ("expires", pa.int64())])
+PROGRAM = "loud(h) := ping(h, n) ^ not ping(h, 0) if n > 1;"
+INPUT = InputSchema("ping", "events", (("host", "text"), ("n", "int")))
+
+
+def event_records(predicate: str, arguments: int) -> object:
+    def records(table: pa.Table) -> Sequence[Record]:
+        rows = zip(
+            *(table[name].to_pylist() for name in table.column_names[: arguments + 2]), strict=True
+        )
+        return [Record(predicate, row[:arguments], *row[arguments:]) for row in rows]
+
+    return records
+
+
+class OneView:
+    """A directory of the stream `ping` and the view `v` with the output `loud`."""
+
+    def __init__(self) -> None:
+        kinds = {"string": "text", "int64": "int"}
+        self.readables = {
+            name: Readable(
+                name, name.rpartition("/")[2],
+                tuple((f.name, kinds[str(f.type)]) for f in schema), arguments,
+                event_records(name.rpartition("/")[2], arguments),
+            )
+            for name, schema, arguments in (("ping", PING, 2), ("v/loud", LOUD, 1))
+        }  # fmt: skip
+
+    def find(self, name: str) -> Readable:
+        found = self.readables.get(name) or self.readables.get(f"v/{name}")
+        if found is None:
+            raise UnknownCollection(f"there is no {name}", name=name)
+        return found
+
+    def view(self, name: str) -> ViewOf:
+        program = check(parse(PROGRAM), Catalog({"ping": INPUT}))
+        inputs = {"ping": self.readables["ping"]}
+        return ViewOf("v", program, inputs, {"loud": self.readables["v/loud"]})
+
+    def view_of(self, predicate: str) -> ViewOf:
+        self.find(predicate)
+        return self.view("v")
+
+
+class World:
+    def __init__(self, retain_ms: int | None = None, lease_ms: int = 900_000) -> None:
+        self.clock = ManualClock(0)
+        ids = map(str, itertools.count())
+        self.collections = Collections(MemoryConsensus(), MemoryBlob(), self.clock, ids.__next__)
+        settings = QuerySettings(session_lease_ms=lease_ms)
+        self.query = QueryDriver(self.collections, OneView(), self.clock, settings)
+        self.retain_ms = retain_ms
+
+    async def create(self) -> None:
+        for name, schema in (("ping", PING), ("v/loud", LOUD)):
+            held, _ = await self.collections.create(
+                name, Description(schema, retain_ms=self.retain_ms)
+            )
+            if self.retain_ms is None:
+                await self.collections.retain(name, None)
+            await self.collections.drop(held)
+
+    async def write(self, name: str, upper: int, *changes: tuple[object, ...]) -> None:
+        held = (await self.collections.status(name)).upper
+        schema = PING if name == "ping" else LOUD
+        schema = schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64()))
+        columns = [pa.array([row[i] for row in changes], f.type) for i, f in enumerate(schema)]
+        table = pa.Table.from_arrays(columns, schema=schema)
+        await self.collections.compare_and_append(name, held, frontier(upper), table, writer="test")
+
+    async def pings(self) -> None:
+        await self.write(
+            "ping", 100,
+            ("a", 5, 10, 50, 10, 1), ("a", 5, 10, 50, 50, -1), ("b", 1, 20, None, 20, 1),
+            ("c", 7, 30, None, 30, 1), ("c", 0, 40, 60, 40, 1), ("c", 0, 40, 60, 60, -1),
+        )  # fmt: skip
+        await self.write(
+            "v/loud", 100,
+            ("a", 10, 50, 10, 1), ("a", 10, 50, 50, -1), ("c", 30, None, 30, 1),
+            ("c", 30, None, 40, -1), ("c", 30, None, 60, 1),
+        )  # fmt: skip
+
+
+def names(table: pa.Table, column: str = "h") -> list[object]:
+    return table[column].to_pylist()
+
+
+async def test_a_goal_filters_and_names_its_columns() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    ask = world.query.ask
+    assert names((await ask("ping(h, n)", 45, None)).table) == ["a", "b", "c", "c"]
+    assert names((await ask("ping(h, 0)", 45, None)).table) == ["c"]
+    assert names((await ask("ping(host: h, n: 5)", 45, None)).table) == ["a"]
+    assert names((await ask("ping(h, n) @time(30)", 45, None)).table) == ["c"]
+    assert (await ask('ping("b", n) @time(t)', 99, None)).table.select(["n", "t"]).to_pylist() == [
+        {"n": 1, "t": 20}
+    ]
+    assert (await ask("ping(_, _)", 5, None)).table.num_rows == 0
+    with pytest.raises(UsageError):
+        await ask("ping(h)", 45, None)
+    with pytest.raises(UnknownCollection):
+        await ask("pong(h)", 45, None)
+
+
+async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:
+    world = World(retain_ms=30)
+    await world.create()
+    await world.pings()
+    answer = await world.query.snapshot("v/loud", None, None)
+    assert (answer.as_of, answer.since, answer.upper) == (99, frontier(70), frontier(100))
+    with pytest.raises(NotYet):
+        await world.query.snapshot("v/loud", 100, None)
+    with pytest.raises(BeforeSince):
+        await world.query.snapshot("v/loud", 69, None)
+
+
+async def test_a_question_about_the_future_waits_as_long_as_it_is_told_to() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    asking = asyncio.create_task(world.query.ask("loud(h)", 120, 60.0))
+    await world.clock.advance(1.0)
+    assert not asking.done()
+    await world.write("v/loud", 130, ("d", 110, None, 110, 1))
+    await world.clock.advance(1.0)
+    assert names((await asking).table) == ["c", "d"]
+    asking = asyncio.create_task(world.query.ask("loud(h)", 500, 2.0))
+    await world.clock.advance(3.0)
+    with pytest.raises(NotYet):
+        await asking
+
+
+async def test_tables_are_read_at_one_instant() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    await world.write("ping", 200)
+    answers = await world.query.tables(["ping", "loud"], None, None)
+    assert {answer.as_of for answer in answers.values()} == {99}
+
+
+async def collected(world: World, goal: str, start: int | None, until: int) -> list[Event]:
+    events = world.query.subscribe(goal, start, True, until)
+    found: list[Event] = []
+    async with asyncio.timeout(10):
+        reading = asyncio.ensure_future(_all(events, found))
+        while not reading.done():
+            await world.clock.advance(0.6)
+        await reading
+    return found
+
+
+async def _all(events: object, found: list[Event]) -> None:
+    async for event in events:  # type: ignore[attr-defined]
+        found.append(event)  # noqa: PERF401  # somebody looks while it grows
+
+
+async def test_a_subscription_adds_up_to_the_collection_at_each_instant() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    found = await collected(world, "ping(h, n)", 15, 100)
+    sums: dict[tuple[object, ...], int] = {}
+    for event in found:
+        if isinstance(event, Changes):
+            for row in event.table.to_pylist():
+                if row[TIME] <= 45:
+                    key = (row["h"], row["n"], row["time"])
+                    sums[key] = sums.get(key, 0) + row[DIFF]
+    asked = (await world.query.ask("ping(h, n)", 45, None)).table.to_pylist()
+    assert {key for key, n in sums.items() if n} == {(r["h"], r["n"], r["time"]) for r in asked}
+    assert isinstance(found[-1], Progress)
+    assert found[-1].upper == frontier(100)
+
+
+async def test_a_subscription_outlives_its_lease_and_lets_history_go() -> None:
+    world = World(retain_ms=10, lease_ms=4_000)
+    await world.create()
+    await world.pings()
+    found: list[Event] = []
+    reading = asyncio.ensure_future(_all(world.query.subscribe("loud(h)", 99, True, None), found))
+    for upper in (200, 300):
+        for _ in range(20):
+            await world.clock.advance(0.5)
+        assert not reading.done()
+        await world.write("v/loud", upper, ("d", upper - 50, None, upper - 50, 1))
+    await world.clock.advance(1.0)
+    rows = [names(event.table) for event in found if isinstance(event, Changes)]
+    assert rows == [["c"], ["d"], ["d"]]
+    assert sole_time((await world.collections.status("v/loud")).since) == 290
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.write("v/loud", 400)
+    assert sole_time((await world.collections.status("v/loud")).since) == 390
+    assert (await world.collections.status("v/loud")).holders == ()
+
+
+async def test_why_proves_and_why_not_gives_a_reason_for_each_rule() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    proof = await world.query.why('loud("a") @time(10)', 20)
+    assert 'ping("a", 5) @time(10)' in proof.text
+    blocked = await world.query.why_not('loud("c") @time(30)', 45)
+    assert 'ping("c", 0)' in blocked.text
+    low = await world.query.why_not('loud("b") @time(20)', 45)
+    assert "guard" in low.text
+    absent = await world.query.why('loud("c") @time(30)', 45)
+    assert "not present" in absent.text
+
+
+async def test_explain_names_strata_inputs_and_frontiers() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    text = await world.query.explain("v")
+    assert "1: loud" in text
+    assert "ping = ping  since [0]  upper [100]" in text
+
+
+async def test_every_collection_is_listed_with_who_holds_it() -> None:
+    world = World()
+    await world.create()
+    await world.collections.read_hold("ping", owner="view:v", lease_ms=None)
+    listed = {info.id: info for info in await world.query.collections()}
+    assert [holder.owner for holder in listed["ping"].holders] == ["view:v"]
+    assert [column.name for column in listed["v/loud"].columns] == LOUD.names

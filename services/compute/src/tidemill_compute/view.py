@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
+from tidemill.datalog.evaluation.state import StateRow
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Frontier, NotYet, frontier, sole_time
@@ -73,6 +74,7 @@ class ViewDriver:
         }
         self._engine = Engine(target.program)
         self._state: EngineState | None = None
+        self._state_rows: set[StateRow] = set()
         self._fresh = False
         self._state_upper = 0
         self.progress = ViewProgress()
@@ -138,6 +140,7 @@ class ViewDriver:
             rows = await self._holds.snapshot(self._target.state, lower - 1)
             columns = (rows[name].to_pylist() for name in STATE_SCHEMA.names)
             self._state = EngineState.from_rows(zip(*columns, strict=True))
+        self._state_rows = set() if self._state is None else set(self._state.to_rows())
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -205,8 +208,8 @@ class ViewDriver:
 
     def _state_updates(self, state: EngineState, time: int) -> pa.Table:
         """What changed in the state, at the last instant of the window."""
-        before = set(self._state.to_rows()) if self._state is not None else set()
-        after = set(state.to_rows())
+        before, after = self._state_rows, set(state.to_rows())
+        self._state_rows = after
         changes = [(row, time, -1) for row in before - after]
         changes += [(row, time, 1) for row in after - before]
         return update_table(changes, STATE_SCHEMA)

@@ -24,7 +24,7 @@ class _StillClock:
         return
 
 
-def fsck(directory: Path = Path(".tidemill")) -> None:
+def fsck(directory: Path) -> None:
     """Check every byte of a state directory and say what is wrong; nothing is changed.
 
     Exit status 0 if nothing is wrong (objects left behind are reported, and do no harm), 1 if something

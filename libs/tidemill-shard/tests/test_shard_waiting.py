@@ -1,0 +1,260 @@
+"""Waiting and following: woken by commits of this process, by polling for those of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import (
+    Collections,
+    Description,
+    MemoryBlob,
+    MemoryConsensus,
+    Progress,
+    ReadCapability,
+    Updates,
+)
+from tidemill.time import BeforeSince, CapabilityExpired, NotYet, UsageError, frontier
+
+ROWS = pa.schema([("row", pa.string()), ("n", pa.int64())])
+
+
+class Counted(MemoryConsensus):
+    """Counts the reads of the store."""
+
+    scans = 0
+
+    async def scan(self, key: str, start: int) -> object:  # type: ignore[override]  # it only counts
+        self.scans += 1
+        return await super().scan(key, start)
+
+
+class World:
+    """One store under one clock; processes share nothing else."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.consensus = Counted()
+        self.blob = MemoryBlob()
+        self.names = count()
+        self.here, self.there = self.open(), self.open()
+
+    def open(self) -> Collections:
+        return Collections(
+            self.consensus,
+            self.blob,
+            self.clock,
+            lambda: f"{next(self.names):032x}",
+            poll_interval_s=1.0,
+        )
+
+    async def create(self) -> ReadCapability:
+        read, _ = await self.here.create("c", Description(ROWS), lease_ms=None)
+        return read
+
+    async def write(
+        self, by: Collections, lower: int, upper: int, *rows: tuple[str, int, int]
+    ) -> None:
+        table = pa.table(
+            {
+                "row": pa.array([row for row, _, _ in rows], pa.string()),
+                "n": pa.array([time for _, time, _ in rows], pa.int64()),
+                "_time": pa.array([time for _, time, _ in rows], pa.uint64()),
+                "_diff": pa.array([n for _, _, n in rows], pa.int64()),
+            }
+        )
+        await by.compare_and_append("c", frontier(lower), frontier(upper), table, writer="w")
+
+
+async def test_a_commit_of_this_process_wakes_at_once() -> None:
+    world = World()
+    await world.create()
+    waiting = asyncio.create_task(world.here.wait_for_upper("c", 4, 60))
+    await world.clock.settle()
+    await world.write(world.here, 0, 3)
+    await world.clock.settle()
+    assert not waiting.done()
+    await world.write(world.here, 3, 5)
+    await world.clock.settle()
+    assert waiting.done()
+    assert await waiting == frontier(5)
+    assert world.clock.now_ms() == 0
+
+
+async def test_a_commit_of_another_process_is_found_by_polling() -> None:
+    world = World()
+    await world.create()
+    waiting = asyncio.create_task(world.here.wait_for_upper("c", 4, 60))
+    await world.clock.settle()
+    await world.write(world.there, 0, 5)
+    await world.clock.settle()
+    assert not waiting.done()
+    await world.clock.advance(1.0)
+    assert await waiting == frontier(5)
+
+
+@pytest.mark.rule("F13")
+async def test_at_the_deadline_it_is_not_yet_whatever_happened_meanwhile() -> None:
+    world = World()
+    await world.create()
+    waiting = asyncio.create_task(world.here.wait_for_upper("c", 100, 5))
+    for step in range(20):
+        await world.clock.advance(0.2)
+        await world.write(world.here, step, step + 1)
+    assert not waiting.done()
+    await world.clock.advance(1.1)
+    with pytest.raises(NotYet) as refused:
+        await waiting
+    assert refused.value.details["upper"] == frontier(20)
+    with pytest.raises(NotYet):
+        await world.here.wait_for_upper("c", 100, 0)
+
+
+async def test_many_that_wait_for_one_collection_poll_the_store_as_one_does() -> None:
+    world = World()
+    await world.create()
+    waiting = [asyncio.create_task(world.here.wait_for_upper("c", 4, 600)) for _ in range(50)]
+    await world.clock.settle()
+    before = world.consensus.scans
+    await world.clock.advance(10)
+    assert world.consensus.scans - before <= 20
+    await world.write(world.here, 0, 5)
+    assert set(await asyncio.gather(*waiting)) == {frontier(5)}
+
+
+async def collected(
+    stream: AsyncIterator[Updates | Progress],
+) -> tuple[list[tuple[str, int, int]], list[int | None]]:
+    """(updates in order, uppers in order) of a stream to its end."""
+    updates, uppers = [], []
+    async for event in stream:
+        if isinstance(event, Progress):
+            uppers.append(event.upper.elements[0] if event.upper.elements else None)
+        else:
+            updates += [(r["row"], r["_time"], r["_diff"]) for r in event.table.to_pylist()]
+    return updates, uppers
+
+
+@pytest.mark.rule("SU1", "SU2", "SU6")
+async def test_a_stream_gives_the_contents_then_each_update_and_ends_where_asked() -> None:
+    world = World()
+    read = await world.create()
+    await world.write(world.here, 0, 4, ("a", 0, 1), ("b", 2, 1))
+    following = asyncio.create_task(collected(world.here.subscribe(read, 1, up_to=8)))
+    await world.clock.settle()
+    await world.write(world.here, 4, 6, ("a", 5, -1))
+    await world.clock.settle()
+    await world.write(world.there, 6, 12, ("c", 7, 1), ("d", 8, 1), ("e", 11, 1))
+    await world.clock.advance(2)
+    updates, uppers = await following
+    assert updates == [("a", 1, 1), ("b", 2, 1), ("a", 5, -1), ("c", 7, 1)]
+    assert uppers == [4, 6, 8]
+
+
+@pytest.mark.rule("L3", "SU2")
+async def test_a_stream_of_a_closed_collection_ends_with_the_empty_frontier() -> None:
+    world = World()
+    read = await world.create()
+    await world.write(world.here, 0, 4, ("a", 0, 1))
+    await world.here.close_collection("c")
+    assert await collected(world.here.subscribe(read, 3)) == ([("a", 3, 1)], [None])
+    assert await collected(world.here.subscribe(read, 3, up_to=9)) == ([("a", 3, 1)], [9])
+
+
+@pytest.mark.rule("SU6")
+async def test_filter_and_projection_of_a_stream_equal_what_the_client_would_do() -> None:
+    world = World()
+    read = await world.create()
+    rows = [(f"r{n % 3}", n, 1) for n in range(12)]
+    await world.write(world.here, 0, 12, *rows)
+    await world.here.close_collection("c")
+    whole = await collected(world.here.subscribe(read, 4))
+    filtered = await collected(world.here.subscribe(read, 4, where=pc.field("row") == "r1"))
+    assert filtered[0] == [update for update in whole[0] if update[0] == "r1"]
+    stream = world.here.subscribe(read, 4, columns=["row"])
+    first = await anext(stream)
+    await stream.aclose()
+    assert isinstance(first, Updates)
+    assert first.table.column_names == ["row", "_time", "_diff"]
+    assert first.table.filter(pc.field("_time") == 4).to_pylist() == [
+        {"row": "r0", "_time": 4, "_diff": 2},
+        {"row": "r1", "_time": 4, "_diff": 2},
+        {"row": "r2", "_time": 4, "_diff": 1},
+    ]
+    with pytest.raises(UsageError):
+        await world.here.snapshot(read, 4, columns=["none"])
+
+
+@pytest.mark.rule("SU6", "F11")
+async def test_a_projected_snapshot_adds_up_rows_that_become_equal() -> None:
+    world = World()
+    read = await world.create()
+    await world.write(world.here, 0, 9, ("a", 1, 1), ("a", 2, 1), ("b", 3, 1))
+    rows = (await world.here.snapshot(read, 8, columns=["row"])).to_pylist()
+    assert rows == [{"row": "a", "_diff": 2}, {"row": "b", "_diff": 1}]
+    only = await world.here.snapshot(read, 8, columns=["n"], equal={"row": "a"})
+    assert only.to_pylist() == [{"n": 1, "_diff": 1}, {"n": 2, "_diff": 1}]
+    where = (pc.field("n") > 1) & (pc.field("row") == "a")
+    assert (await world.here.snapshot(read, 8, where=where)).num_rows == 1
+    for wrong in ({"none": 1}, {"n": "x"}):
+        with pytest.raises(UsageError):
+            await world.here.snapshot(read, 8, equal=wrong)
+
+
+@pytest.mark.rule("SU4")
+async def test_a_cancelled_subscriber_leaves_nothing_behind() -> None:
+    world = World()
+    read = await world.create()
+    following = asyncio.create_task(collected(world.here.subscribe(read, 3)))
+    await world.clock.settle()
+    assert world.clock.sleepers == 1
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    await world.clock.settle()
+    assert world.clock.sleepers == 0
+    assert len((await world.here.status("c")).holders) == 1
+
+
+@pytest.mark.rule("SU7", "K12")
+async def test_a_stream_dies_with_its_lease_and_begins_nowhere_before_since() -> None:
+    world = World()
+    read = await world.create()
+    leased, _ = await world.here.acquire("c", lease_ms=5_000)
+    await world.write(world.here, 0, 9)
+    following = asyncio.create_task(collected(world.here.subscribe(leased, 3)))
+    await world.clock.advance(6)
+    await world.write(world.here, 9, 10)
+    with pytest.raises(CapabilityExpired):
+        await following
+    await world.here.downgrade(read, frontier(6))
+    stream = world.here.subscribe(read, 5)
+    with pytest.raises(BeforeSince):
+        await anext(stream)
+
+
+@pytest.mark.rule("SU5", "P7")
+async def test_a_client_that_crashes_and_resumes_misses_nothing_and_sees_nothing_twice() -> None:
+    world = World()
+    read = await world.create()
+    seen: list[tuple[str, int, int]] = []
+    reached = 0
+    for step in range(0, 40, 5):
+        await world.write(world.here, step, step + 5, *((f"r{n}", step + n, 1) for n in range(5)))
+        # A new process each time: it knows its capability and how far it has come.
+        client = world.open()
+        stream = client.subscribe(read, max(0, reached - 1), snapshot=reached == 0, up_to=step + 5)
+        updates, uppers = await collected(stream)
+        seen += updates
+        last = uppers[-1]
+        assert last == step + 5
+        reached = last
+        read = await client.downgrade(read, frontier(reached - 1))
+        await client.compact("c")
+    assert seen == [(f"r{n % 5}", n, 1) for n in range(40)]

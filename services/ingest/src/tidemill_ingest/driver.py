@@ -88,7 +88,8 @@ class SourceReader:
         positions = {p: self._start(p, starts.get(p, 0), low) for p, (low, _) in bounds.items()}
         reader = await self._origin.reader(self._topic, positions)
         try:
-            await deliver(self._delivery([], reader.positions()))
+            reached = reader.positions()
+            await deliver(self._delivery([], reached))
             while True:
                 records = await reader.poll(
                     self._settings.records_per_poll, self._settings.poll_timeout_s
@@ -96,8 +97,10 @@ class SourceReader:
                 for partition in self._known.keys() - reader.positions().keys():
                     low, _ = (await self._bounds())[partition]
                     await reader.assign(partition, self._start(partition, 0, low))
-                delivery = await asyncio.to_thread(self._delivery, records, reader.positions())
-                await deliver(delivery)
+                if not records and reader.positions() == reached:
+                    continue
+                reached = reader.positions()
+                await deliver(await asyncio.to_thread(self._delivery, records, reached))
         finally:
             await reader.close()
 

@@ -21,7 +21,6 @@ from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.metrics import DECODE_ERRORS, LATE_EVENTS, SOURCE_RECORDS
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard import Description
-from tidemill.spark.launcher import LocalLauncher
 from tidemill.time import UsageError
 from tidemill_compute.event_fold import EventPolicy
 from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
@@ -35,7 +34,6 @@ from tidemill_ingest.driver import Origin, SourceReader
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
 from tidemill_ingest.files import LineFile, ParquetFile, RowFile, files_of, names_many
-from tidemill_reclock.bulk_spark import BulkSettings, LogPlace, SparkBulkReclock
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
 
@@ -253,23 +251,13 @@ class SourceRunner:
             return starts
         if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
             return starts
-        root = self._world.root
-        bulk = SparkBulkReclock(
-            LocalLauncher(root / "jobs"), self._world.collections, self._place(topic),
-            self._columns(), self._format(),
-            BulkSettings(
-                root / "blob", Path(settings.spark.jars), root / "spark", settings.spark.cores,
-                settings.spark.memory_mb,
-            ),
-        )  # fmt: skip
-        await bulk.write(backlog)
-        return await self.reclock.resume()
+        from tidemill_embedded.backlog import write_with_spark
 
-    def _place(self, topic: str) -> LogPlace:
-        kafka = self._spec.kafka
-        if kafka is not None and kafka.bootstrap is not None:
-            return LogPlace(topic, bootstrap=kafka.bootstrap)
-        return LogPlace(topic, directory=self._world.root / "log")
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        await write_with_spark(
+            backlog, topic, bootstrap, self._columns(), self._format(), self._world
+        )
+        return await self.reclock.resume()
 
     async def _commit_forever(self, topic: str) -> None:
         """Tell outside tools how far the source has been written, and the counters what was late."""

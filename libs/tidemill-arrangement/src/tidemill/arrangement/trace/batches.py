@@ -1,0 +1,52 @@
+"""What a spine needs of a batch and of a merge, whatever the layout of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol, Self, TypeVar
+
+from tidemill.arrangement.trace.description import Description
+from tidemill.time import Antichain
+
+BatchT = TypeVar("BatchT", bound="TraceBatch")
+BatchT_co = TypeVar("BatchT_co", bound="TraceBatch", covariant=True)
+
+
+class Record(Hashable, Protocol):
+    """A value that has an order among the values of the same trace."""
+
+    def __lt__(self, other: Any, /) -> bool: ...  # Any: the other is of the same trace
+
+
+class Merger(Protocol[BatchT_co]):
+    """A merge of two batches that can stop after any number of rows and go on later."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rows of both batches were read."""
+
+    def work(self, fuel: int) -> int:
+        """Read at most `fuel` more rows; how many were read."""
+
+    def outcome(self) -> BatchT_co:
+        """The merged batch. Raises: UsageError if the merge is not complete."""
+
+
+class TraceBatch(Protocol):
+    """An immutable batch: sorted, consolidated rows for one interval of times."""
+
+    @property
+    def description(self) -> Description[Any]:  # Any: the times are the spine's
+        """The interval and the since."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def begin_merge(self, later: Self, logical: Antichain[Any]) -> Merger[Self]:
+        """A merge with the batch that follows, compacting to `logical`.
+
+        Raises: UsageError if the intervals do not touch.
+        """
+
+    def merge_empty(self, later: Self, logical: Antichain[Any]) -> Self:
+        """The one empty batch for the intervals of two that have no rows."""

@@ -90,21 +90,26 @@ async def _stored(collections: Collections, collection: str) -> list[list[Json]]
 
 
 class _Stores:
-    """Durable state, and a process that can be closed and opened again on it."""
+    """Durable state, and one process on it for each party that sends commands."""
 
     def __init__(self) -> None:
         self._consensus = MemoryConsensus()
         self._blob = MemoryBlob()
         self._clock = ManualClock()
         self._names = (f"{number:032x}" for number in itertools.count(1))
-        self.collections = self._opened()
+        self._parties: dict[str, Collections] = {}
 
-    def _opened(self) -> Collections:
-        return Collections(self._consensus, self._blob, self._clock, lambda: next(self._names))
+    def of(self, party: str = "") -> Collections:
+        """The process of a party."""
+        if party not in self._parties:
+            self._parties[party] = Collections(
+                self._consensus, self._blob, self._clock, lambda: next(self._names)
+            )
+        return self._parties[party]
 
     def restart(self) -> None:
         """Forget everything that is not durable."""
-        self.collections = self._opened()
+        self._parties.clear()
 
 
 class _Shard:
@@ -118,7 +123,7 @@ class _Shard:
 
     @property
     def _collections(self) -> Collections:
-        return self._stores.collections
+        return self._stores.of()
 
     async def begin(self) -> None:
         read, _ = await self._collections.create(
@@ -138,7 +143,7 @@ class _Shard:
     async def perform(self, step: Mapping[str, Json]) -> dict[str, Json]:
         match step["op"]:
             case "register":
-                held = await self._collections.read_hold(SHARD, owner=step["as"], lease_ms=None)
+                held, _ = await self._collections.acquire(SHARD, lease_ms=None)
                 self._readers[step["as"]] = held
                 return {"hold": _times(held.frontier)}
             case "downgrade":
@@ -217,10 +222,12 @@ class _Catalogue:
         self._stores = _Stores()
         self._held: dict[str, Capability] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._cancelled: set[str] = set()
+        self._party = ""
 
     @property
     def _collections(self) -> Collections:
-        return self._stores.collections
+        return self._stores.of(self._party)
 
     async def begin(self) -> None:
         return
@@ -247,6 +254,7 @@ class _Catalogue:
         return self._held[name]
 
     async def perform(self, step: Mapping[str, Json]) -> dict[str, Json]:
+        self._party = step.get("by", "")
         match step["op"]:
             case "create":
                 read, write = await self._collections.create(
@@ -311,19 +319,25 @@ class _Catalogue:
             case "subscribe":
                 cap, at = self._cap(step["cap"]), read_u64(step["at"])
                 await self._collections.check_subscription(cap, at)
+                self._cancelled.discard(step["as"])
                 self._subscriptions[step["as"]] = self._collections.subscription(
                     cap, at, snapshot=step.get("snapshot", True)
                 )
             case "poll":
-                subscription = self._subscriptions[step["sub"]]
+                subscription = self._subscription(step["sub"])
                 subscription.attach(self._collections)
                 table, upper = await subscription.poll()
                 return {"updates": _updates(table), "frontier": _times(upper)}
             case "cancel":
-                self._subscriptions.pop(step["sub"], None)
+                self._cancelled.add(step["sub"])
             case op:
                 raise CaseError(f"unknown op {op!r}")
         return {}
+
+    def _subscription(self, name: str) -> Subscription:
+        if name not in self._subscriptions or name in self._cancelled:
+            raise CaseError(f"there is no subscription {name}")
+        return self._subscriptions[name]
 
     async def _update(self, step: Mapping[str, Json]) -> dict[str, Json]:
         cap = self._cap(step["cap"])

@@ -205,3 +205,16 @@ def variables_in(expression: Expression) -> Iterator[Variable]:
     for part in walk(expression):
         if isinstance(part, Variable):
             yield part
+
+
+def expressions_of(rule: Rule) -> Iterator[Expression]:
+    """Every expression that stands in a rule, in the order of the text."""
+    for application in (rule.head.application, *rule.head.parafacts):
+        yield from (argument.value for argument in application.arguments)
+    if isinstance(rule.head.temporal, AsyncTo):
+        yield rule.head.temporal.node
+    for atom in rule.atoms:
+        for application in (atom.application, *atom.parafacts):
+            yield from (argument.value for argument in application.arguments)
+    yield from rule.guards
+    yield from (definition.value for definition in rule.definitions)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from tidemill.datalog.ast import Program
 from tidemill.datalog.catalog import Catalog
-from tidemill.datalog.check_recursion import check_cycles, check_recursion, check_times
+from tidemill.datalog.check_recursion import check_cycles, check_recursion
 from tidemill.datalog.check_safety import check_safety
+from tidemill.datalog.check_times import check_times
 from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
 from tidemill.datalog.column_types import infer_types
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
@@ -40,7 +41,8 @@ def check(
     timed, mistakes = check_times(rules, resolution.inputs, program.file)
     _refuse(mistakes, program)
     _refuse(check_recursion(rules, graph, timed, program.file), program)
-    types = infer_types(rules, resolution.inputs, resolution.column_names, program.file)
+    flow = PredicateGraph(rules, over_ticks=True).components_in_order()
+    types = infer_types(rules, resolution.inputs, resolution.column_names, flow, program.file)
     _refuse(types.mistakes, program)
     columns = {
         predicate: tuple(zip(names, types.columns.get(predicate, ()), strict=False))
@@ -55,7 +57,11 @@ def check(
         components=graph.components_in_order(),
         recursive=graph.recursive,
         variable_types=types.variables,
-        lattice_types=types.lattices,
+        lattice_types={
+            (predicate, lattice): kinds
+            for predicate, held in types.lattices.items()
+            for lattice, kinds in held.items()
+        },
         carries_time=timed,
     )
     return lint(checked)

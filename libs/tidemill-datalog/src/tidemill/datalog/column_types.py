@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,25 +29,30 @@ _RETURNS: Mapping[str, ColumnType] = {
     "contains": "bool", "int": "int", "float": "float", "text": "text", "is_null": "bool",
 }  # fmt: skip
 _NUMERIC_ARGUMENTS = frozenset(("abs", "floor", "ceil", "round", "bucket"))
-_TEXT_ARGUMENTS = frozenset(("lower", "upper", "starts_with", "ends_with"))
+_TEXT_ARGUMENTS = frozenset(("concat", "lower", "upper", "starts_with", "ends_with"))
+_CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
+    "int": ("int", "float", "text", "bool"), "float": ("int", "float", "text"),
+    "text": ("int", "float", "text", "bool"),
+}  # fmt: skip
 _COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
 
 
 class _Mismatch(Exception):
     """Two types that do not meet, at a place."""
 
-    def __init__(self, message: str, span: Span) -> None:
+    def __init__(self, message: str, span: Span, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.span = span
+        self.hint = hint
 
 
 @dataclass(slots=True)
 class Types:
-    """What was inferred, and the mistakes."""
+    """What was inferred, and the mistakes; `lattices` by predicate, then by name."""
 
     columns: dict[str, tuple[ColumnType, ...]]
-    lattices: dict[tuple[str, str], tuple[ColumnType, ...]] = field(default_factory=dict)
+    lattices: dict[str, dict[str, tuple[ColumnType, ...]]] = field(default_factory=dict)
     variables: dict[int, dict[str, ColumnType]] = field(default_factory=dict)
     mistakes: list[Diagnostic] = field(default_factory=list)
 
@@ -69,33 +75,57 @@ def infer_types(
     rules: tuple[ResolvedRule, ...],
     inputs: Mapping[str, InputSchema],
     names: Mapping[str, tuple[str, ...]],
+    order: Sequence[Sequence[str]],
     file: str,
 ) -> Types:
     """Types of all columns, lattice values and variables; S120 where two do not meet.
 
-    Columns only widen (any, then int, then float), so the rounds end. Cost: O(program) a round, few rounds.
+    `order` are the components of the predicates, sources first. Types only widen (any, then int, then
+    float), and a rule is looked at again only when what it reads has widened. Cost: O(program) where no
+    recursion widens.
     """
-    unknown: dict[str, tuple[ColumnType, ...]] = {}
-    for predicate, columns in names.items():
-        unknown[predicate] = _unknown(len(columns))
-    types = Types(unknown)
+    types = Types({predicate: _unknown(len(columns)) for predicate, columns in names.items()})
     for name, schema in inputs.items():
         types.columns[name] = tuple(kind for _, kind in schema.columns)
-    changed = True
-    while changed:
-        changed = False
-        for rule in rules:
+    writers, readers = _by_predicate(rules)
+    mistaken: dict[int, Diagnostic] = {}
+    for component in order:
+        waiting = deque(sorted(rule.number for name in component for rule in writers.get(name, ())))
+        queued = set(waiting)
+        while waiting:
+            rule = rules[waiting.popleft() - 1]
+            queued.discard(rule.number)
             try:
-                changed |= _infer_rule(rule, types, inputs)
+                widened = _infer_rule(rule, types, inputs)
             except _Mismatch as mismatch:
-                types.mistakes.append(
-                    Diagnostic(
-                        "S120", mismatch.message, mismatch.span, file, "make the types agree"
-                    )
-                )
-        if types.mistakes:
-            break
+                mistaken.setdefault(rule.number, _mistake(mismatch, file))
+                continue
+            if not widened:
+                continue
+            for reader in readers.get(rule.predicate, ()):
+                if reader.predicate in component and reader.number not in queued:
+                    queued.add(reader.number)
+                    waiting.append(reader.number)
+    types.mistakes = [mistaken[number] for number in sorted(mistaken)]
     return types
+
+
+def _mistake(mismatch: _Mismatch, file: str) -> Diagnostic:
+    hint = mismatch.hint or "make the types agree"
+    return Diagnostic("S120", mismatch.message, mismatch.span, file, hint)
+
+
+def _by_predicate(
+    rules: Iterable[ResolvedRule],
+) -> tuple[dict[str, list[ResolvedRule]], dict[str, list[ResolvedRule]]]:
+    """(the rules that derive a predicate, the rules that read it)."""
+    writers: dict[str, list[ResolvedRule]] = {}
+    readers: dict[str, list[ResolvedRule]] = {}
+    for rule in rules:
+        writers.setdefault(rule.predicate, []).append(rule)
+        for predicate in dict.fromkeys(atom.predicate for atom in rule.atoms):
+            readers.setdefault(predicate, []).append(rule)
+    return writers, readers
 
 
 def _infer_rule(rule: ResolvedRule, types: Types, inputs: Mapping[str, InputSchema]) -> bool:
@@ -142,7 +172,7 @@ def _lattice_types(predicate: str, lattice: str, arity: int, types: Types) -> Se
         return ("float",)
     if lattice in ("set", "provenance"):
         return ("set",)
-    return types.lattices.get((predicate, lattice), _unknown(arity))
+    return types.lattices.get(predicate, {}).get(lattice, _unknown(arity))
 
 
 def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
@@ -191,8 +221,8 @@ def _widen_lattices(rule: ResolvedRule, types: Types, scope: _Expressions) -> bo
         changed |= _widen_lattice(rule, parafact.lattice, given, types, parafact.span)
     mentioned = {parafact.lattice for parafact in rule.parafacts} | rule.suppressed
     for atom in rule.positive:
-        for (predicate, lattice), values in list(types.lattices.items()):
-            if predicate == atom.predicate and lattice not in mentioned | atom.suppressed:
+        for lattice, values in tuple(types.lattices.get(atom.predicate, {}).items()):
+            if lattice not in mentioned and lattice not in atom.suppressed:
                 changed |= _widen_lattice(rule, lattice, values, types, atom.span)
     return changed
 
@@ -200,7 +230,7 @@ def _widen_lattices(rule: ResolvedRule, types: Types, scope: _Expressions) -> bo
 def _widen_lattice(
     rule: ResolvedRule, lattice: str, given: tuple[ColumnType, ...], types: Types, span: Span
 ) -> bool:
-    key = (rule.predicate, lattice)
+    held = types.lattices.setdefault(rule.predicate, {})
     if lattice in ("count", "count_distinct"):
         given = ("int",)
     elif lattice == "average":
@@ -209,15 +239,15 @@ def _widen_lattice(
         given = ("set",)
     elif lattice == "extent":
         given = (*given[:2], "set")
-    known = types.lattices.get(key)
+    known = held.get(lattice)
     if known is None:
-        types.lattices[key] = given
+        held[lattice] = given
         return True
     both = tuple(unite(a, b) for a, b in zip(known, given, strict=True))
     if None in both:
         raise _Mismatch(f"@{lattice} of `{rule.predicate}` has two types", span)
     widened = tuple(each for each in both if each is not None)
-    types.lattices[key] = widened
+    held[lattice] = widened
     return widened != known
 
 
@@ -229,6 +259,7 @@ class _Expressions:
     ) -> None:
         self._variables = variables
         self._definitions = definitions
+        self._defined: dict[str, ColumnType] = {}
 
     def type_of(self, expression: Expression) -> ColumnType:
         """The type of an expression. Raises: _Mismatch inside it."""
@@ -237,7 +268,7 @@ class _Expressions:
                 return literal_type(value)
             case Variable(name=name):
                 if name in self._definitions:
-                    return self.type_of(self._definitions[name])
+                    return self._type_of_definition(name)
                 return self._variables.get(name, "any")
             case Wildcard():
                 return "any"
@@ -247,6 +278,11 @@ class _Expressions:
                 return self._binary(expression)
             case Call():
                 return self._call(expression)
+
+    def _type_of_definition(self, name: str) -> ColumnType:
+        if name not in self._defined:
+            self._defined[name] = self.type_of(self._definitions[name])
+        return self._defined[name]
 
     def demand(
         self, expression: Expression, wanted: tuple[ColumnType, ...], reason: str
@@ -267,6 +303,8 @@ class _Expressions:
             if unite(left, right) is None:
                 message = f"{_word(left)} and {_word(right)} do not compare"
                 raise _Mismatch(message, expression.place)
+            if "set" in (left, right) and expression.operator not in ("==", "!="):
+                raise _Mismatch("sets have no order", expression.place, "compare their length")
             return "bool"
         reason = f"`{expression.operator}` needs numbers"
         left = self.demand(expression.left, ("int", "float"), reason)
@@ -286,6 +324,8 @@ class _Expressions:
         if call.name in _TEXT_ARGUMENTS:
             for each in arguments:
                 self.demand(each, ("text",), f"{call.name} needs text")
+        elif call.name in _CONVERTED:
+            self.demand(arguments[0], _CONVERTED[call.name], f"{call.name} converts other values")
         elif call.name == "substring":
             self.demand(arguments[0], ("text",), "substring needs text")
             for each in arguments[1:]:

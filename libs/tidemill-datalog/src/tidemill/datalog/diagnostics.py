@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,21 +42,33 @@ class Diagnostic:
     def render(self, text: str) -> str:
         """The mistake as a person reads it: place, line, underline, what to write."""
         lines = text.split("\n")
-        shown = lines[self.line - 1] if self.line <= len(lines) else ""
-        width = (
-            self.span.end_column - self.column if self.span.end_line == self.line else len(shown)
-        )
+        shown = lines[self.line - 1].rstrip("\r") if self.line <= len(lines) else ""
+        one_line = self.span.end_line == self.line
+        end = self.span.end_column if one_line else len(shown) + 1
+        before, marked = shown[: self.column - 1], shown[self.column - 1 : end - 1]
         gutter = str(self.line)
         blank = " " * len(gutter)
         parts = [
             f"{self.file}:{self.line}:{self.column}: {self.code} {self.message}",
             f" {gutter} | {shown}",
-            f" {blank} | {' ' * (self.column - 1)}{'^' * max(1, width)}",
+            f" {blank} | {_blank(before)}{'^' * max(1, _width(marked))}",
         ]
         parts += [f" {blank} | {edge}" for edge in self.edges]
         if self.hint:
             parts.append(f" {blank} = {self.hint}")
         return "\n".join(parts)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)
+    marks = sum(unicodedata.combining(sign) > 0 for sign in text)
+    return len(text) + wide - marks
+
+
+def _blank(text: str) -> str:
+    """White space as wide as the text; its tabs stay tabs."""
+    return "".join("\t" if sign == "\t" else " " * _width(sign) for sign in text)
 
 
 class ProgramErrors(UsageError):
@@ -73,8 +86,3 @@ class ProgramErrors(UsageError):
     def render(self) -> str:
         """All mistakes as a person reads them."""
         return "\n".join(diagnostic.render(self.text) for diagnostic in self.diagnostics)
-
-
-def at_point(line: int, column: int, width: int = 1) -> Span:
-    """A place of `width` characters on one line."""
-    return Span(line, column, line, column + width)

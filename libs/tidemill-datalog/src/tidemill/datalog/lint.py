@@ -12,13 +12,14 @@ from tidemill.datalog.diagnostics import Diagnostic
 
 def lint(checked: CheckedProgram) -> CheckedProgram:
     """The program with its warnings: W202, W203 and W204, in the order of the rules."""
-    warnings = [
-        warning
-        for rule in checked.rules
-        for warning in (
-            *_unbounded_join(rule, checked), *_derived_input(rule, checked), *_never_fires(rule, checked),
-        )
-    ]  # fmt: skip
+    warnings: list[Diagnostic] = []
+    seen: set[str] = set()
+    for rule in checked.rules:
+        warnings += _unbounded_join(rule, checked)
+        if rule.predicate not in seen:
+            seen.add(rule.predicate)
+            warnings += _derived_input(rule, checked)
+        warnings += _never_fires(rule, checked)
     return replace(checked, warnings=tuple(warnings))
 
 
@@ -49,8 +50,7 @@ def _unbounded_join(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Dia
 
 
 def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
-    first = next(each for each in checked.rules if each.predicate == rule.predicate)
-    if rule is first and rule.predicate in checked.inputs:
+    if rule.predicate in checked.inputs:
         yield Diagnostic(
             "W203", f"`{rule.predicate}` is an input and derived as well",
             rule.source.head.application.name_span, checked.program.file,
@@ -58,6 +58,15 @@ def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diag
 
 
 def _never_fires(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
+    for atom in rule.positive:
+        if atom.clock or atom.predicate in checked.carries_time:
+            continue
+        for parafact in atom.parafacts:
+            if parafact.lattice == "time":
+                yield Diagnostic(
+                    "W204", f"`{atom.predicate}` has no time to match, so the rule never fires",
+                    parafact.span, checked.program.file, "leave @time out",
+                )  # fmt: skip
     for guard in rule.guards:
         if isinstance(guard, Literal) and guard.value is not True:
             yield Diagnostic(

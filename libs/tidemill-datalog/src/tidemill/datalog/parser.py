@@ -1,15 +1,18 @@
-"""From text to the syntax tree. Mistakes are found by the parser's tables and named in syntax_errors.py."""
+"""From text to the syntax tree. The grammar is grammar.lark; syntax_errors.py names what it refuses."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, NoReturn
+from typing import Any
 
-from lark import Lark, Token, Tree
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import Lark, Token
+from lark.exceptions import UnexpectedInput
 
 from tidemill.datalog.ast import (
     Application,
@@ -30,241 +33,258 @@ from tidemill.datalog.ast import (
     Unary,
     Variable,
     Wildcard,
+    children,
+    expressions_of,
 )
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
-from tidemill.datalog.syntax_errors import explain_unexpected
+from tidemill.datalog.syntax_errors import explain_syntax
 
 INT_MAX = (1 << 63) - 1
+DEPTH_MAX = 200
+"""How deep an expression may nest: checks and engines walk it by recursion."""
+_DIGITS_MAX = 30
+"""Longer numbers are beyond 64 bits whatever their digits."""
 
 
 def parse(text: str, file: str = "<program>") -> Program:
     """The rules of `text`, every piece with its place.
 
-    Raises: ProgramErrors with the first mistake, a code E… of the language. Cost: O(length).
+    Raises: ProgramErrors with the mistakes of its syntax, codes E… of the language, the first in the text
+    first. Cost: O(length).
     """
     try:
-        tree = _grammar().parse(text)
-    except (UnexpectedToken, UnexpectedCharacters) as error:
-        raise ProgramErrors([explain_unexpected(_grammar(), text, file, error)], text) from None
+        rules: tuple[Rule, ...] = _grammar().parse(text)
     except UnexpectedInput as error:
-        raise ProgramErrors([explain_unexpected(_grammar(), text, file, error)], text) from None
-    return _Builder(text, file).program(tree)
+        raise ProgramErrors(explain_syntax(_grammar(), text, file, error), text) from None
+    except _Refused as refused:
+        mistake = Diagnostic(refused.code, refused.message, refused.span, file, refused.hint)
+        raise ProgramErrors([mistake], text) from None
+    mistakes = [mistake for rule in rules for mistake in _oversized(rule, file)]
+    if mistakes:
+        raise ProgramErrors(mistakes, text)
+    return Program(rules, text, file)
 
 
 @cache
 def _grammar() -> Lark:
     source = files("tidemill.datalog").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(source, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+    return Lark(source, parser="lalr", lexer="basic", transformer=_Construction())
+
+
+def _oversized(rule: Rule, file: str) -> Iterator[Diagnostic]:
+    """Whole numbers that 64 bits cannot hold, and expressions too deep to walk."""
+    for outer in expressions_of(rule):
+        inside: list[tuple[Expression, int]] = [(outer, 1)]
+        while inside:
+            part, depth = inside.pop()
+            if isinstance(part, Literal):
+                yield from _beyond_range(part, file)
+            elif depth > DEPTH_MAX:
+                yield Diagnostic(
+                    "E009", f"this expression nests deeper than {DEPTH_MAX} levels", outer.span, file,
+                    "split it over several rules",
+                )  # fmt: skip
+                break
+            inside.extend((child, depth + 1) for child in children(part))
+
+
+def _beyond_range(literal: Literal, file: str) -> Iterator[Diagnostic]:
+    value = literal.value
+    if type(value) is int and not -INT_MAX - 1 <= value <= INT_MAX:
+        yield Diagnostic(
+            "E009", "a whole number has at most 64 bits", literal.span, file,
+            "write a float: with a point, as in 1.0",
+        )  # fmt: skip
+    elif type(value) is float and math.isinf(value):
+        yield Diagnostic("E009", "this float is beyond the finite ones", literal.span, file)
+
+
+class _Refused(Exception):
+    """What the grammar takes and the language does not."""
+
+    def __init__(self, code: str, message: str, span: Span, hint: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.span = span
+        self.hint = hint
 
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
-def _span(tree: Tree[Any] | Token) -> Span:
-    place = tree.meta if isinstance(tree, Tree) else tree
-    return Span(place.line or 1, place.column or 1, place.end_line or 1, place.end_column or 1)
+def unescaped(body: str, span: Span) -> str:
+    """What the characters between two quotes stand for, in normal form C. Raises: _Refused."""
+    if "\\" not in body:
+        return body if body.isascii() else unicodedata.normalize("NFC", body)
+
+    def replaced(match: re.Match[str]) -> str:
+        escape = match.group(1)
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        if escape not in _ESCAPED:
+            raise _Refused(
+                "E010",
+                f"the escape \\{escape} is not known",
+                span,
+                'known are \\" \\\\ \\n \\t \\uXXXX',
+            )
+        return _ESCAPED[escape]
+
+    whole = _PAIR.sub(
+        lambda pair: pair.group().encode("utf-16", "surrogatepass").decode("utf-16"),
+        _ESCAPE.sub(replaced, body),
+    )
+    if _HALF.search(whole):
+        raise _Refused(
+            "E010", "half of a surrogate pair is no character", span, "write the character itself"
+        )
+    return unicodedata.normalize("NFC", whole)
+
+
+def _span(token: Token) -> Span:
+    return Span(token.line or 1, token.column or 1, token.end_line or 1, token.end_column or 1)
 
 
 def _between(first: Span, last: Span) -> Span:
     return Span(first.line, first.column, last.end_line, last.end_column)
 
 
-class _Builder:
-    """Turns lark's trees into ours and refuses what the grammar takes too much."""
+class _Construction:
+    """Makes the syntax tree while the parser reduces: one method for each name of the grammar."""
 
-    def __init__(self, text: str, file: str) -> None:
-        self._text = text
-        self._file = file
+    def start(self, rules: list[Any]) -> tuple[Rule, ...]:
+        return tuple(Rule(number, *pieces) for number, pieces in enumerate(rules, 1))
 
-    def program(self, tree: Tree[Any]) -> Program:
-        rules = tuple(self._rule(number, child) for number, child in enumerate(tree.children, 1))
-        return Program(rules, self._text, self._file)
+    def rule(self, pieces: list[Any]) -> tuple[Any, ...]:
+        head, formula, definitions, end = pieces
+        atoms, guards = formula or ((), ())
+        span = _between(head.span, _span(end))
+        return head, atoms, guards, definitions or (), formula is not None, span
 
-    def _refuse(self, code: str, message: str, span: Span, hint: str) -> NoReturn:
-        raise ProgramErrors([Diagnostic(code, message, span, self._file, hint)], self._text)
-
-    def _rule(self, number: int, tree: Tree[Any]) -> Rule:
-        head_tree, formula, where = tree.children
-        head = self._head(head_tree)
-        atoms: list[Atom] = []
-        guards: list[Expression] = []
-        if formula is not None:
-            for child in formula.children:
-                if child is None:
-                    continue
-                if child.data == "atom":
-                    atoms.append(self._atom(child))
-                else:
-                    guards.extend(self.expression(part) for part in child.children)
-        definitions = () if where is None else tuple(map(self._definition, where.children))
-        return Rule(
-            number, head, tuple(atoms), tuple(guards), definitions, formula is not None, _span(tree)
+    def head(self, pieces: list[Any]) -> Head:
+        application, *marks = pieces
+        moves = [mark for mark in marks if isinstance(mark, NextTick | AsyncTo)]
+        if len(moves) > 1:
+            hint = "write one of @next and @async(n)"
+            raise _Refused("E004", "a head moves once", moves[1].span, hint)
+        return Head(
+            application,
+            tuple(mark for mark in marks if isinstance(mark, Application)),
+            tuple(mark for mark in marks if isinstance(mark, Suppression)),
+            moves[-1] if moves else None,
+            _between(application.span, pieces[-1].span),
         )
 
-    def _head(self, tree: Tree[Any]) -> Head:
-        application = self._application_of(tree.children[0])
-        parafacts: list[Application] = []
-        suppressed: list[Suppression] = []
-        temporal: NextTick | AsyncTo | None = None
-        for mark in tree.children[1:]:
-            if mark.data == "parafact":
-                parafacts.append(self._parafact(mark))
-            elif mark.data == "suppress":
-                suppressed.append(self._suppression(mark))
-            elif mark.data == "next_tick":
-                temporal = NextTick(_span(mark))
-            else:
-                temporal = AsyncTo(self.expression(mark.children[1]), _span(mark))
-        return Head(application, tuple(parafacts), tuple(suppressed), temporal, _span(tree))
+    def parafact(self, pieces: list[Any]) -> Application:
+        (application,) = pieces
+        return application  # type: ignore[no-any-return]  # what `target` made
 
-    def _atom(self, tree: Tree[Any]) -> Atom:
-        negation, pattern, *marks = tree.children
-        parafacts = tuple(self._parafact(mark) for mark in marks if mark.data == "parafact")
-        suppressed = tuple(self._suppression(mark) for mark in marks if mark.data == "suppress")
+    def suppression(self, pieces: list[Any]) -> Suppression:
+        (name,) = pieces
+        return Suppression(str(name), _span(name))
+
+    def next_tick(self, pieces: list[Any]) -> NextTick:
+        return NextTick(_span(pieces[0]))
+
+    def async_to(self, pieces: list[Any]) -> AsyncTo:
+        word, node, end = pieces
+        return AsyncTo(node, _between(_span(word), _span(end)))
+
+    def formula(self, pieces: list[Any]) -> tuple[tuple[Atom, ...], tuple[Expression, ...]]:
+        *atoms, guards = pieces
+        return tuple(atoms), guards or ()
+
+    def guard(self, conditions: list[Any]) -> tuple[Expression, ...]:
+        return tuple(conditions)
+
+    def positive(self, pieces: list[Any]) -> Atom:
+        return self._atom(pieces, negated=False, first=pieces[0].span)
+
+    def negated(self, pieces: list[Any]) -> Atom:
+        return self._atom(pieces[1:], negated=True, first=_span(pieces[0]))
+
+    def _atom(self, pieces: list[Any], *, negated: bool, first: Span) -> Atom:
+        application, *marks = pieces
         return Atom(
-            self._application_of(pattern), parafacts, suppressed, negation is not None, _span(tree)
+            application,
+            tuple(mark for mark in marks if isinstance(mark, Application)),
+            tuple(mark for mark in marks if isinstance(mark, Suppression)),
+            negated,
+            _between(first, pieces[-1].span),
         )
 
-    def _suppression(self, tree: Tree[Any]) -> Suppression:
-        token = tree.children[0]
-        return Suppression(str(token), _span(token))
+    def definitions(self, pieces: list[Any]) -> tuple[Definition, ...]:
+        return tuple(pieces)
 
-    def _application_of(self, pattern: Tree[Any]) -> Application:
-        """The application that stands as an atom or a head; anything else is refused."""
-        inner = _unwrapped(pattern.children[0])
-        if inner.data == "application":
-            return self._application(inner)
-        span = _span(inner)
-        if inner.data in ("binary", "negative"):
-            self._refuse(
-                "E012", "an infix application is no atom", span,
-                "put the condition into the guard: … if " + self._written(span),
-            )  # fmt: skip
-        return self._refuse(
-            "E006", "an atom is a name with arguments", span, f"write {self._written(span)}(…)"
-        )
+    def definition(self, pieces: list[Any]) -> Definition:
+        name, value = pieces
+        at = _span(name)
+        return Definition(str(name), value, _between(at, value.span), at)
 
-    def _parafact(self, mark: Tree[Any]) -> Application:
-        inner = _unwrapped(mark.children[0].children[0])
-        if inner.data == "application":
-            return self._application(inner)
-        span = _span(inner)
-        written = self._written(span)
-        if inner.data in ("binary", "negative"):
-            self._refuse(
-                "E012", "an infix application is no parafact", span,
-                "match the value with a variable and compare it in the guard: @time(t) … if t > …",
-            )  # fmt: skip
-        return self._refuse(
-            "E004", "`@` needs a lattice with its value in parentheses", span,
-            f"write @time({written})",
-        )  # fmt: skip
+    def application(self, pieces: list[Any]) -> Application:
+        name, _, *arguments, end = pieces
+        at = _span(name)
+        return Application(str(name), tuple(arguments), _between(at, _span(end)), at)
 
-    def _application(self, tree: Tree[Any]) -> Application:
-        name, arguments = tree.children
-        given = () if arguments is None else tuple(map(self._argument, arguments.children))
-        return Application(str(name), given, _span(tree), _span(name))
+    def positional(self, pieces: list[Any]) -> Argument:
+        (value,) = pieces
+        return Argument(value, value.span)
 
-    def _argument(self, tree: Tree[Any]) -> Argument:
-        if tree.data == "by_name":
-            name, value = tree.children
-            return Argument(self.expression(value), _span(tree), str(name))
-        return Argument(self.expression(tree.children[0]), _span(tree))
+    def by_name(self, pieces: list[Any]) -> Argument:
+        name, value = pieces
+        return Argument(value, _between(_span(name), value.span), str(name))
 
-    def _definition(self, tree: Tree[Any]) -> Definition:
-        name, value = tree.children
-        return Definition(str(name), self.expression(value), _span(tree), _span(name))
+    def parenthesised(self, pieces: list[Any]) -> Any:
+        """What stands inside; a composed expression takes the parentheses into its place."""
+        first, inside, last = pieces
+        if isinstance(inside, Unary | Binary):
+            return replace(inside, span=_between(_span(first), _span(last)))
+        return inside
 
-    def expression(self, tree: Tree[Any]) -> Expression:
-        """An expression of the language; depth is bounded only by the text."""
-        span = _span(tree)
-        match tree.data:
-            case "binary":
-                left, operator, right = tree.children
-                return Binary(
-                    str(operator), self.expression(left), self.expression(right), span,
-                    _span(operator),
-                )  # fmt: skip
-            case "negative":
-                return self._negative(self.expression(tree.children[1]), span)
-            case "parenthesised":
-                return self.expression(tree.children[0])
-            case "name":
-                return Variable(str(tree.children[0]), span)
-            case "wildcard":
-                return Wildcard(span)
-            case "application":
-                return self._call(tree, span)
-            case _:
-                return self._literal(tree, span)
+    def binary(self, pieces: list[Any]) -> Binary:
+        left, sign, right = pieces
+        return Binary(str(sign), left, right, _between(left.span, right.span), _span(sign))
 
-    def _negative(self, operand: Expression, span: Span) -> Expression:
+    def negative(self, pieces: list[Any]) -> Expression:
+        """A sign before a number belongs to the number."""
+        sign, operand = pieces
+        span = _between(_span(sign), operand.span)
         if isinstance(operand, Literal) and type(operand.value) in (int, float):
             return Literal(-operand.value, span)  # type: ignore[operator]  # a number, as just tested
         return Unary("-", operand, span)
 
-    def _call(self, tree: Tree[Any], span: Span) -> Call:
-        application = self._application(tree)
-        for argument in application.arguments:
-            if argument.name is not None:
-                self._refuse(
-                    "E009", "a function takes its arguments by position", argument.span,
-                    f"write {application.name}(…) without column names",
-                )  # fmt: skip
-        values = tuple(argument.value for argument in application.arguments)
-        return Call(application.name, values, span, application.name_span)
+    def call(self, pieces: list[Any]) -> Call:
+        name, _, *arguments, end = pieces
+        at = _span(name)
+        return Call(str(name), tuple(arguments), _between(at, _span(end)), at)
 
-    def _literal(self, tree: Tree[Any], span: Span) -> Literal:
-        written = str(tree.children[0])
-        match tree.data:
-            case "int":
-                return Literal(self._whole(written, span), span)
-            case "float":
-                return Literal(float(written), span)
-            case "string":
-                return Literal(self._string(written[1:-1], span), span)
-            case "true":
-                return Literal(True, span)
-            case "false":
-                return Literal(False, span)
-            case _:
-                return Literal(None, span)
+    def variable(self, pieces: list[Any]) -> Variable:
+        return Variable(str(pieces[0]), _span(pieces[0]))
 
-    def _whole(self, written: str, span: Span) -> int:
-        value = int(written)
-        if value > INT_MAX + 1:
-            self._refuse(
-                "E009",
-                "a whole number has at most 64 bits",
-                span,
-                "write a float: " + written + ".0",
-            )
-        return value
+    def wildcard(self, pieces: list[Any]) -> Wildcard:
+        return Wildcard(_span(pieces[0]))
 
-    def _string(self, body: str, span: Span) -> str:
-        def replaced(match: re.Match[str]) -> str:
-            escape = match.group(1)
-            if len(escape) == 5:
-                return chr(int(escape[1:], 16))
-            if escape not in _ESCAPED:
-                self._refuse(
-                    "E010", f"the escape \\{escape} is not known", span,
-                    'known are \\" \\\\ \\n \\t \\uXXXX',
-                )  # fmt: skip
-            return _ESCAPED[escape]
+    def whole(self, pieces: list[Any]) -> Literal:
+        digits = pieces[0].lstrip("0")
+        value = int(digits or "0") if len(digits) <= _DIGITS_MAX else 10**_DIGITS_MAX
+        return Literal(value, _span(pieces[0]))
 
-        return unicodedata.normalize("NFC", _ESCAPE.sub(replaced, body))
+    def fraction(self, pieces: list[Any]) -> Literal:
+        return Literal(float(pieces[0]), _span(pieces[0]))
 
-    def _written(self, span: Span) -> str:
-        """The text of a place, shortened to its line."""
-        line = self._text.split("\n")[span.line - 1]
-        end = span.end_column - 1 if span.end_line == span.line else len(line)
-        return line[span.column - 1 : end]
+    def text(self, pieces: list[Any]) -> Literal:
+        span = _span(pieces[0])
+        return Literal(unescaped(pieces[0][1:-1], span), span)
 
+    def true(self, pieces: list[Any]) -> Literal:
+        return Literal(True, _span(pieces[0]))
 
-def _unwrapped(tree: Tree[Any]) -> Tree[Any]:
-    """The tree inside any number of parentheses."""
-    while tree.data == "parenthesised":
-        tree = tree.children[0]
-    return tree
+    def false(self, pieces: list[Any]) -> Literal:
+        return Literal(False, _span(pieces[0]))
+
+    def null(self, pieces: list[Any]) -> Literal:
+        return Literal(None, _span(pieces[0]))

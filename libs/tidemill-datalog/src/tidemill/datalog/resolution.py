@@ -30,20 +30,20 @@ class Resolution:
         self.rules = tuple(self._rule(rule) for rule in self._program.rules)
         timelines: dict[str, str] = {}
         for rule in self._program.rules:
-            for atom in rule.atoms:
-                schema = self.inputs.get(atom.application.name)
+            for application in (rule.head.application, *(atom.application for atom in rule.atoms)):
+                schema = self.inputs.get(application.name)
                 if schema is not None:
                     timelines.setdefault(schema.timeline, schema.name)
                     if len(timelines) == 2:
-                        self._report_timelines(timelines, atom)
+                        self._report_timelines(timelines, application)
                         return
 
-    def _report_timelines(self, timelines: Mapping[str, str], atom: Atom) -> None:
+    def _report_timelines(self, timelines: Mapping[str, str], place: Application) -> None:
         (one, first), (other, second) = timelines.items()
         self._report(
             "S125",
             f"`{first}` is on the timeline {one}, `{second}` on {other}",
-            atom.application,
+            place,
             "reclock one of them onto the timeline of the other",
         )
 

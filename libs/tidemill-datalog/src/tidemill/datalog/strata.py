@@ -1,7 +1,4 @@
-"""The graph of predicates: who reads whom and how, its cycles, and the strata that follow.
-
-Only rules without @next and @async count: what holds in a later tick cannot feed the tick it comes from.
-"""
+"""The graph of predicates: who reads whom and how, its cycles, and the strata that follow."""
 
 from __future__ import annotations
 
@@ -36,10 +33,15 @@ class Edge:
 
 
 class PredicateGraph:
-    """The dependencies of one program. Cost of building: O(atoms)."""
+    """The dependencies of one program. Cost of building: O(atoms).
 
-    def __init__(self, rules: Iterable[ResolvedRule]) -> None:
+    Rules with @next and @async count only if `over_ticks`: what holds in a later tick cannot feed the tick
+    it comes from.
+    """
+
+    def __init__(self, rules: Iterable[ResolvedRule], *, over_ticks: bool = False) -> None:
         self.edges: list[Edge] = []
+        self._above_clocks: set[str] = set()
         self._successors: dict[str, list[Edge]] = {}
         nodes: dict[str, None] = {}
         for rule in rules:
@@ -47,7 +49,7 @@ class PredicateGraph:
             for atom in rule.atoms:
                 if not atom.clock:
                     nodes[atom.predicate] = None
-            if rule.deductive:
+            if rule.deductive or over_ticks:
                 self._add_rule(rule)
         self._nodes = tuple(nodes)
         self._component_of, self._components = _components(self._nodes, self._successors)
@@ -58,16 +60,14 @@ class PredicateGraph:
     def _add_rule(self, rule: ResolvedRule) -> None:
         kind, lattice = _aggregation(rule)
         for atom in rule.atoms:
+            how = EdgeKind.NEGATION if atom.negated else kind
             if atom.predicate == CLOCK:
+                if how is not EdgeKind.POSITIVE:
+                    self._above_clocks.add(rule.predicate)
                 continue
             edge = Edge(
-                atom.predicate,
-                rule.predicate,
-                EdgeKind.NEGATION if atom.negated else kind,
-                atom.name_span,
-                rule.number,
-                lattice,
-            )
+                atom.predicate, rule.predicate, how, atom.name_span, rule.number, lattice
+            )  # fmt: skip
             self.edges.append(edge)
             self._successors.setdefault(edge.source, []).append(edge)
 
@@ -110,8 +110,8 @@ class PredicateGraph:
         incoming: dict[int, list[Edge]] = {}
         for edge in self.edges:
             incoming.setdefault(self._component_of[edge.target], []).append(edge)
-        for index in range(len(self._components)):
-            level = 0
+        for index, component in enumerate(self._components):
+            level = 0 if self._above_clocks.isdisjoint(component) else 1
             for edge in incoming.get(index, ()):
                 if self.inside(edge):
                     continue

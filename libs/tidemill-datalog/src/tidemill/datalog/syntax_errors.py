@@ -1,164 +1,436 @@
-"""Which mistake a stuck parser stands before: codes E001 … E014, their places, and what to write."""
+"""What is wrong with a text that the grammar refused: codes E001 … E014, their places, and what to write.
+
+The parser's tables say that a token is wrong, not why. So the tokens are read once more, from left to
+right, by functions that follow the grammar and know at each place what people write there by mistake.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
-from lark import Lark, Token
+from lark import Lark
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
-from tidemill.datalog.diagnostics import Diagnostic, at_point
+from tidemill.datalog.ast import Span
+from tidemill.datalog.diagnostics import Diagnostic
 
-_COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
-_OPERAND_FIRST = frozenset(("NAME", "INT", "FLOAT", "STRING", "LPAR"))
+_END = "$END"
+_UNREADABLE = "$UNREADABLE"
+_OPERATORS = frozenset(("COMPARE", "PLUS", "MINUS", "TIMES", "AND", "OR"))
+_LITERALS = frozenset(("INT", "FLOAT", "STRING", "TRUE", "FALSE", "NULL", "WILDCARD"))
+_OPERANDS = _LITERALS | {"NAME", "MINUS", "LPAR"}
+_OPEN_MAX = 200
+_RESERVED = frozenset(("IF", "WHERE", "NOT", "TRUE", "FALSE", "NULL", "NEXT", "ASYNC"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
-    """The place at which the parser stopped, and what it had read of the rule before."""
-
-    found: str
-    line: int
-    column: int
-    before: tuple[Token, ...]
-    accepts: frozenset[str]
+class _Token:
+    kind: str
+    text: str
+    span: Span
 
     @property
-    def depth(self) -> int:
-        """How many parentheses are open."""
-        signs = [str(token) for token in self.before]
-        return signs.count("(") - signs.count(")")
+    def shown(self) -> str:
+        """How a message names the token."""
+        return "the end of the text" if self.kind == _END else f"`{self.text}`"
 
-    @property
-    def previous(self) -> str:
-        return str(self.before[-1]) if self.before else ""
-
-    def has(self, word: str) -> bool:
-        """Whether the rule has come past a word or sign."""
-        return any(token == word for token in self.before)
-
-    @property
-    def operand_expected(self) -> bool:
-        return bool(self.accepts & _OPERAND_FIRST) and "SEMICOLON" not in self.accepts
-
-    @property
-    def atom_expected(self) -> bool:
-        """Whether an atom, not a piece of an expression, had to begin here."""
-        if self.depth or self.has("if") or self.has("where"):
-            return False
-        return self.previous in ("", ":=", "^", "not")
-
-
-def explain_unexpected(grammar: Lark, text: str, file: str, error: UnexpectedInput) -> Diagnostic:
-    """The first mistake of a text that the grammar refused."""
-    stop = _stop(grammar, text, error)
-    code, message, hint, place = _classify(stop, text, error.pos_in_stream or 0)
-    line, column = place
-    width = max(1, len(stop.found)) if place == (stop.line, stop.column) else 1
-    return Diagnostic(code, message, at_point(line, column, width), file, hint)
-
-
-def _stop(grammar: Lark, text: str, error: UnexpectedInput) -> _Stop:
-    found, line, column = "", error.line, error.column
-    accepts: frozenset[str] = frozenset()
-    position = error.pos_in_stream
-    if isinstance(error, UnexpectedCharacters):
-        found = text[error.pos_in_stream] if error.pos_in_stream is not None else ""
-        accepts = frozenset(error.allowed or ())
-    else:
-        token: Any = getattr(error, "token", None)
-        wanted: Any = getattr(error, "accepts", None) or getattr(error, "expected", None)
-        accepts = frozenset(wanted or ())
-        if token is not None and token.type != "$END":
-            found = str(token)
-        else:
-            position = len(text)
-    before = _tokens_before(grammar, text, position if position is not None else len(text))
-    if not found and before:
-        line, column = before[-1].end_line or 1, before[-1].end_column or 1
-    since = max((i for i, token in enumerate(before) if token == ";"), default=-1)
-    return _Stop(found, max(1, line), max(1, column), before[since + 1 :], accepts)
-
-
-def _tokens_before(grammar: Lark, text: str, position: int) -> tuple[Token, ...]:
-    """The tokens that the parser had taken; what cannot be read as tokens ends the list."""
-    taken: list[Token] = []
-    with suppress(UnexpectedInput):
-        taken.extend(grammar.lex(text[:position], dont_ignore=False))
-    return tuple(taken)
-
-
-def _classify(stop: _Stop, text: str, position: int) -> tuple[str, str, str, tuple[int, int]]:
-    """(code, message, hint, place). The order of the tests is the order in which signs are telling."""
-    here = (stop.line, stop.column)
-    found = stop.found
-    if found.startswith('"'):
-        return "E010", "the text has no closing quote", 'close it with "', here
-    if text.startswith(":-", position) and found == ":":
-        return "E011", "`:-` is not the sign between head and formula", "write :=", here
-    if found == "~" or stop.previous == "~":
-        return (
-            "E003",
-            "`~` stands after an atom, before the name of a lattice",
-            "write not p(…)",
-            here,
+    def touches(self, following: _Token) -> bool:
+        """Whether nothing stands between this token and the next."""
+        return (self.span.end_line, self.span.end_column) == (
+            following.span.line,
+            following.span.column,
         )
-    if found == "(" and len(stop.before) > 1 and stop.before[-2] == "~":
-        name = stop.before[-1]
-        place = (name.line or 1, name.column or 1)
-        return "E003", "`~` takes the name of a lattice, not an atom", f"write not {name}(…)", place
-    if stop.previous == "@":
-        return "E004", "`@` needs a lattice with its value in parentheses", _at_hint(found), here
-    return _classify_structure(stop, here)
 
 
-def _at_hint(found: str) -> str:
-    return f"write @time({found})" if found.isidentifier() else "write @time(t)"
+class _Mistake(Exception):
+    def __init__(self, code: str, message: str, span: Span, hint: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.span = span
+        self.hint = hint
 
 
-def _classify_structure(
-    stop: _Stop, here: tuple[int, int]
-) -> tuple[str, str, str, tuple[int, int]]:
-    found = stop.found
-    shown = f"`{found}`" if found else "the end of the text"
-    if found == "if" and stop.has("where"):
-        return "E007", "`if` comes before `where`", "write … if GUARD where NAME = …;", here
-    if found == "=" and stop.has("if") and not stop.has("where"):
-        return "E008", "`=` belongs to definitions", "compare with ==", here
-    if found in _COMPARISONS and not stop.operand_expected and _compared(stop):
-        return "E014", "comparisons do not chain", "write 1 < y ^ y < 3", here
-    if found == ")" and stop.depth <= 0:
-        return "E002", "this parenthesis closes nothing", "leave it out", here
-    if found in ("", ";", ":=", "if", "where") and stop.depth > 0:
-        return "E002", f"a parenthesis is open before {shown}", "close it with )", here
-    if found == "," and stop.depth == 0 and stop.has(":=") and not stop.has("where"):
-        return "E013", "atoms and guards are joined with `^`", "write ^ instead of ,", here
-    if stop.operand_expected:
-        if stop.atom_expected:
-            hint = "write a name with arguments: p(x)"
-            return "E006", f"an atom was expected instead of {shown}", hint, here
+def explain_syntax(
+    grammar: Lark, text: str, file: str, error: UnexpectedInput
+) -> tuple[Diagnostic, ...]:
+    """The mistakes of a text that the grammar refused, in the order of the text; at least one.
+
+    After a mistake, reading goes on behind the next `;`, so that later rules are looked at as well.
+    """
+    reader = _Reader(_tokens(grammar, text))
+    found: list[Diagnostic] = []
+    while not reader.at(_END):
+        try:
+            reader.rule()
+        except _Mistake as mistake:
+            found.append(
+                Diagnostic(mistake.code, mistake.message, mistake.span, file, mistake.hint)
+            )
+            if not reader.skip_rule(mistake):
+                break
+    if not found:
+        place = Span(error.line, error.column, error.line, error.column + 1)
+        found.append(Diagnostic("E001", "this text is no rule", place, file))
+    return tuple(found)
+
+
+def _tokens(grammar: Lark, text: str) -> list[_Token]:
+    """All tokens, then one for the end, or one for the first place that is no token."""
+    found: list[_Token] = []
+    line, column = 1, 1
+    try:
+        for token in grammar.lex(text):
+            line, column = token.end_line or 1, token.end_column or 1
+            span = Span(token.line or 1, token.column or 1, line, column)
+            read = _Token(token.type, str(token), span)
+            if read.text == "*" and found and found[-1].text == "/" and found[-1].touches(read):
+                return [*found[:-1], _Token(_UNREADABLE, "/*", found[-1].span)]
+            found.append(read)
+    except UnexpectedCharacters as error:
+        sign = text[error.pos_in_stream]
+        span = Span(error.line, error.column, error.line, error.column + 1)
+        found.append(_Token(_UNREADABLE, sign, span))
+    else:
+        found.append(_Token(_END, "", Span(line, column, line, column)))
+    return found
+
+
+class _Reader:
+    """Reads tokens as the grammar does and raises _Mistake at the first that does not fit."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._position = 0
+        self._open = 0
+        self._in_guard = False
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[min(self._position, len(self._tokens) - 1)]
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+
+    def at(self, *kinds: str) -> bool:
+        """Whether the next token is of one of these kinds."""
+        return self._token.kind in kinds
+
+    def _take(self) -> _Token:
+        token = self._token
+        self._position += 1
+        return token
+
+    def _took(self, kind: str) -> bool:
+        if self.at(kind):
+            self._position += 1
+            return True
+        return False
+
+    def skip_rule(self, mistake: _Mistake) -> bool:
+        """Go to where the next rule likely begins; False if nothing readable follows."""
+        self._open = 0
+        forgotten_end = mistake.code == "E001" and self.at("NAME")
+        while not forgotten_end and not self.at(_END, _UNREADABLE):
+            if self._take().kind == "SEMICOLON":
+                break
+        return not self.at(_END, _UNREADABLE)
+
+    # What is wrong at a place.
+
+    def _fail(self, code: str, message: str, hint: str, at: _Token | None = None) -> NoReturn:
+        raise _Mistake(code, message, (at or self._token).span, hint)
+
+    def _refuse_stray(self, *, operand: bool = False) -> None:
+        """Raise for what is wrong wherever it stands, whatever was expected instead."""
+        token = self._token
+        if token.kind == _UNREADABLE and token.text == '"':
+            self._fail("E010", "the text has no closing quote", 'close it with "')
+        if token.kind == _UNREADABLE and token.text == "/*":
+            self._fail("E010", "the comment has no end", "close it with */")
+        if token.text == ":" and self._next.kind == "MINUS" and token.touches(self._next):
+            self._fail("E011", "`:-` is not the sign between head and formula", "write :=")
+        if token.text == "~":
+            self._fail("E003", "`~` stands after an atom, before a lattice", _not_hint(self._next))
+        if token.kind == "RPAR" and self._open == 0:
+            self._fail("E002", "this parenthesis closes nothing", "leave it out")
+        if operand and token.kind == _END and self._open:
+            self._fail("E002", "a parenthesis is open at the end of the text", "close it with )")
+
+    def _expression_expected(self) -> NoReturn:
+        self._refuse_stray(operand=True)
+        token = self._token
         hint = "write a variable, a literal or a function"
-        return "E009", f"an expression was expected instead of {shown}", hint, here
-    if stop.depth > 0:
-        return "E002", f"a parenthesis is open before {shown}", "close it with )", here
-    return "E001", f"the rule does not end before {shown}", "end every rule with ;", here
+        if token.kind == "NOT":
+            hint = "`not p(…)` stands before `if`; compare with == false"
+        elif token.kind in _RESERVED:
+            hint = f"`{token.text}` is a word of the language, take another name"
+        elif token.text == "!":
+            hint = "compare with == false"
+        elif token.text == "=":
+            hint = "compare with =="
+        self._fail("E009", f"an expression was expected instead of {token.shown}", hint)
+
+    def _enter(self) -> None:
+        """A parenthesis opens."""
+        if self._open == _OPEN_MAX:
+            self._fail("E009", "parentheses nest too deep", "split this over several rules")
+        self._take()
+        self._open += 1
+
+    def _close(self) -> None:
+        """The `)` of the parenthesis that was opened last."""
+        if self._took("RPAR"):
+            self._open -= 1
+            return
+        self._refuse_stray()
+        token = self._token
+        if token.text == "=" and self._in_guard:
+            self._refuse_equals()
+        hint = "close it with )"
+        if token.kind in ("NAME", *_LITERALS):
+            hint = "close it with ), or separate arguments with ,"
+        elif token.text == "=":
+            hint = "close it with ), or compare with =="
+        elif token.text == "^":
+            hint = "close it with ); ^ joins atoms and guards only, inside a guard write &&"
+        self._fail("E002", f"a parenthesis is open before {token.shown}", hint)
+
+    def _refuse_equals(self) -> NoReturn:
+        after = self._next.text
+        hint = f"write {after}=" if after in ("<", ">") else "compare with =="
+        self._fail("E008", "`=` belongs to definitions", hint)
+
+    # The parts of a rule.
+
+    def rule(self) -> None:
+        """One rule up to its `;`."""
+        self._in_guard = False
+        if self.at("NOT"):
+            self._fail("E006", "a head is never negated", "write what the rule derives")
+        self._pattern("E006")
+        self._marks(head=True)
+        formula = self.at("ASSIGN")
+        if self._took("ASSIGN"):
+            self._formula()
+        if self._took("WHERE"):
+            self._definitions()
+        if not self._took("SEMICOLON"):
+            self._end_expected(formula)
+
+    def _end_expected(self, formula: bool) -> NoReturn:
+        self._refuse_stray()
+        token = self._token
+        hint = "end every rule with ;"
+        if formula and token.text == ",":
+            self._fail("E013", "atoms and guards are joined with `^`", "write ^ instead of ,")
+        if token.text == ",":
+            hint = "a rule has one head; write one rule for each"
+        elif token.text in ("=", ":", "?", "<") and not formula:
+            hint = "write := between head and formula"
+        elif token.kind == "IF":
+            hint = "join guards with ^" if formula else "write := and an atom before `if`"
+        elif token.kind == "NOT" or token.text in ("&", "|"):
+            hint = "join atoms with ^"
+        elif token.kind == "NAME":
+            hint = "end every rule with ;, join atoms with ^"
+        self._fail("E001", f"the rule does not end before {token.shown}", hint)
+
+    def _pattern(self, code: str) -> None:
+        """A name with arguments, in any number of parentheses; `code` for anything else."""
+        start = self._token
+        if self.at("LPAR"):
+            self._enter()
+            self._pattern(code)
+            self._close()
+        elif self.at("NAME") and self._next.kind == "LPAR":
+            self._application()
+        else:
+            self._refuse_operand(code)
+        if self.at(*_OPERATORS):
+            self._refuse_infix(code, start)
+
+    def _refuse_operand(self, code: str) -> NoReturn:
+        """Something else than an application where one had to be."""
+        start = self._token
+        self._refuse_stray(operand=True)
+        if self._infix_begins():
+            self._refuse_infix(code, start)
+        if code == "E004":
+            hint = f"write @time({start.text})" if self.at("NAME", "INT") else "write @time(t)"
+            if self.at("NEXT", "ASYNC"):
+                hint = f"@{start.text} stands after the head"
+            self._fail(code, "`@` needs a lattice with its value in parentheses", hint)
+        hint = "write a name with arguments: p(x)"
+        if self.at("NAME"):
+            hint = f"write {start.text}(…)"
+        elif self.at("NOT"):
+            hint = "write `not` once, directly before the name: not p(x)"
+        elif start.kind in _RESERVED:
+            hint = f"`{start.text}` is a word of the language, take another name"
+        elif self.at("IF"):
+            hint = "write an atom before `if`"
+        self._fail(code, f"an atom p(…) was expected instead of {start.shown}", hint)
+
+    def _infix_begins(self) -> bool:
+        """Whether an operand without parentheses, and then an operator, stand here."""
+        place = self._position
+        while self._tokens[place].kind == "MINUS":
+            place += 1
+        operand, *following = self._tokens[place : place + 2]
+        simple = operand.kind == "NAME" or operand.kind in _LITERALS
+        return simple and bool(following) and following[0].kind in _OPERATORS
+
+    def _refuse_infix(self, code: str, start: _Token) -> NoReturn:
+        if code == "E004":
+            self._fail(
+                "E012", "an infix application is no parafact",
+                "match the value with a variable and compare it in the guard: @time(t) … if t > …",
+                start,
+            )  # fmt: skip
+        self._fail(
+            "E012", "an infix application is no atom",
+            "put the condition into the guard, after `if`", start,
+        )  # fmt: skip
+
+    def _marks(self, *, head: bool) -> None:
+        """Parafacts and suppressions behind an atom or a head."""
+        moved = False
+        while True:
+            if self._took("AT"):
+                if head and self.at("NEXT", "ASYNC"):
+                    if moved:
+                        self._fail("E004", "a head moves once", "write one of @next and @async")
+                    moved = True
+                    self._move()
+                else:
+                    self._pattern("E004")
+            elif self._took("TILDE"):
+                self._suppressed(head=head)
+            else:
+                return
+
+    def _move(self) -> None:
+        word = self._take()
+        if word.kind == "NEXT":
+            return
+        if not self.at("LPAR"):
+            self._fail("E004", "`@async` needs the node to send to", "write @async(n)", word)
+        self._enter()
+        self._expression()
+        self._close()
+
+    def _suppressed(self, *, head: bool) -> None:
+        if not self.at("NAME"):
+            message = "`~` takes the name of a lattice"
+            self._fail("E003", message, "write ~time, or another lattice that is not passed on")
+        name = self._token
+        if self._next.kind == "LPAR":
+            hint = f"write ~{name.text}" if head else f"write ^ not {name.text}(…)"
+            self._fail("E003", "`~` takes the name of a lattice, not an atom", hint)
+        self._take()
+
+    def _formula(self) -> None:
+        while True:
+            self._took("NOT")
+            self._pattern("E006")
+            self._marks(head=False)
+            if not self._took("CIRCUMFLEX"):
+                break
+        if self._took("IF"):
+            self._in_guard = True
+            self._expression()
+            while self._took("CIRCUMFLEX"):
+                self._expression()
+            if self.at("EQUAL"):
+                self._refuse_equals()
+            self._in_guard = False
+
+    def _definitions(self) -> None:
+        while True:
+            if self.at("IF"):
+                self._if_after_where()
+            if not self.at("NAME"):
+                self._expression_expected()
+            name = self._take()
+            if not self._took("EQUAL"):
+                self._refuse_stray()
+                self._fail(
+                    "E009", f"a definition was expected, not {self._token.shown}",
+                    f"write {name.text} = EXPRESSION",
+                )  # fmt: skip
+            self._expression()
+            if not self._took("COMMA"):
+                break
+        if self.at("IF"):
+            self._if_after_where()
+
+    def _if_after_where(self) -> NoReturn:
+        self._fail("E007", "`if` comes before `where`", "write … if GUARD where NAME = …;")
+
+    # Expressions.
+
+    def _application(self) -> None:
+        """A name with arguments by position or by column name."""
+        self._take()
+        self._enter()
+        if not self.at("RPAR"):
+            self._argument()
+            while self._took("COMMA"):
+                self._argument()
+        self._close()
+
+    def _argument(self) -> None:
+        if self.at("NAME") and self._next.kind == "COLON":
+            self._take()
+            self._take()
+        self._expression()
+
+    def _expression(self) -> None:
+        """Operands and operators; of their ranks only this matters: comparisons do not chain."""
+        self._operand()
+        compared = False
+        while self.at(*_OPERATORS):
+            if self.at("COMPARE"):
+                if compared:
+                    self._fail("E014", "comparisons do not chain", "write 1 < y ^ y < 3")
+                compared = True
+            elif self.at("AND", "OR"):
+                compared = False
+            self._take()
+            self._operand()
+
+    def _operand(self) -> None:
+        while self._took("MINUS"):
+            pass
+        if self.at("LPAR"):
+            self._enter()
+            self._expression()
+            self._close()
+        elif self.at("NAME") and self._next.kind == "LPAR":
+            self._call()
+        elif self.at("NAME", *_LITERALS):
+            self._take()
+        else:
+            self._expression_expected()
+
+    def _call(self) -> None:
+        name = self._take()
+        self._enter()
+        if not self.at("RPAR"):
+            while True:
+                if self.at("NAME") and self._next.kind == "COLON":
+                    self._fail(
+                        "E009", "a function takes its arguments by position",
+                        f"write {name.text}(…) without column names",
+                    )  # fmt: skip
+                self._expression()
+                if not self._took("COMMA"):
+                    break
+        self._close()
 
 
-def _compared(stop: _Stop) -> bool:
-    """Whether a comparison has just been written at this depth of parentheses."""
-    depth = 0
-    for token in reversed(stop.before):
-        if token == ")":
-            depth += 1
-        elif token == "(":
-            depth -= 1
-            if depth < 0:
-                return False
-        elif depth == 0:
-            if str(token) in _COMPARISONS:
-                return True
-            if str(token) in ("^", "if", "where", "&&", "||", ",", ":=", "="):
-                return False
-    return False
+def _not_hint(following: _Token) -> str:
+    return f"write not {following.text}(…)" if following.kind == "NAME" else "write not p(…)"

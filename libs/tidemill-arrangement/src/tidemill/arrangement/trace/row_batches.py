@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from tidemill.arrangement.trace.batches import Record
@@ -12,6 +13,8 @@ from tidemill.arrangement.update_sets import Update, consolidate_updates
 from tidemill.time import Antichain, Lattice, UsageError, advance
 
 D = TypeVar("D", bound=Record)
+K = TypeVar("K", bound=Record)
+V = TypeVar("V", bound=Record)
 T = TypeVar("T", bound=Hashable)
 
 
@@ -165,13 +168,13 @@ def sort_updates(updates: Iterable[Update[D, T]], lattice: Lattice[T]) -> list[U
     return sorted(by_time, key=_record)
 
 
-def history_of_key(batch: RowBatch[tuple[D, D], T], key: D) -> list[tuple[D, T, int]]:
+def history_of_key(batch: RowBatch[tuple[K, V], T], key: K) -> list[tuple[V, T, int]]:
     """`(value, time, diff)` of the records `(key, value)` of a batch, in the order of values.
 
     Cost: O(log n + rows of the key).
     """
-    position = bisect_left(batch.data, (key,))
-    found: list[tuple[D, T, int]] = []
+    position = bisect_left(batch.data, key, key=itemgetter(0))
+    found: list[tuple[V, T, int]] = []
     while position < len(batch.data) and batch.data[position][0] == key:
         found.append((batch.data[position][1], batch.times[position], batch.diffs[position]))
         position += 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from obstore.store import MemoryStore
 
 from tidemill.shard import (
     Blob,
@@ -16,6 +17,8 @@ from tidemill.shard import (
     MemoryConsensus,
     SqliteConsensus,
 )
+from tidemill.shard.blob_objects import ObjectBlob
+from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.testkit.kits import blob as blob_kit
 from tidemill.testkit.kits import consensus as consensus_kit
 
@@ -36,17 +39,27 @@ def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[
     return lambda: SqliteConsensus(tmp_path / "consensus.sqlite")
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "directory", "objects"])
 def open_blob(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Blob]:
     kept = Kept()
     if request.param == "memory":
         return lambda: kept.blob
+    if request.param == "objects":
+        store = MemoryStore()
+        return lambda: ObjectBlob(store, "memory")
     return lambda: DirectoryBlob(tmp_path / "blob", lambda: token_hex(8))
 
 
 @pytest.mark.parametrize("law", consensus_kit.LAWS, ids=lambda law: law.__name__)
 async def test_consensus(law: consensus_kit.Law, open_consensus: Callable[[], Consensus]) -> None:
     await law(open_consensus)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("law", consensus_kit.LAWS, ids=lambda law: law.__name__)
+async def test_consensus_in_redis(law: consensus_kit.Law, redis_url: str) -> None:
+    prefix = f"t{token_hex(8)}"
+    await law(lambda: RedisConsensus(redis_url, prefix=prefix))
 
 
 @pytest.mark.parametrize("law", blob_kit.LAWS, ids=lambda law: law.__name__)

@@ -90,10 +90,17 @@ class PartStore:
         for part, data in await computed(updates.num_rows, encoded):
             if part.inline is None:
                 name = part_key(collection, self._unique())
-                await self.blob.put(name, data)
+                await self._put(name, data)
                 part = placed(part, name)
             written.append(part)
         return tuple(written)
+
+    async def _put(self, key: str, data: bytes) -> None:
+        try:
+            await self.blob.put(key, data)
+        except Indeterminate as error:
+            # Whether the object is there or not, nothing names it: the write did not happen.
+            raise Unavailable(f"the object {key} may not be stored: {error}") from error
 
     async def discard(self, parts: Iterable[Part]) -> None:
         """Delete the objects of parts that no version will ever name; what fails is left to the reaper."""

@@ -1,0 +1,108 @@
+"""Blob in an S3-compatible object store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import S3Store
+
+from tidemill.shard.ports import BlobEntry
+from tidemill.time import Indeterminate, Unavailable
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Where a bucket is and who asks. `endpoint` None is the provider's own for the region."""
+
+    name: str
+    endpoint: str | None
+    region: str
+    access_key: str
+    secret_key: str
+    prefix: str = ""
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.name}, {self.endpoint})"
+
+
+def bucket_blob(bucket: Bucket, *, timeout_s: float = TIMEOUT_S) -> ObjectBlob:
+    """The Blob in a bucket of an S3-compatible store."""
+    plain = bucket.endpoint is not None and bucket.endpoint.startswith("http://")
+    options: Mapping[str, Any] = {"endpoint": bucket.endpoint} if bucket.endpoint else {}
+    store = S3Store(
+        bucket.name,
+        prefix=bucket.prefix or None,
+        region=bucket.region,
+        access_key_id=bucket.access_key,
+        secret_access_key=bucket.secret_key,
+        client_options={"allow_http": plain, "timeout": timedelta(seconds=timeout_s)},
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=timeout_s)},
+        **options,
+    )
+    return ObjectBlob(store, str(bucket))
+
+
+class ObjectBlob:
+    """Guarantees of Blob on an object store; an object is whole or not there.
+
+    A put or delete whose answer was lost may have happened; both are safe to repeat.
+    """
+
+    def __init__(self, store: Any, name: str) -> None:  # Any: obstore has no common type of stores
+        self._store = store
+        self._name = name
+
+    async def put(self, key: str, data: bytes) -> None:
+        try:
+            await self._store.put_async(key, data)
+        except (BaseError, OSError) as error:
+            raise Indeterminate(f"the object {key} may not be in {self._name}: {error}") from error
+
+    async def get(self, key: str) -> bytes | None:
+        try:
+            return bytes(await (await self._store.get_async(key)).bytes_async())
+        except (FileNotFoundError, NotFoundError):
+            return None
+        except (BaseError, OSError) as error:
+            raise Unavailable(f"the object {key} could not be read: {error}") from error
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        try:
+            return bytes(await self._store.get_range_async(key, start=start, end=stop))
+        except (FileNotFoundError, NotFoundError):
+            return None
+        except (BaseError, OSError) as error:
+            raise Unavailable(f"the object {key} could not be read: {error}") from error
+
+    async def delete(self, key: str) -> None:
+        try:
+            await self._store.delete_async(key)
+        except (FileNotFoundError, NotFoundError):
+            return
+        except (BaseError, OSError) as error:
+            raise Indeterminate(f"the object {key} may not be deleted: {error}") from error
+
+    async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        # Stores list by whole names of folders; the rest of the prefix is for us to compare.
+        folder = prefix.rpartition("/")[0]
+        found = []
+        try:
+            async for page in self._store.list(folder or None):
+                found += [
+                    BlobEntry(
+                        entry["path"], entry["size"], int(entry["last_modified"].timestamp() * 1000)
+                    )
+                    for entry in page
+                ]
+        except (BaseError, OSError) as error:
+            raise Unavailable(f"{self._name} could not be listed: {error}") from error
+        return sorted(entry for entry in found if entry.key.startswith(prefix))
+
+    async def close(self) -> None:
+        return

@@ -1,0 +1,198 @@
+"""Consensus in Redis, on one that has every acknowledged write on disk: many machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004  the name that redis-py gives it
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004  the name that redis-py gives it
+)
+
+from tidemill.shard.ports import Version
+from tidemill.time import Indeterminate, TidemillError, Unavailable, UsageError
+
+TIMEOUT_S = 10.0
+PREFIX = "tidemill"
+DURABLE: Mapping[str, str] = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "no-appendfsync-on-rewrite": "no",
+}
+"""Settings without which an acknowledged write may be lost."""
+
+# A version is an entry of a stream, its number the first half of the entry's id: streams refuse ids
+# that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is the
+# stream; ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
+_COMPARE_AND_SET = """
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local number = ''
+if #newest > 0 then
+  number = string.match(newest[1][1], '^%d+')
+end
+if number ~= ARGV[1] then
+  return 0
+end
+redis.call('XADD', KEYS[1], ARGV[2], 'd', ARGV[3])
+return 1
+"""
+
+# The newest entry stays, whatever is asked. ARGV: the least number to keep.
+_TRUNCATE = """
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if #newest == 0 then
+  return 0
+end
+local number = tonumber(string.match(newest[1][1], '^%d+'))
+local keep = math.min(tonumber(ARGV[1]), number)
+return redis.call('XTRIM', KEYS[1], 'MINID', '=', string.format('%d', keep))
+"""
+
+
+class RedisConsensus:
+    """Guarantees of Consensus, each compare-and-set by one script on the keys of one hash slot.
+
+    The first call reads the server's settings. Raises: UsageError naming the setting if the server may
+    lose what it has acknowledged, unless `allow_non_durable`; then `risks` says what may be lost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        allow_non_durable: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        prefix: str = PREFIX,
+    ) -> None:
+        self._url = url
+        self._prefix = prefix
+        self._allow_non_durable = allow_non_durable
+        self._client = Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._append = self._client.register_script(_COMPARE_AND_SET)
+        self._trim = self._client.register_script(_TRUNCATE)
+        self._checking = asyncio.Lock()
+        self._checked = False
+        self.risks: tuple[str, ...] = ()
+
+    async def head(self, key: str) -> Version | None:
+        entries = await self._asked(lambda: self._client.xrevrange(self._stream(key), count=1))
+        return _versions(entries)[0] if entries else None
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        entries = await self._asked(lambda: self._client.xrange(self._stream(key), min=str(start)))
+        return _versions(entries)
+
+    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        if expected is None:
+            # The names are in a slot of their own; one that is there without versions is not listed.
+            await self._asked(lambda: self._set_add(key), changes=True)
+        newest = "" if expected is None else str(expected)
+        number = f"{version.number}-1"
+        done = await self._asked(
+            lambda: self._append(keys=[self._stream(key)], args=[newest, number, version.data]),
+            changes=True,
+        )
+        return bool(done)
+
+    async def truncate(self, key: str, before: int) -> None:
+        await self._asked(lambda: self._trim(keys=[self._stream(key)], args=[before]), changes=True)
+
+    async def keys(self) -> Sequence[str]:
+        names = await self._asked(
+            lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
+        )
+        ids = sorted(name.decode() for name in names)
+        present = await asyncio.gather(*(self._present(name) for name in ids))
+        return [name for name, there in zip(ids, present, strict=True) if there]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _present(self, key: str) -> bool:
+        return bool(await self._asked(lambda: self._client.exists(self._stream(key))))
+
+    def _stream(self, key: str) -> str:
+        """The stream of a key, in the hash slot of that key alone."""
+        digest = blake2b(key.encode(), digest_size=16).hexdigest()
+        return f"{self._prefix}:{{{digest}}}:log"
+
+    def _set_add(self, key: str) -> Awaitable[Any]:
+        return cast(Awaitable[Any], self._client.sadd(f"{self._prefix}:names", key.encode()))
+
+    async def _asked(self, ask: Callable[[], Awaitable[Any]], *, changes: bool = False) -> Any:
+        """The server's answer, its errors translated. `changes`: a lost answer leaves the outcome open."""
+        if not self._checked:
+            await self._check()
+        try:
+            return await ask()
+        except RedisError as error:
+            raise self._translated(error, changes=changes) from error
+
+    async def _check(self) -> None:
+        async with self._checking:
+            if self._checked:
+                return
+            try:
+                self.risks = tuple(await self._found_risks())
+            except RedisError as error:
+                raise self._translated(error, changes=False) from error
+            if self.risks and not self._allow_non_durable:
+                raise UsageError(
+                    f"the Redis at {_shown(self._url)} may lose what it acknowledges: "
+                    + "; ".join(self.risks),
+                    reason="NotDurable",
+                    risks=self.risks,
+                )
+            self._checked = True
+
+    async def _found_risks(self) -> list[str]:
+        """Why an acknowledged version might be lost, each with the setting to change."""
+        try:
+            settings = await self._client.config_get()
+        except ResponseError as error:
+            return [f"its settings cannot be read ({error})"]
+        risks = [
+            f"{name} is {settings.get(name, 'unknown')}, not {wanted}"
+            for name, wanted in DURABLE.items()
+            if settings.get(name) != wanted
+        ]
+        bounded = settings.get("maxmemory", "0") != "0"
+        if bounded and settings.get("maxmemory-policy") != "noeviction":
+            risks.append(f"maxmemory-policy is {settings.get('maxmemory-policy')}, not noeviction")
+        replication = await self._client.info("replication")
+        if replication.get("role") != "master":
+            risks.append("it is a replica")
+        if int(replication.get("connected_slaves", 0)):
+            risks.append("a replica may be promoted before it has every acknowledged write")
+        return risks
+
+    def _translated(self, error: RedisError, *, changes: bool) -> TidemillError:
+        message = f"the Redis at {_shown(self._url)}: {error}"
+        refused = isinstance(error.__context__, ConnectionRefusedError)
+        lost = isinstance(error, ConnectionError | TimeoutError) and not refused
+        if changes and lost and not isinstance(error, BusyLoadingError):
+            return Indeterminate(message)
+        return Unavailable(message)
+
+
+def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Version]:
+    return [Version(int(name.split(b"-")[0]), fields[b"d"]) for name, fields in entries]
+
+
+def _shown(url: str) -> str:
+    """An address without what may be a password."""
+    return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")

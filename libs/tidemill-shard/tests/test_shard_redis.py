@@ -1,0 +1,128 @@
+"""Consensus in Redis: refuses servers that forget, and loses nothing when one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from secrets import token_hex
+
+import pyarrow as pa
+import pytest
+import redis
+
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import Appended, Collections, Description, MemoryBlob, Version
+from tidemill.shard.consensus_redis import RedisConsensus, _shown
+from tidemill.testkit.servers import redis_server
+from tidemill.time import Indeterminate, Unavailable, UsageError, frontier
+
+pytestmark = pytest.mark.server
+ROWS = pa.schema([("n", pa.int64())])
+
+
+@pytest.mark.rule("S4", "D1")
+async def test_a_server_with_any_weaker_setting_is_refused_by_name() -> None:
+    with redis_server("durability") as server:
+        admin = redis.Redis.from_url(server.address)
+        store = RedisConsensus(server.address)
+        assert await store.compare_and_set("a", None, Version(0, b"x"))
+        assert store.risks == ()
+        await store.close()
+        for setting, weak, strong in (
+            ("appendfsync", "everysec", "always"),
+            ("appendonly", "no", "yes"),
+            ("no-appendfsync-on-rewrite", "yes", "no"),
+            ("maxmemory", "100mb", "0"),
+        ):
+            admin.config_set(setting, weak)
+            if setting == "maxmemory":
+                admin.config_set("maxmemory-policy", "allkeys-lru")
+            refused = RedisConsensus(server.address)
+            with pytest.raises(UsageError, match=setting) as error:
+                await refused.head("a")
+            assert error.value.details["reason"] == "NotDurable"
+            await refused.close()
+            told = RedisConsensus(server.address, allow_non_durable=True)
+            assert await told.head("a") == Version(0, b"x")
+            assert setting in told.risks[0]
+            await told.close()
+            admin.config_set(setting, strong)
+        admin.close()
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    assert _shown("redis://user:secret@host:6379/0") == "host:6379/0"
+    assert _shown("redis://host:6379/0") == "host:6379/0"
+
+
+@pytest.mark.rule("P4", "P5", "S3")
+async def test_what_was_acknowledged_survives_a_killed_server() -> None:
+    with redis_server("killed") as server:
+        blob = MemoryBlob()
+        port = server.address.rsplit(":", 1)[1].split("/")[0]
+
+        def opened() -> Collections:
+            consensus = RedisConsensus(server.address, timeout_s=2)
+            return Collections(consensus, blob, SystemClock(), lambda: token_hex(16))
+
+        store = opened()
+        await store.create("t", Description(ROWS), lease_ms=None)
+        acknowledged = 0
+        for kills in range(3):
+            killing = asyncio.create_task(kill_soon(server))
+            while not killing.done():
+                try:
+                    outcome = await append(store, acknowledged)
+                except (Unavailable, Indeterminate):
+                    continue
+                assert outcome == Appended(frontier(acknowledged + 1))
+                acknowledged += 1
+            await killing
+            assert acknowledged > kills
+            await asyncio.to_thread(server.control, "up", "--port", port)
+            await asyncio.sleep(0.1)
+            await until_answered(store, acknowledged)
+            acknowledged += 1
+        read = await store.read_hold("t", owner="audit")
+        rows = await store.snapshot(read, acknowledged - 1)
+        assert sorted(rows["n"].to_pylist()) == list(range(acknowledged))
+        assert set(rows["_diff"].to_pylist()) == {1}
+        await store.close()
+
+
+async def kill_soon(server: object) -> None:
+    await asyncio.sleep(0.15)
+    await asyncio.to_thread(server.control, "kill")  # type: ignore[attr-defined]  # a Server
+
+
+async def until_answered(store: Collections, step: int) -> None:
+    """Retry an append, whose first try may have been lost, until the server is back."""
+    for _ in range(200):
+        try:
+            assert await append(store, step) == Appended(frontier(step + 1))
+        except (Unavailable, Indeterminate):
+            await asyncio.sleep(0.05)
+            continue
+        return
+    pytest.fail("the server did not come back")
+
+
+async def append(store: Collections, step: int) -> object:
+    table = pa.table(
+        {
+            "n": [step],
+            "_time": pa.array([step], pa.uint64()),
+            "_diff": pa.array([1], pa.int64()),
+        }
+    )
+    return await store.compare_and_append(
+        "t", frontier(step), frontier(step + 1), table, writer="w", token=f"step {step}"
+    )
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    store = RedisConsensus("redis://127.0.0.1:1/0")
+    with pytest.raises(Unavailable):
+        await store.head("a")
+    with pytest.raises(Unavailable):
+        await store.compare_and_set("a", None, Version(0, b""))
+    await store.close()

@@ -1,0 +1,288 @@
+"""Laws of traces: what they answer, how few batches they keep, how little each insert reads."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.arrangement.trace import (
+    Description,
+    ImportedTrace,
+    RowBatch,
+    SharedTrace,
+    Spine,
+    read_at,
+    updates_of,
+)
+from tidemill.arrangement.update_sets import advance_updates
+from tidemill.testkit.twins.traces import TraceTwin
+from tidemill.time import (
+    U64_TIME,
+    Antichain,
+    BeforeSince,
+    Lattice,
+    NotYet,
+    ProductOrder,
+    UsageError,
+    frontier,
+)
+
+LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3)]
+
+lattices = st.sampled_from(LATTICES)
+
+
+def small_times(lattice: Any) -> st.SearchStrategy[Any]:
+    if lattice is U64_TIME:
+        return st.integers(0, 5)
+    return st.tuples(*[st.integers(0, 3)] * lattice.lanes)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[Any, list[tuple[Any, Any, list[Any]]]]:
+    """A lattice and consecutive intervals, each with updates that lie within it."""
+    lattice = draw(lattices)
+    times = small_times(lattice)
+    lower = Antichain.minimum(lattice)
+    rounds = []
+    for _ in range(draw(st.integers(1, 6))):
+        upper = lower.join(
+            Antichain.of(lattice, draw(st.lists(times, min_size=1, max_size=3))), lattice
+        )
+        if upper == lower:
+            continue
+        listed = st.lists(
+            st.tuples(st.sampled_from("abc"), times, st.sampled_from([1, 2, -1])), max_size=6
+        )
+        inside = [u for u in draw(listed) if lower.less_equal(u[1]) and not upper.less_equal(u[1])]
+        rounds.append((lower, upper, inside))
+        lower = upper
+    return lattice, rounds
+
+
+def all_times(lattice: Any) -> list[Any]:
+    if lattice is U64_TIME:
+        return list(range(7))
+    return list(product(range(4), repeat=lattice.lanes))
+
+
+@settings(max_examples=50, deadline=None)
+@given(schedules(), st.data())
+def test_compaction_changes_no_accumulation_beyond_the_logical_frontier(
+    schedule: Any, data: st.DataObject
+) -> None:
+    lattice, rounds = schedule
+    spine: Spine[Any, RowBatch[str, Any]] = Spine(lattice)
+    twin: TraceTwin[str, Any] = TraceTwin(lattice)
+    for lower, upper, updates in rounds:
+        spine.insert(RowBatch.of(lattice, lower, upper, updates))
+        twin.insert(updates)
+        if data.draw(st.booleans()):
+            spine.set_physical(upper)
+        if data.draw(st.booleans()):
+            to = st.lists(small_times(lattice), min_size=1, max_size=2)
+            logical = spine.logical.join(Antichain.of(lattice, data.draw(to)), lattice)
+            spine.set_logical(logical)
+        for _ in range(data.draw(st.integers(0, 3))):
+            spine.exert()
+        for at in all_times(lattice):
+            if not spine.logical.less_equal(at):
+                with pytest.raises(BeforeSince):
+                    read_at(spine, at)
+            elif spine.upper.less_equal(at):
+                with pytest.raises(NotYet):
+                    read_at(spine, at)
+            else:
+                assert read_at(spine, at) == twin.read(at)
+
+
+@settings(max_examples=50, deadline=None)
+@given(schedules(), st.data())
+def test_a_cut_holds_exactly_the_updates_before_it(schedule: Any, data: st.DataObject) -> None:
+    lattice, rounds = schedule
+    spine: Spine[Any, RowBatch[str, Any]] = Spine(lattice)
+    twin: TraceTwin[str, Any] = TraceTwin(lattice)
+    uppers = []
+    for lower, upper, updates in rounds:
+        spine.insert(RowBatch.of(lattice, lower, upper, updates))
+        twin.insert(updates)
+        uppers.append(upper)
+        spine.set_physical(spine.physical.join(data.draw(st.sampled_from(uppers)), lattice))
+    spine.settle()
+    for upper in [*uppers, Antichain(lattice)]:
+        if spine.physical.precedes(upper):
+            found = advance_updates(updates_of(spine.through(upper)), spine.logical, lattice)
+            assert set(found) == set(advance_updates(twin.through(upper), spine.logical, lattice))
+        else:
+            with pytest.raises(UsageError):
+                spine.through(upper)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=80), st.sampled_from([1, 4, 1000]))
+def test_batches_stay_logarithmic_and_fuel_bounds_what_an_insert_reads(
+    sizes: list[int], effort: int
+) -> None:
+    spine: Spine[int, RowBatch[int, int]] = Spine(U64_TIME, effort)
+    rows = 0
+    for at, size in enumerate(sizes):
+        before = spine.rows_read
+        updates = [(rows + i, at, 1) for i in range(size)]
+        spine.insert(RowBatch.of(U64_TIME, frontier(at), frontier(at + 1), updates))
+        spine.set_physical(frontier(at + 1))
+        rows += size
+        layers = max(rows, 2).bit_length() + 2
+        assert len(spine.batches()) <= 2 * layers
+        # Each layer gets 8 rows of fuel for each charged row, and what rolls up was charged before.
+        assert spine.rows_read - before <= 10 * effort * max(2 * size, 1) * layers
+        touching = [batch.description for batch in spine.batches()]
+        assert touching[0].lower == frontier(0)
+        assert all(a.upper == b.lower for a, b in pairwise(touching))
+    spine.settle()
+    assert sum(1 for batch in spine.batches() if len(batch)) <= 1
+    assert sum(len(batch) for batch in spine.batches()) == rows
+
+
+def test_a_merge_stops_inside_the_history_of_one_record_and_goes_on() -> None:
+    a = RowBatch.of(U64_TIME, frontier(0), frontier(50), [("k", i, 1) for i in range(50)])
+    b = RowBatch.of(U64_TIME, frontier(50), frontier(99), [("k", i, -1) for i in range(50, 99)])
+    merger = a.begin_merge(b, frontier(98))
+    steps = 0
+    while not merger.complete:
+        assert merger.work(7) <= 7
+        steps += 1
+    assert steps == -(-99 // 7)
+    assert list(merger.outcome()) == [("k", 98, 1)]
+
+
+def test_an_unfinished_merge_has_no_outcome() -> None:
+    a = RowBatch.of(U64_TIME, frontier(0), frontier(1), [("k", 0, 1)])
+    b = RowBatch.of(U64_TIME, frontier(1), frontier(2), [("k", 1, 1)])
+    with pytest.raises(UsageError):
+        a.begin_merge(b, frontier(0)).outcome()
+    with pytest.raises(UsageError):
+        b.begin_merge(a, frontier(0))
+    with pytest.raises(UsageError):
+        a.merge_empty(b, frontier(0))
+
+
+def test_a_description_starts_somewhere_and_does_not_end_before() -> None:
+    with pytest.raises(UsageError):
+        Description(frontier(), frontier(), frontier(0))
+    with pytest.raises(UsageError):
+        Description(frontier(2), frontier(1), frontier(0))
+
+
+def test_every_holder_sees_its_own_history_whatever_the_others_release() -> None:
+    spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
+    shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(spine)
+    early, late = shared.hold("early"), shared.hold("late")
+    for i in range(20):
+        shared.insert(RowBatch.of(U64_TIME, frontier(i), frontier(i + 1), [("d", i, 1)]))
+        late.set_logical(frontier(i))
+        late.set_physical(frontier(i + 1))
+    early.set_logical(frontier(3))
+    early.set_physical(frontier(5))
+    while shared.exert():
+        pass
+    assert sorted(updates_of(early.through(frontier(7)))) == [
+        ("d", 3, 4),
+        ("d", 4, 1),
+        ("d", 5, 1),
+        ("d", 6, 1),
+    ]
+    with pytest.raises(UsageError):
+        late.through(frontier(7))
+    status = shared.status()
+    assert (status.logical, status.physical, status.upper) == (
+        frontier(3),
+        frontier(5),
+        frontier(20),
+    )
+    assert [holder.name for holder in status.holders] == ["early", "late"]
+    assert status.updates == sum(len(batch) for batch in early.history())
+    early.drop()
+    early.drop()
+    assert shared.physical == frontier(20)
+    with pytest.raises(UsageError):
+        early.through(frontier(20))
+    with late:
+        assert shared.status().batches <= 2
+    assert (shared.logical, shared.physical) == (frontier(), frontier())
+    with pytest.raises(UsageError):
+        shared.hold("after")
+
+
+def test_without_handles_only_the_upper_moves_on() -> None:
+    spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
+    shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(spine)
+    shared.hold("only").drop()
+    shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(1), [("d", 0, 1)]))
+    assert shared.upper == frontier(1)
+    assert shared.status().updates == 0
+    with pytest.raises(UsageError):
+        shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(1), []))
+
+
+@settings(max_examples=50, deadline=None)
+@given(schedules(), st.data())
+def test_an_import_gives_each_update_once_at_its_advanced_time(
+    schedule: Any, data: st.DataObject
+) -> None:
+    lattice, rounds = schedule
+    listed = st.lists(small_times(lattice), min_size=1, max_size=2)
+    since = Antichain.of(lattice, data.draw(listed))
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    started = data.draw(st.integers(0, len(rounds)))
+    spine: Spine[Any, RowBatch[str, Any]] = Spine(lattice)
+    shared: SharedTrace[Any, RowBatch[str, Any]] = SharedTrace(spine)
+    source = shared.hold("source")
+    imported = None
+    found: list[Any] = []
+    everything: list[Any] = []
+    for i, (lower, upper, updates) in enumerate(rounds):
+        if i == started:
+            imported = ImportedTrace(source, "import", since, until)
+        shared.insert(RowBatch.of(lattice, lower, upper, updates))
+        everything += updates
+        source.set_physical(upper)
+        shared.exert()
+        if imported is not None:
+            found += imported.step()
+    if imported is not None:
+        wanted = advance_updates(everything, since, lattice)
+        visible = {u for u in wanted if not until.less_equal(u[1])}
+        got = set(advance_updates(found, since, lattice))
+        assert got == visible
+        assert imported.frontier.empty == until.precedes(shared.upper)
+
+
+def test_an_import_ends_at_until_and_holds_nothing_then() -> None:
+    spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
+    shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(spine)
+    source = shared.hold("source")
+    shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(3), [("a", 0, 1), ("b", 2, 1)]))
+    imported = ImportedTrace(source, "import", frontier(1), frontier(4))
+    assert imported.step() == [("a", 1, 1), ("b", 2, 1)]
+    assert imported.step() == []
+    shared.insert(RowBatch.of(U64_TIME, frontier(3), frontier(6), [("c", 3, 1), ("d", 4, 1)]))
+    assert imported.step() == [("c", 3, 1)]
+    assert imported.frontier == frontier()
+    assert [holder.name for holder in shared.status().holders] == ["source"]
+    source.set_logical(frontier(5))
+    with pytest.raises(BeforeSince):
+        ImportedTrace(source, "late", frontier(4))
+
+
+def test_the_traces_of_lattices_are_generic() -> None:
+    lattice: Lattice[tuple[int, ...]] = ProductOrder(4)
+    spine: Spine[tuple[int, ...], RowBatch[str, tuple[int, ...]]] = Spine(lattice)
+    upper = Antichain.of(lattice, [(1, 0, 0, 0), (0, 0, 0, 2)])
+    spine.insert(RowBatch.of(lattice, spine.upper, upper, [("a", (0, 5, 5, 1), 1)]))
+    assert read_at(spine, (0, 6, 6, 1)) == {"a": 1}
+    assert spine.state() == ""
+    assert spine.pending == 1

@@ -207,7 +207,9 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
     if header:
         resolved["header"] = header
     if in_own_log(spec) and topic_of(stored) not in await world.log.topics():
-        await world.log.create_topic(topic_of(stored), world.settings.topic_partitions)
+        # Pushed rows are one stream in one order; a silent partition would hold its events back.
+        partitions = world.settings.topic_partitions if spec.kafka is not None else 1
+        await world.log.create_topic(topic_of(stored), partitions)
     if not spec.columns:
         sample = await _sample(stored, world, 200 if spec.infer is None else spec.infer.sample)
         csv = spec.file is not None and spec.file.format == "csv"

@@ -13,7 +13,7 @@ from tidemill_embedded.demo.prepare import Arrivals
 def feed(topic: str, partitions: int, at_ms: list[int]) -> Arrivals:
     keys = [b"k%d" % (at % 5) for at in at_ms]
     values = [b"%s-%d" % (topic.encode(), index) for index in range(len(at_ms))]
-    return Arrivals(topic, partitions, at_ms, keys, values, broken=0)
+    return Arrivals(topic, partitions, at_ms, keys, values, broken=[])
 
 
 FEEDS = (feed("flights", 3, [1, 2, 2, 5, 9, 12, 30]), feed("weather", 1, [0, 10, 20]))

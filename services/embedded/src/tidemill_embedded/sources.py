@@ -75,6 +75,7 @@ class SourceRunner:
         self._stage = self._make_stage()
         self._kafka: Log | None = None
         self._reading = False
+        self.backfilled = 0
 
     def _columns(self) -> list[Column]:
         declared = [Column(c.name, c.type, c.nullable) for c in columns_of(self._stored)]
@@ -257,6 +258,7 @@ class SourceRunner:
         await write_with_spark(
             backlog, topic, bootstrap, self._columns(), self._format(), self._world
         )
+        self.backfilled += backlog.records
         return await self.reclock.resume()
 
     async def _commit_forever(self, topic: str) -> None:

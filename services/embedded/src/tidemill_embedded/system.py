@@ -233,6 +233,7 @@ class System:
                 "offsetsBound": _by_partition(runner.remap.counts.bound),
                 "bindings": runner.remap.counts.minted,
                 "mintsLost": runner.remap.counts.lost,
+                "backfilled": runner.backfilled,
             }
         if isinstance(runner, ViewRunner):
             progress = runner.driver.progress

@@ -44,14 +44,14 @@ Real: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The records of one topic in the order in which they arrive."""
+    """The records of one topic in the order in which they arrive; `broken` cannot be read."""
 
     topic: str
     partitions: int
     at_ms: Sequence[int]
     keys: Sequence[bytes]
     values: Sequence[bytes]
-    broken: int
+    broken: Sequence[bytes]
 
     def __len__(self) -> int:
         return len(self.at_ms)
@@ -195,6 +195,7 @@ def arrivals(
     """
     encode = msgspec.json.encode
     arriving: list[tuple[int, bytes, bytes]] = []
+    unreadable: list[bytes] = []
     kept = list(rows)
     for row in kept:
         at = row[time] + int(rng.random() * SKEW_MS)
@@ -202,8 +203,8 @@ def arrivals(
     for index in range(broken if kept else 0):
         row = kept[rng.randrange(len(kept))]
         at = row[time] + int(rng.random() * SKEW_MS)
-        broken_value = BREAKAGES[index % len(BREAKAGES)](row)
-        arriving.append((at, (row[key] or "").encode(), broken_value))
+        unreadable.append(BREAKAGES[index % len(BREAKAGES)](row))
+        arriving.append((at, (row[key] or "").encode(), unreadable[-1]))
     arriving.sort()
     return Arrivals(
         topic=topic,
@@ -211,7 +212,7 @@ def arrivals(
         at_ms=[at for at, _, _ in arriving],
         keys=[key for _, key, _ in arriving],
         values=[value for _, _, value in arriving],
-        broken=len(arriving) - len(kept),
+        broken=unreadable,
     )
 
 

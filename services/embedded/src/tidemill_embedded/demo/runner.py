@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251  the seed comes with the scenario
 
 from rich.console import Console
-from rich.table import Table
 
 from tidemill.client import Client
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.time import Unavailable
+from tidemill_embedded.demo.display import Display
 from tidemill_embedded.demo.feed import fill_backlog, pieces
-from tidemill_embedded.demo.oracle import QUERIES, Oracle
 from tidemill_embedded.demo.plot import draw_lags
 from tidemill_embedded.demo.prepare import (
-    DAY_MS,
     Arrivals,
     arrivals,
     flight_rows,
     weather_rows,
     write_reference,
 )
+from tidemill_embedded.demo.questions import Questions
 from tidemill_embedded.demo.raw import unpack
+from tidemill_embedded.demo.report import print_timings, print_verdict
 from tidemill_embedded.demo.scenario import Scenario, iso
 from tidemill_embedded.demo.server import DemoServer
-from tidemill_embedded.demo.verify import (
-    Comparison,
-    answer_rows,
-    compare,
-    describe_difference,
-    fired_alarms,
-)
+from tidemill_embedded.demo.waiting import Waiter
 from tidemill_embedded.demo.watch import Watch
 
 SEED = 2013
 FLIGHT_PARTITIONS = 4
-PIECE_MS = 4 * DAY_MS
-BEHIND_MS_MAX = 24 * DAY_MS
-"""How far the stream may run ahead of the slowest view before it waits."""
-STUCK_S_MAX = 120.0
-VIEWS = ("weather-at-departure", "punctuality", "knock-ons", "network")
+STREAMS = ("flights", "weather")
+VIEWS = {
+    "weather-at-departure": STREAMS,
+    "punctuality": ("flights",),
+    "knock-ons": ("flights",),
+    "network": ("flights",),
+}
+"""The views of examples/flights, and the streams that each of them reads."""
+ACTION = "knock-on-alarms"
 
 
 @dataclass(slots=True)
@@ -59,35 +56,37 @@ class DemoRun:
     jars: Path
     clock: Clock
     console: Console
-    phases: list[tuple[str, float]] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
+    server: DemoServer = field(init=False)
+    watch: Watch = field(init=False)
+    display: Display = field(init=False)
+    questions: Questions = field(init=False)
 
-    async def run(self) -> bool:
-        """Whether everything that was compared is equal."""
-        begun_s = self.clock.monotonic_s()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with self._phase("prepare the records"):
-            feeds = await asyncio.to_thread(self._prepare)
-        server = DemoServer(self.directory, self.clock, self.jars)
-        with self._phase("write the backlog to the log"):
-            await self._fill(server, feeds)
-        watch = Watch(self.clock, self.scenario.begins, begun_s, self.scenario.backlog_until)
-        try:
-            await self._serve(server, watch, feeds)
-        finally:
-            await server.stop()
-        chart = self.directory / "frontier-lag.png"
-        await asyncio.to_thread(draw_lags, watch.samples, watch.marks, chart)
-        return self._conclude(self.clock.monotonic_s() - begun_s, chart)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        begun_s = self.clock.monotonic_s()
-        self.console.print(f"[bold]{name}[/bold] …")
-        yield
-        took_s = self.clock.monotonic_s() - begun_s
-        self.phases.append((name, took_s))
-        self.console.print(f"  {took_s:.1f} s")
+    async def run(self, *, keep: bool = False) -> bool:
+        """Whether everything that was compared is equal; with `keep` only once the server is ended."""
+        scenario, begun_s = self.scenario, self.clock.monotonic_s()
+        self.server = DemoServer(self.directory, self.clock, self.jars, scenario.spark_rows)
+        self.watch = Watch(
+            self.clock, scenario.begins, begun_s, (*STREAMS, *VIEWS), newest=scenario.backlog_until
+        )
+        self.display = Display(self.console, self.clock, self.watch)
+        with self.display.drawn():
+            with self.display.phase("prepare the records"):
+                feeds = await asyncio.to_thread(self._prepare)
+            self.questions = Questions(
+                scenario, self.directory, self.display, {feed.topic: feed.broken for feed in feeds}
+            )
+            try:
+                await self._serve(feeds)
+                equal = await self._conclude(self.clock.monotonic_s() - begun_s)
+                if keep and self.server.address:
+                    self.console.print(
+                        f"the server stays: TIDEMILL_ADDRESS={self.server.address} (Ctrl-C ends it)",
+                        highlight=False, soft_wrap=True,
+                    )  # fmt: skip
+                    await self.server.ended()
+            finally:
+                await self.server.stop()
+        return equal
 
     def _prepare(self) -> list[Arrivals]:
         """The raw files, the reference files, and the records of both topics in arrival order."""
@@ -105,163 +104,118 @@ class DemoRun:
             ),
         ]  # fmt: skip
 
-    async def _fill(self, server: DemoServer, feeds: Sequence[Arrivals]) -> None:
-        log = EmbeddedLog(server.state / "log")
+    async def _serve(self, feeds: Sequence[Arrivals]) -> None:
+        """Everything between the first record in the log and the last answer."""
+        scenario, display = self.scenario, self.display
+        display.expect(sum(map(len, feeds)))
+        with display.phase("write the backlog to the log"):
+            await self._fill(feeds)
+        with display.phase("start the server, apply examples/flights"):
+            client = await self.server.start()
+            await self._apply(client)
+        async with self._watched(client) as waiter:
+            with display.phase("backfill with Spark"):
+                await waiter.caught_up(dict.fromkeys(STREAMS, scenario.begins))
+                self.watch.mark("backfilled")
+                await self._check_backfill(waiter, feeds[0].before(scenario.backlog_until))
+            with display.phase("views catch up with the backlog"):
+                await waiter.views_complete()
+                display.frontiers()
+                await self.questions.ask(client, scenario.instants[0])
+            with display.phase("stream, to the kill"):
+                reached = await self._stream(
+                    waiter, feeds, scenario.backlog_until, scenario.kill_at
+                )
+            uppers = {name: self.watch.upper(name) for name in VIEWS}
+        client.close()
+        self.watch.mark("SIGKILL")
+        pid = await self.server.kill()
+        self.console.print(
+            f"[red]process {pid} is killed[/red] (SIGKILL), its log sent up to {iso(reached)}"
+        )
+        with display.phase("start it again"):
+            client = await self.server.start()
+            self.watch.mark("restarted")
+        async with self._watched(client) as waiter:
+            with display.phase("stream, to the end"):
+                await waiter.views_within(max(uppers.values()))
+                await self.questions.ask(client, scenario.instants[1])
+                await self._stream(waiter, feeds, reached, None)
+            with display.phase("views catch up with the end"):
+                complete = await waiter.views_complete()
+                await waiter.fired(ACTION, complete["knock-ons"], self.questions.lines_told)
+                display.frontiers()
+                await self.questions.ask(client, scenario.instants[2])
+            with display.phase("prove one alarm, verify everything"):
+                await self.questions.prove(client)
+                await self.questions.verify(client, complete)
+        client.close()
+
+    async def _fill(self, feeds: Sequence[Arrivals]) -> None:
+        log = EmbeddedLog(self.server.state / "log")
         try:
             count = await fill_backlog(log, feeds, self.scenario.backlog_until)
         finally:
             await log.close()
-        self.console.print(
-            f"  {count:,} records in {FLIGHT_PARTITIONS + 1} partitions, out of order by up to an "
-            f"hour, up to {iso(self.scenario.backlog_until)}"
+        self.display.sent(count)
+        self.display.say(
+            f"{count:,} records in {FLIGHT_PARTITIONS} partitions of flights and one of weather, up to "
+            f"{iso(self.scenario.backlog_until)}, out of order by up to an hour"
         )
+        broken = sum(len(feed.broken) for feed in feeds)
+        self.display.say(f"{broken} records of the year are broken on purpose")
 
-    async def _serve(self, server: DemoServer, watch: Watch, feeds: Sequence[Arrivals]) -> None:
-        client = await server.start()
-        with self._phase("apply examples/flights"):
-            applied = await asyncio.to_thread(client.apply, self.examples)
-            names = ", ".join(f"{each.kind}/{each.name}" for each in applied)
-            self.console.print(f"  {names}")
-        following = asyncio.create_task(watch.follow(client))
-        with self._phase("backfill with Spark, then catch up"):
-            await self._catch_up(watch, self.scenario.backlog_until - 2 * DAY_MS)
-        watch.mark("backfilled")
-        self.console.print(watch.table())
-        with self._phase("stream until the kill"):
-            reached = await self._stream(
-                client, watch, feeds, self.scenario.backlog_until, self.scenario.kill_at
+    async def _apply(self, client: Client) -> None:
+        applied = await asyncio.to_thread(client.apply, self.examples)
+        self.display.say(" ".join(f"{each.kind}/{each.name}" for each in applied))
+
+    async def _check_backfill(self, waiter: Waiter, records: int) -> None:
+        """Say how many records Spark wrote. Raises: Unavailable if they are not the whole backlog."""
+        details = await waiter.running("Source", "flights")
+        if details["backfilled"] != records:
+            raise Unavailable(
+                f"Spark wrote {details['backfilled']} of the {records} records of the backlog"
             )
-        following.cancel()
-        watch.mark("SIGKILL")
-        pid = await server.kill()
-        client.close()
-        self.console.print(f"[red]killed process {pid} with SIGKILL[/red]; starting again")
-        with self._phase("restart"):
-            client = await server.start()
-        watch.mark("restarted")
-        following = asyncio.create_task(watch.follow(client))
-        with self._phase("stream the rest"):
-            await self._stream(client, watch, feeds, reached, None)
-            last = max(feed.at_ms[-1] for feed in feeds)
-            await self._catch_up(watch, min(last - 3 * DAY_MS, self.scenario.instants[-1] + 1))
-            await self._settle(watch)
-        self.console.print(watch.table())
-        following.cancel()
-        with self._phase("ask, prove, verify"):
-            await asyncio.to_thread(self._ask, client)
-        client.close()
+        self.display.say(f"Spark reclocked the {records:,} records of flights")
+
+    @asynccontextmanager
+    async def _watched(self, client: Client) -> AsyncIterator[Waiter]:
+        """Follow the frontiers of the server for as long as the block runs."""
+        following = asyncio.create_task(self.watch.follow(client))
+        try:
+            yield Waiter(client, self.watch, self.clock, VIEWS, self.display.tick)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
     async def _stream(
-        self,
-        client: Client,
-        watch: Watch,
-        feeds: Sequence[Arrivals],
-        begin: int,
-        end: int | None,
+        self, waiter: Waiter, feeds: Sequence[Arrivals], begin: int, end: int | None
     ) -> int:
-        """Push what arrives from `begin` until at least `end`, no faster than the views follow.
+        """Push what arrives from `begin` until at least `end`, never far ahead of the views.
 
-        Returns how far it came.
+        Returns how far it came; the views are at work then.
         """
-        shown = reached = begin
-        for piece in pieces(feeds, begin, PIECE_MS):
+        reached = begin
+        for piece in pieces(feeds, begin, self.scenario.piece_ms):
+            await waiter.views_within(piece.until_ms - self.scenario.ahead_ms)
             for source, rows in piece.rows.items():
-                await asyncio.to_thread(client.push, source, list(rows))
-            watch.newest = piece.until_ms
-            await self._catch_up(watch, piece.until_ms - BEHIND_MS_MAX)
-            if piece.until_ms - shown >= 30 * DAY_MS:
-                shown = piece.until_ms
-                self.console.print(f"  sent up to {iso(shown)}, views at {iso(self._least(watch))}")
-            reached = piece.until_ms
+                await asyncio.to_thread(waiter.client.push, source, list(rows))
+            self.display.sent(len(piece))
+            reached = self.watch.newest = piece.until_ms
             if end is not None and reached >= end:
                 break
         return reached
 
-    def _least(self, watch: Watch) -> int:
-        return min((watch.upper(view) for view in VIEWS), default=0)
-
-    async def _catch_up(self, watch: Watch, upper: int) -> None:
-        """Wait until every view has come to `upper`. Raises: Unavailable if none moves for long."""
-        before, moved_s = -1, self.clock.monotonic_s()
-        while (least := self._least(watch)) < upper:
-            now_s = self.clock.monotonic_s()
-            if least != before:
-                before, moved_s = least, now_s
-            elif now_s - moved_s > STUCK_S_MAX:
-                raise Unavailable(
-                    f"the views stand at {iso(least)} (log: {self.directory}/server.log)"
-                )
-            await self.clock.sleep(0.25)
-
-    async def _settle(self, watch: Watch) -> None:
-        """Wait until the views have stopped moving."""
-        before = -1
-        while (least := self._least(watch)) != before:
-            before = least
-            await self.clock.sleep(3.0)
-
-    def _ask(self, client: Client) -> None:
-        """Answers at three past instants, one proof, and the comparison of all with the oracle."""
-        months = self.scenario.months
-        with Oracle.over(self.directory / "raw", months) as oracle:
-            for at in self.scenario.instants:
-                table = Table(title=f"as of {iso(at)}", title_justify="left", box=None)
-                for name in ("collection", "rows", "since", "upper"):
-                    table.add_column(name)
-                for collection in QUERIES:
-                    answer = client.query(collection, at)
-                    found = answer_rows(answer.table)
-                    self.comparisons.append(
-                        compare(f"{collection} at {iso(at)}", oracle.rows(collection, at), found)
-                    )
-                    since = answer.since.elements[0] if len(answer.since) else 0
-                    upper = answer.upper.elements[0] if len(answer.upper) else 0
-                    table.add_row(collection, f"{len(found):,}", str(since), iso(upper))
-                self.console.print(table)
-            upper = client.query("knock-ons/knock_on").upper.elements[0]
-            alarms = fired_alarms(self.directory / "alarms.jsonl")
-            self.comparisons.append(
-                compare(f"alarms fired below {iso(upper)}", oracle.alarms(upper), alarms)
-            )
-        self._prove(client)
-
-    def _prove(self, client: Client) -> None:
-        """Why one alarm was raised."""
-        lines = (self.directory / "alarms.jsonl").read_text().splitlines()
-        if not lines:
-            return
-        alarm = json.loads(lines[len(lines) // 2])
-        record = alarm["record"].split(" @expires")[0]
-        self.console.print(f"[bold]why {record}[/bold] at {iso(alarm['instant'])}")
-        self.console.print(client.why(record, alarm["instant"]).text, highlight=False)
-
-    def _conclude(self, total_s: float, chart: Path) -> bool:
-        """What was compared, where the time went."""
-        verdict = Table(
-            title="compared with DuckDB over the raw files", title_justify="left", box=None
-        )
-        for name, justify in (
-            ("what", "left"),
-            ("expected", "right"),
-            ("found", "right"),
-            ("", "left"),
-        ):
-            verdict.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich names its own literals
-        for each in self.comparisons:
-            mark = "[green]equal[/green]" if each.equal else "[red]DIFFERENT[/red]"
-            verdict.add_row(each.what, f"{each.expected:,}", f"{each.found:,}", mark)
-        self.console.print(verdict)
-        for each in self.comparisons:
-            if not each.equal:
-                self.console.print(f"[red]{each.what}[/red]\n{describe_difference(each)}")
-        times = Table(
-            title="where the time went", title_justify="left", box=None, show_header=False
-        )
-        times.add_column()
-        times.add_column(justify="right")
-        for name, took_s in self.phases:
-            times.add_row(name, f"{took_s:.1f} s")
-        times.add_row("in all", f"{total_s:.1f} s")
-        self.console.print(times)
-        self.console.print(f"frontier lag over the run: {chart}")
-        return all(each.equal for each in self.comparisons)
+    async def _conclude(self, total_s: float) -> bool:
+        """Draw the chart, print what was compared and where the time went."""
+        chart = self.directory / "frontier-lag.png"
+        await asyncio.to_thread(draw_lags, self.watch.samples, self.watch.marks, chart)
+        comparisons = self.questions.comparisons
+        print_verdict(self.console, comparisons)
+        facts = {
+            "frontier lag over the run": str(chart),
+            "one line for each alarm": str(self.questions.alarms),
+            "log of the server": str(self.server.log),
+        }
+        print_timings(self.console, self.display.phases, total_s, facts)
+        return all(each.equal for each in comparisons)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidemill_embedded.demo.prepare import DAY_MS
+
 
 def instant(text: str) -> int:
     """An ISO 8601 instant in UTC as milliseconds."""
@@ -22,7 +24,9 @@ def iso(at: int) -> str:
 class Scenario:
     """`months` of the year; what arrives before `backlog_until` is in the log before the start.
 
-    The server is killed when the stream has come to `kill_at`. `instants` are asked and verified.
+    The rest is sent in pieces of `piece_ms`, at most `ahead_ms` ahead of the slowest view; the server
+    is killed when it has come to `kill_at`. The three `instants` are asked, one before each of
+    backlog's end, kill and end, and all are verified at the end. A backlog of `spark_rows` is Spark's.
     """
 
     name: str
@@ -33,6 +37,9 @@ class Scenario:
     instants: tuple[int, int, int]
     broken_flights: int
     broken_weather: int
+    spark_rows: int
+    piece_ms: int
+    ahead_ms: int
 
 
 YEAR = Scenario(
@@ -42,12 +49,15 @@ YEAR = Scenario(
     backlog_until=instant("2013-07-01T04:00"),
     kill_at=instant("2013-09-15T12:00"),
     instants=(
-        instant("2013-02-21T01:30"),
-        instant("2013-08-20T00:30"),
-        instant("2013-12-19T03:00"),
+        instant("2013-02-21T01:54"),
+        instant("2013-08-20T01:13"),
+        instant("2013-11-05T02:28"),
     ),
     broken_flights=90,
     broken_weather=9,
+    spark_rows=20_000,
+    piece_ms=2 * DAY_MS,
+    ahead_ms=16 * DAY_MS,
 )
 
 QUICK = Scenario(
@@ -63,4 +73,7 @@ QUICK = Scenario(
     ),
     broken_flights=9,
     broken_weather=3,
+    spark_rows=5_000,
+    piece_ms=DAY_MS // 2,
+    ahead_ms=2 * DAY_MS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.client import Client
@@ -13,19 +13,23 @@ from tidemill.runtime.clock import Clock
 from tidemill.time import TidemillError, Unavailable
 
 START_S_MAX = 60.0
-SPARK_BACKLOG_ROWS = 20_000
-"""The demo is small: a backlog that a laptop would write by itself goes to Spark all the same."""
 
 
 @dataclass(slots=True)
 class DemoServer:
-    """One server on `directory/state`; its log is `directory/server.log`."""
+    """One server on `directory/state`, which lets Spark write a backlog of `spark_rows` or more."""
 
     directory: Path
     clock: Clock
     jars: Path
+    spark_rows: int = 20_000
     process: asyncio.subprocess.Process | None = None
-    starts: int = field(default=0)
+    address: str = ""
+
+    @property
+    def log(self) -> Path:
+        """What the server says, over all its lives."""
+        return self.directory / "server.log"
 
     @property
     def state(self) -> Path:
@@ -36,24 +40,24 @@ class DemoServer:
         """Start the process; a client once it answers. Raises: Unavailable with the end of its log."""
         config = self.directory / "server.toml"
         config.write_text(
-            f'[reclock]\nspark_backlog_rows = {SPARK_BACKLOG_ROWS}\n[spark]\njars = "{self.jars}"\n'
+            f'[reclock]\nspark_backlog_rows = {self.spark_rows}\n[spark]\njars = "{self.jars}"\n'
         )
         address = self.state / "grpc.address"
         address.unlink(missing_ok=True)
-        log = self.directory / "server.log"
+        log = self.log
         with log.open("ab") as sink:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tidemill.client", "up", "--dir", str(self.state),
                 "--grpc", "127.0.0.1:0", "--http-port", "0", "--config", str(config),
                 cwd=self.directory, stdout=sink, stderr=sink,
             )  # fmt: skip
-        self.starts += 1
         deadline_s = self.clock.monotonic_s() + START_S_MAX
         while self.clock.monotonic_s() < deadline_s and self.process.returncode is None:
             await self.clock.sleep(0.2)
             if not address.exists():
                 continue
-            client = Client(address.read_text().strip())
+            self.address = address.read_text().strip()
+            client = Client(self.address)
             try:
                 await asyncio.to_thread(client.get)
             except TidemillError:
@@ -61,6 +65,11 @@ class DemoServer:
                 continue
             return client
         raise Unavailable(f"the server did not start: {_last_lines(log)} (log: {log})")
+
+    async def ended(self) -> None:
+        """Return once the process has ended by itself."""
+        if self.process is not None:
+            await self.process.wait()
 
     async def kill(self) -> int:
         """SIGKILL, as a power cut would; the process id that is no more."""

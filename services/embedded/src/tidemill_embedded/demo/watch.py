@@ -17,7 +17,6 @@ from tidemill_embedded.demo.prepare import DAY_MS
 from tidemill_embedded.demo.scenario import iso
 
 SAMPLE_INTERVAL_S = 0.5
-SHOWN_KINDS = ("source", "view")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ def _time(frontier: Frontier) -> int:
 class Watch:
     """What has been seen of the frontiers so far.
 
+    `names` are the streams and views to look at; the raw rows of a stream are looked at with it.
     Lag on the event timeline is measured against `newest`, the latest time that was sent; lag on
     the system timeline against the wall clock, as the server reports it.
     """
@@ -46,6 +46,7 @@ class Watch:
     clock: Clock
     begins: int
     started_s: float
+    names: Sequence[str]
     newest: int = 0
     lines: list[Line] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -79,11 +80,12 @@ class Watch:
         ]
 
     def _lines(self, seen: Sequence[CollectionInfo]) -> list[Line]:
-        """One line for each stream and its raw rows, one for each view."""
+        """One line for each stream, for its raw rows, and for each view, in the order of `names`."""
         lines: dict[str, Line] = {}
         for info in seen:
-            name = info.id.split("/")[0] if info.kind == "view" else info.id
-            if info.kind not in SHOWN_KINDS or name in lines:
+            owner = info.id.split("/")[0]
+            name = owner if info.kind == "view" else info.id
+            if owner not in self.names or info.kind not in ("source", "view") or name in lines:
                 continue
             upper = _time(info.upper)
             if info.timeline == "system" and info.lag_ms is None:
@@ -92,12 +94,8 @@ class Watch:
             if info.timeline != "system":
                 lag_ms = max(0, self.newest - max(upper, self.begins))
             lines[name] = Line(name, info.timeline, _time(info.since), upper, lag_ms)
-        return [line for line in lines.values() if not self._timeless(line)]
-
-    @staticmethod
-    def _timeless(line: Line) -> bool:
-        """Whether the line is of reference data, which has no news."""
-        return line.timeline != "system" and line.upper > 2**62
+        order = [found for name in self.names for found in (f"{name}/raw", name)]
+        return sorted(lines.values(), key=lambda line: order.index(line.name))
 
     def table(self) -> Table:
         """The frontiers as of the last look."""
@@ -106,12 +104,16 @@ class Watch:
             table.add_column(name)
         table.add_column("lag", justify="right")
         for line in self.lines:
-            since, upper = (iso(time) if time else "-" for time in (line.since, line.upper))
+            since, upper = (_shown(time) for time in (line.since, line.upper))
             table.add_row(line.name, since, upper, shown_lag(line))
         return table
 
     def _now_s(self) -> float:
         return self.clock.monotonic_s() - self.started_s
+
+
+def _shown(time: int) -> str:
+    return iso(time // 60_000 * 60_000) if time > 1 else "-"
 
 
 def shown_lag(line: Line) -> str:

@@ -46,15 +46,27 @@ async def until(
 ) -> None:
     """Wait until the column `n` of a collection holds exactly these numbers at its latest instant."""
     found: list[int] = []
-    for _ in range(400):
-        upper = sole_time((await process.world.collections.status(collection)).upper)
-        if upper:
-            answer = await process.query.snapshot(collection, upper - 1 if at is None else at, 0.0)
-            found = sorted(answer.table["n"].to_pylist())
-            if found == expected:
-                return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{collection} holds {found}, not {expected}")
+    try:
+        async with asyncio.timeout(60):
+            while found != expected:
+                await asyncio.sleep(0.02)
+                upper = sole_time((await process.world.collections.status(collection)).upper)
+                if upper:
+                    asked = upper - 1 if at is None else at
+                    answer = await process.query.snapshot(collection, asked, 0.0)
+                    found = sorted(answer.table["n"].to_pylist())
+    except TimeoutError:
+        raise AssertionError(f"{collection} holds {found}, not {expected}") from None
+
+
+async def mapped(process: Process, count: int) -> None:
+    """Wait until so many rows of `limits` have their instant of the timeline."""
+    collections = process.world.collections
+    async with asyncio.timeout(60):
+        while (await collections.stored("limits/raw")).num_rows < count:
+            await asyncio.sleep(0.02)
+        raw = sole_time((await collections.status("limits/raw")).upper)
+        await collections.wait_for_upper("limits/eventmap", raw - 1, 60.0)
 
 
 async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> None:
@@ -110,13 +122,13 @@ spec:
         await apply(process, events, source("limits", file, "jsonl", "timeline: plant"))
         await until(process, "limits", [1, 2], at=0)
         await process.system.push("readings", [b'{"n": 7, "at": 1000}'])
-        await process.world.collections.wait_for_upper("limits", 999, 20.0)
+        await process.world.collections.wait_for_upper("limits", 999, 60.0)
         with file.open("a") as more:
             more.write('{"n": 3, "t": "c"}\n')
-        await asyncio.sleep(0.3)
+        await mapped(process, 3)
     async with running(tmp_path) as process:
         await process.system.push("readings", [b'{"n": 8, "at": 2000}'])
-        await process.world.collections.wait_for_upper("limits", 1999, 20.0)
+        await process.world.collections.wait_for_upper("limits", 1999, 60.0)
         await until(process, "limits", [1, 2], at=0)
         await until(process, "limits", [1, 2], at=999)
         await until(process, "limits", [1, 2, 3], at=1999)

@@ -79,7 +79,7 @@ async def answer(process: Process, goal: str, at: int | None = None) -> list[tup
 async def pushed(process: Process, *hosts: str) -> int:
     """Push rows and return an instant at which they are there."""
     await process.system.push("pings", [f'{{"host": "{host}"}}'.encode() for host in hosts])
-    for _ in range(200):
+    for _ in range(2_000):
         upper = sole_time((await process.world.collections.status("pings")).upper)
         if upper and {(host,) for host in hosts} <= set(
             await answer(process, "pings(h)", upper - 1)

@@ -44,7 +44,7 @@ async def apply(process: Process, *texts: str) -> None:
 
 
 async def until(process: Process, name: str, reason: str) -> ResourceStatus:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             status = await process.system.describe("Source", name)
             if status.reason == reason:
@@ -61,7 +61,7 @@ async def test_a_file_that_was_replaced_by_a_shorter_one_stalls_its_source_alone
         await apply(
             process, source("a", f"file: {{path: {file}, format: jsonl}}"), source("b", "http: {}")
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await process.query.snapshot("a", None, 5.0)).table.num_rows < 2:
                 await asyncio.sleep(0.02)
         file.write_text('{"n": 3}\n')
@@ -94,7 +94,7 @@ async def test_a_source_begins_when_its_topic_comes_and_stalls_when_it_is_anothe
         await log.create_topic("late-topic", 1)
         await log.append("late-topic", [Entry(None, b'{"n": 1}'), Entry(None, b'{"n": 2}')])
         await until(process, "a", "Running")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await process.query.snapshot("a", None, 5.0)).table.num_rows < 2:
                 await asyncio.sleep(0.02)
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
@@ -102,14 +102,14 @@ async def test_a_source_begins_when_its_topic_comes_and_stalls_when_it_is_anothe
         await admin.delete_topics(["late-topic"])
         await admin.close()
         await until(process, "a", "Stalled")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(TidemillError):  # the broker deletes in its own time
                     await log.create_topic("late-topic", 1)
                     break
                 await asyncio.sleep(0.2)
         await log.append("late-topic", [Entry(None, b'{"n": 3}')])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "recreated" not in (await process.system.describe("Source", "a")).message:
                 await asyncio.sleep(0.05)
         rows = (await process.query.snapshot("a", None, 0.0)).table
@@ -121,7 +121,7 @@ async def test_every_metric_has_a_reading_while_a_source_runs(tmp_path: Path) ->
     async with running(tmp_path) as process:
         await apply(process, source("b", "http: {}"))
         await process.system.push("b", [b'{"n": 1}', b'{"n": "x"}'])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await process.query.snapshot("b", None, 5.0)).table.num_rows < 1:
                 await asyncio.sleep(0.02)
         watch(process.world.metrics, process.world.collections, process.system)

@@ -71,11 +71,13 @@ def _bound_by_atoms(rule: ResolvedRule) -> frozenset[str]:
 
 
 def bound_alone(rule: ResolvedRule, *, clocks: bool) -> frozenset[str]:
+    """Variables that the positive atoms bind and `where` does not define; of clocks only on request."""
     atoms = [atom for atom in rule.positive if clocks or not atom.clock]
     return frozenset().union(*map(bound_names, atoms)) - rule.definitions.keys()
 
 
 def bound_names(atom: ResolvedAtom) -> frozenset[str]:
+    """Variables that stand alone in an atom; a clock binds only what matches its parafacts."""
     terms = [] if atom.clock else list(atom.terms)
     terms += [term for parafact in atom.parafacts for term in parafact.terms]
     return frozenset(term.name for term in terms if isinstance(term, Variable))

@@ -268,10 +268,10 @@ class _Reader:
             hint = f"write {start.text}(…)"
         elif self.at("NOT"):
             hint = "write `not` once, directly before the name: not p(x)"
-        elif start.kind in _RESERVED:
-            hint = f"`{start.text}` is a word of the language, take another name"
         elif self.at("IF"):
             hint = "write an atom before `if`"
+        elif start.kind in _RESERVED:
+            hint = f"`{start.text}` is a word of the language, take another name"
         self._fail(code, f"an atom p(…) was expected instead of {start.shown}", hint)
 
     def _infix_begins(self) -> bool:

@@ -179,8 +179,10 @@ class Planner:
         if not needs <= self._bound:
             return float("inf")
         others = any(not self._form.atoms[j].is_clock for j in waiting)
-        if i not in self._valid_clocks:
-            return float("inf") if others else 0.0  # in the order of the text: the first one fails
+        if self._doubtful_clocks:
+            return (
+                float("inf") if others else 0.0
+            )  # clocks in the order of the text: the first fails
         time = clock_time(atom)
         if not isinstance(time, Variable) or time.name in self._bound:
             return 1.0 if time is not None else _TICKS_UNLIMITED

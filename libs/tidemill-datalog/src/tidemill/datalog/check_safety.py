@@ -138,7 +138,8 @@ def _inner_wildcards(scope: Scope, term: Expression, code: str) -> Iterator[Diag
     for outer in walk(term):
         for part in children(outer):
             if isinstance(part, Wildcard):
-                yield scope.report(code, "`_` has no value in an expression", part.span)
+                hint = "name the value and match it in an atom"
+                yield scope.report(code, "`_` has no value in an expression", part.span, hint)
 
 
 def guard(scope: Scope) -> Iterator[Diagnostic]:
@@ -146,7 +147,8 @@ def guard(scope: Scope) -> Iterator[Diagnostic]:
     for expression in scope.rule.guards:
         for part in walk(expression):
             if isinstance(part, Wildcard):
-                yield scope.report("S102", "`_` has no value in a guard", part.span)
+                hint = "name the value and match it in an atom"
+                yield scope.report("S102", "`_` has no value in a guard", part.span, hint)
             elif isinstance(part, Variable) and not scope.has_value(part.name):
                 yield scope.report(
                     "S102", f"`{part.name}` has no value in this guard", part.span,

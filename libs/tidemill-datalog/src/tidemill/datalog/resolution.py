@@ -10,6 +10,8 @@ from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.checked import CLOCK, ResolvedAtom, ResolvedParafact, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 
+_NAMES_SHOWN = 12
+
 
 class Resolution:
     """Resolves the rules of one program against a catalogue and collects what does not fit."""
@@ -132,9 +134,10 @@ class Resolution:
             self.column_names.setdefault(name, _input_names(schema))
         elif name not in self._derived:
             if self._catalog.closed:
+                known_names = [*self._derived, *self._catalog.inputs]
                 self._report(
                     "S124", f"`{name}` is neither derived nor an input", application,
-                    _did_you_mean(name, [*self._derived, *self._catalog.inputs]),
+                    _did_you_mean(name, known_names) or _known_predicates(known_names),
                 )  # fmt: skip
             arity = len(application.arguments)
             known = self.column_names.setdefault(name, ("",) * arity)
@@ -183,7 +186,9 @@ class Resolution:
                     _did_you_mean(name, names) or _signature(application.name, names),
                 )  # fmt: skip
             elif name in given:
-                self._report("S121", f"the column `{name}` is given twice", argument)
+                self._report(
+                    "S121", f"the column `{name}` is given twice", argument, "give each column once"
+                )
             given[name] = argument.value
         if complete and len(given) < len(names):
             self._report(
@@ -211,5 +216,13 @@ def _signature(name: str, names: tuple[str, ...]) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, [each for each in known if each], n=1)
+    named = [each for each in known if each]
+    same = [each for each in named if each.lower() == name.lower()]
+    close = same or get_close_matches(name, named, n=1)
     return f"did you mean `{close[0]}`?" if close else ""
+
+
+def _known_predicates(names: Iterable[str]) -> str:
+    known = sorted(set(names))
+    listed = ", ".join(known[:_NAMES_SHOWN]) + (", …" if len(known) > _NAMES_SHOWN else "")
+    return f"there are {listed}" if listed else "declare it as an input, or write a rule for it"

@@ -246,7 +246,9 @@ class ReclockDriver:
     async def _step(self) -> None:
         """Map what came since the last step, and write what is complete."""
         deliveries, self._deliveries = self._deliveries, []
+        # Bindings and their upper are taken together: more may arrive while an output is written.
         bindings, self._bindings = self._bindings, []
+        remap_upper = self._remap_upper
         source = partition_frontier(deliveries[-1].positions) if deliveries else None
         outputs = (
             (self._rows, [delivery.rows for delivery in deliveries]),
@@ -254,7 +256,7 @@ class ReclockDriver:
         )
         for output, tables in outputs:
             rows = pa.concat_tables(tables) if tables else None
-            reached = output.step(rows, bindings, self._remap_upper, source)
+            reached = output.step(rows, bindings, remap_upper, source)
             if output.upper.precedes(reached) and output.upper != reached:
                 await self._write(output, reached)
         self._room.set()

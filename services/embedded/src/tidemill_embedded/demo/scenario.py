@@ -67,9 +67,9 @@ QUICK = Scenario(
     backlog_until=instant("2013-01-12T05:00"),
     kill_at=instant("2013-01-19T12:00"),
     instants=(
-        instant("2013-01-03T06:00"),
-        instant("2013-01-18T03:30"),
-        instant("2013-01-29T21:15"),
+        instant("2013-01-07T02:13"),
+        instant("2013-01-19T01:27"),
+        instant("2013-01-22T21:43"),
     ),
     broken_flights=9,
     broken_weather=3,

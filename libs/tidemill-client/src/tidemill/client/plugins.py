@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Callable, Container
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from itertools import islice
@@ -32,13 +33,10 @@ def plugins() -> dict[str, EntryPoint]:
 
 def first_line(point: EntryPoint) -> str:
     """The first line of the docstring of what the plugin names, without importing it."""
-    try:
-        spec = find_spec(point.module)
-    except ImportError:
-        spec = None
-    if spec is None or spec.origin is None:
+    source = source_of(point.module)
+    if source is None:
         return "(cannot be loaded)"
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    tree = ast.parse(source.read_text(encoding="utf-8"))
     named = [
         node
         for node in tree.body
@@ -46,6 +44,18 @@ def first_line(point: EntryPoint) -> str:
     ]
     text = ast.get_docstring(named[0] if named else tree) or ""
     return text.split("\n")[0]
+
+
+def source_of(module: str) -> Path | None:
+    """The file of a module, found without importing the packages that it lies in."""
+    spec, places, name = None, None, ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = find_spec(name) if places is None else PathFinder.find_spec(name, places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations
+    return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def load(point: EntryPoint) -> Any:

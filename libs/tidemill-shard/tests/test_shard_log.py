@@ -11,12 +11,20 @@ import pyarrow as pa
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Description, MemoryBlob, MemoryConsensus, Version
+from tidemill.shard import (
+    Appended,
+    Collections,
+    Description,
+    MemoryBlob,
+    MemoryConsensus,
+    Version,
+)
 from tidemill.shard.log import ROLLUP_EVERY, WRITE_ATTEMPTS, CollectionLog
 from tidemill.shard.state import State
 from tidemill.time import Corrupt, Indeterminate, Unavailable, UnknownCollection, frontier
 
-FIRST = State(Description(pa.schema([("row", pa.string())])), frontier(0), frontier(0))
+ROWS = pa.schema([("row", pa.string())])
+FIRST = State(Description(ROWS), frontier(0), frontier(0))
 NAMES = count()
 
 
@@ -227,3 +235,34 @@ async def test_a_state_of_a_moment_ago_is_served_without_asking_the_store() -> N
     assert (await two.refresh(age_s_max=1)).number == 0
     clock.move(1)
     assert (await two.refresh(age_s_max=1)).number == 1
+
+
+async def test_a_rollup_is_named_as_soon_as_it_is_stored_however_long_the_pause() -> None:
+    clock = ManualClock()
+    blob = MemoryBlob(clock.now_ms)
+    consensus = MemoryConsensus()
+    store = Collections(consensus, blob, clock, lambda: f"n{next(NAMES)}")
+    await store.create("c", Description(ROWS), lease_ms=None)
+    for step in range(2 * ROLLUP_EVERY):
+        outcome = await store.compare_and_append(
+            "c", frontier(step), frontier(step + 1), None, writer="w"
+        )
+        assert outcome == Appended(frontier(step + 1))
+        clock.move(10_000)
+        await store.reap_orphans("c", age_ms=1_000)
+        fresh = Collections(consensus, blob, clock, lambda: f"n{next(NAMES)}")
+        assert (await fresh.status("c")).upper == frontier(step + 1)
+    assert len(await blob.list("")) == 1
+
+
+async def test_the_loser_of_a_race_leaves_no_rollup_behind() -> None:
+    consensus, blob = MemoryConsensus(), MemoryBlob()
+    one, two = logs(consensus, blob, 2)
+    await one.create(FIRST)
+    for _ in range(ROLLUP_EVERY):
+        await one.commit(bump)
+    await two.refresh()
+    await one.commit(bump)
+    assert await two.commit(bump) == (ROLLUP_EVERY + 1, True)
+    assert two.lost == 1
+    assert len(await blob.list("")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeVar
@@ -68,7 +69,6 @@ class CollectionLog:
         self._clock = clock
         self._unique = unique
         self._known: Known | None = None
-        self._rolled_up: tuple[str, int] | None = None
         self._read_at_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -111,11 +111,7 @@ class CollectionLog:
                 except TidemillError as error:
                     refused, after = error, known.state
                 if after is not known.state:
-                    entry = next_entry(
-                        self._unique(), self._named_rollup(known), known.state, after
-                    )
-                    if await self._write(known.number, entry):
-                        await self._committed(known, after, entry)
+                    if await self._written(known, after):
                         return answer, True
                     self.lost += 1
                 # A refusal counts only if it is about the newest version.
@@ -155,30 +151,59 @@ class CollectionLog:
         where = f"version {version.number} of {self.collection}"
         return decode_entry(found[0].data, where).attempt == entry.attempt
 
-    def _named_rollup(self, known: Known) -> tuple[str, int] | None:
-        """The newest rollup that an entry behind `known` may name."""
-        mine = self._rolled_up
-        if mine is None or mine[1] > known.number:
-            return known.rollup
-        return mine if known.rollup is None or known.rollup[1] < mine[1] else known.rollup
+    async def _written(self, known: Known, after: State) -> bool:
+        """Append the version that leads from `known` to `after`; whether nobody else was faster.
 
-    async def _committed(self, known: Known, after: State, entry: Entry) -> None:
-        number = known.number + 1
-        self._known = Known(number, after, entry.rollup)
+        Every so many versions a rollup of `known` is stored first, for the entry to name.
+        """
+        rollup = await self._rollup(known)
+        entry = next_entry(self._unique(), rollup, known.state, after)
+        try:
+            won = await self._write(known.number, entry)
+        except Unavailable:
+            await self._forget_rollup(known, rollup)
+            raise
+        if not won:
+            await self._forget_rollup(known, rollup)
+            return False
+        self._known = Known(known.number + 1, after, rollup)
         self._read_at_s = self._clock.monotonic_s()
         self.commits += 1
+        if rollup is not None and rollup != known.rollup:
+            await self._truncate(known.rollup, rollup)
+        return True
+
+    async def _rollup(self, known: Known) -> tuple[str, int] | None:
+        """The rollup that the entry behind `known` names: a new one if that is due.
+
+        IMPORTANT: it is stored just before it is named, never kept for later: an object that no version
+        names may be reaped once it is old, and a log whose rollup is missing cannot be opened.
+        """
+        covered = 0 if known.rollup is None else known.rollup[1]
+        behind = known.number - covered
+        if behind == 0 or behind % ROLLUP_EVERY:
+            return known.rollup
+        key = f"{folder_of(self.collection)}/rollup-{known.number:012d}-{self._unique()}"
         try:
-            if entry.rollup is not None and entry.rollup != known.rollup:
-                await self._consensus.truncate(self.collection, entry.rollup[1] + 1)
-                if known.rollup is not None:
-                    await self._blob.delete(known.rollup[0])
-            if number % ROLLUP_EVERY == 0:
-                key = f"{folder_of(self.collection)}/rollup-{number:012d}-{self._unique()}"
-                await self._blob.put(key, encode_rollup(after))
-                self._rolled_up = (key, number)
+            await self._blob.put(key, encode_rollup(known.state))
         except (Unavailable, Indeterminate):
-            # The commit is durable; rollups are only for speed, and the next one comes by itself.
+            # Rollups are only for speed: the commit goes on, and the next one is tried in time.
+            return known.rollup
+        return key, known.number
+
+    async def _forget_rollup(self, known: Known, rollup: tuple[str, int] | None) -> None:
+        """Delete a rollup that no version will ever name; what fails is left to the reaper."""
+        if rollup is None or rollup == known.rollup:
             return
+        with suppress(Unavailable, Indeterminate):
+            await self._blob.delete(rollup[0])
+
+    async def _truncate(self, before: tuple[str, int] | None, rollup: tuple[str, int]) -> None:
+        """Forget the versions that a rollup covers, and the rollup before it."""
+        with suppress(Unavailable, Indeterminate):
+            await self._consensus.truncate(self.collection, rollup[1] + 1)
+            if before is not None:
+                await self._blob.delete(before[0])
 
     async def _caught_up(self) -> Known:
         if self._known is not None:

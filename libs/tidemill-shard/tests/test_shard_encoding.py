@@ -139,10 +139,11 @@ def test_no_wrong_byte_of_a_version_is_believed(state: State, place: int, flip: 
         (encode_entry(first_entry("me", state)), decode_entry),
         (encode_rollup(state), decode_rollup),
     ):
-        damaged = bytearray(data)
-        damaged[place % len(damaged)] ^= flip
-        with pytest.raises(Corrupt):
-            decode(bytes(damaged), "here")
+        for at in (place % len(data), place % 9):  # anywhere, and in the header
+            damaged = bytearray(data)
+            damaged[at] ^= flip
+            with pytest.raises(Corrupt):
+                decode(bytes(damaged), "here")
         with pytest.raises(Corrupt):
             decode(data[: place % len(data)], "here")
 

@@ -13,13 +13,15 @@ FORMAT = 1
 ENTRY = b"E"
 ROLLUP = b"R"
 
-_HEADER = struct.Struct("<2scHI")
+_KIND = struct.Struct("<2scH")
+_CHECKSUM = struct.Struct("<I")
 _MAGIC = b"TM"
 
 
 def framed(kind: bytes, payload: bytes, format_number: int = FORMAT) -> bytes:
-    """`payload` with its header: magic, kind, format, CRC-32."""
-    return _HEADER.pack(_MAGIC, kind, format_number, zlib.crc32(payload)) + payload
+    """`payload` with its header: magic, kind, format, and a CRC-32 of all that and the payload."""
+    header = _KIND.pack(_MAGIC, kind, format_number)
+    return header + _CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(header))) + payload
 
 
 def unframed(kind: bytes, data: bytes, where: str) -> bytes:
@@ -28,11 +30,14 @@ def unframed(kind: bytes, data: bytes, where: str) -> bytes:
     Raises: Corrupt if a byte is not as it was written; if the format is newer than what this process
     reads, the message names both.
     """
-    if len(data) < _HEADER.size:
+    start = _KIND.size + _CHECKSUM.size
+    if len(data) < start:
         raise Corrupt(f"{where} is cut off: {len(data)} bytes", object=where)
-    magic, found, number, checksum = _HEADER.unpack_from(data)
-    payload = data[_HEADER.size :]
-    if magic != _MAGIC or found != kind or zlib.crc32(payload) != checksum:
+    magic, found, number = _KIND.unpack_from(data)
+    (checksum,) = _CHECKSUM.unpack_from(data, _KIND.size)
+    payload = data[start:]
+    computed = zlib.crc32(payload, zlib.crc32(data[: _KIND.size]))
+    if magic != _MAGIC or found != kind or computed != checksum:
         raise Corrupt(f"{where} does not have the bytes that were written", object=where)
     if number > FORMAT:
         raise Corrupt(

@@ -19,6 +19,10 @@ from pathlib import Path
 
 import pytest
 
+# A JVM for Spark is forked from the process of the tests, which holds gRPC channels by then: gRPC's
+# handlers of forks would abort the child now and then. Set before grpc is imported anywhere.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251
+
 FIRST_PORT, LAST_PORT = 20_000, 29_000
 START_S_MAX = 300.0
 """Enough for the first fetch of the jars."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -39,13 +40,17 @@ BROKEN = 'def broken() -> None:\n    """Break."""\n\nraise RuntimeError("half in
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three plugins, one of which cannot be imported, and one that is not there at all."""
+    """Plugins: two good ones, one that cannot be imported, one in a package, one that is nowhere."""
     points: dict[str, EntryPoint] = {}
     for name, text, attr in (
         ("greet", GOOD, "greet"), ("nested", NESTED, "app"), ("broken", BROKEN, "broken"),
     ):  # fmt: skip
         (tmp_path / f"plugin_{name}.py").write_text(text)
         points[name] = EntryPoint(name, f"plugin_{name}:{attr}", plugins.GROUP)
+    (tmp_path / "plugin_package").mkdir()
+    (tmp_path / "plugin_package" / "__init__.py").write_text('raise RuntimeError("imported")\n')
+    (tmp_path / "plugin_package" / "inner.py").write_text(GOOD)
+    points["inner"] = EntryPoint("inner", "plugin_package.inner:greet", plugins.GROUP)
     points["gone"] = EntryPoint("gone", "plugin_gone.sub:gone", plugins.GROUP)
     points["get"] = EntryPoint("get", "plugin_greet:greet", plugins.GROUP)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -57,10 +62,28 @@ def test_help_lists_plugins_without_importing_them() -> None:
     listed = CliRunner().invoke(app, ["--help"])
     assert listed.exit_code == 0
     lines = {tuple(line.split(maxsplit=1)) for line in listed.output.splitlines()}
-    for line in (("greet", "Say a name."), ("broken", "Break."), ("nested", "A group of two.")):
+    for line in (
+        ("greet", "Say a name."),
+        ("broken", "Break."),
+        ("nested", "A group of two."),
+        ("inner", "Say a name."),
+    ):
         assert line in lines
     assert "(cannot be loaded)" in listed.output
-    assert not {"plugin_greet", "plugin_broken"} & set(sys.modules)
+    assert not {"plugin_greet", "plugin_broken", "plugin_package"} & set(sys.modules)
+
+
+def test_help_imports_no_columns() -> None:
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from tidemill.client.command import app\n"
+        "listed = CliRunner().invoke(app, ['--help'])\n"
+        "assert listed.exit_code == 0, listed.output\n"
+        "print(*sorted({'numpy', 'pyarrow', 'grpc', 'duckdb', 'pandas'} & set(sys.modules)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "\n"
 
 
 @pytest.mark.usefixtures("installed")

@@ -8,8 +8,6 @@ from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as fs
 
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.parts import Part
@@ -60,6 +58,10 @@ def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) 
     """
     if not any(part.bounds for part in parts):
         return list(parts)
+    # NB: imported here, for it imports pandas, which takes longer than all the rest of a server.
+    import pyarrow.dataset as ds
+    import pyarrow.fs as fs
+
     files = ds.ParquetFileFormat()
     nowhere = fs.LocalFileSystem()
     pieces = [

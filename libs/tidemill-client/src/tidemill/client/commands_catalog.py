@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from tidemill.client.exits import reported
 from tidemill.client.formats import Output
+from tidemill.client.reporting import reported
 
 if TYPE_CHECKING:
     from tidemill.rpc.messages import ResourceDocument, ResourceStatus

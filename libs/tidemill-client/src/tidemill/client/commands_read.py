@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.client.exits import reported
 from tidemill.client.formats import Rows
+from tidemill.client.reporting import reported
 
 if TYPE_CHECKING:
     from tidemill.rpc.messages import Explanation

@@ -17,7 +17,7 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 	@.venv/bin/tidemill demo
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
-	@infra/setup.sh spark kafka redis
+	@infra/setup.sh spark kafka redis objectstore
 	@$(MAKE) --no-print-directory lint types contracts
 	@$(MAKE) --no-print-directory unit
 

@@ -4,6 +4,7 @@
 #   setup.sh spark      also the Kafka connector jars of Spark
 #   setup.sh kafka      also the jars of the test broker
 #   setup.sh redis      also redis-server, for tests
+#   setup.sh objectstore  also an S3-compatible server, for tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -80,6 +81,7 @@ for part in "$@"; do
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
     redis) need redis-server redis-server ;;
+    objectstore) need go golang-go; infra/objectstore/objectstore.sh build ;;
     *) die "unknown part $part" ;;
   esac
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A real redis-server on loopback; by default every acknowledged write is on disk.
-#   redis.sh up [--port P] [--no-aof]   print its URL once it answers; idempotent. --no-aof: nothing survives a restart
+#   redis.sh up [--port P] [--no-aof] [--cluster]   print its URL once it answers; idempotent. --no-aof: nothing
+#                                       survives a restart; --cluster: a node that is to be joined to others
 #   redis.sh status | down | wipe       wipe = down, then delete the data
 #   redis.sh kill                       SIGKILL, for crash tests; `up` starts it again
 # Environment: STATE=.state. P defaults to 16379.
@@ -8,19 +9,20 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 
-usage() { sed -n '2,6s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
+usage() { sed -n '2,7s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
 
 verb=${1:-}
 shift || true
 state=${STATE:-.state}/redis
 mkdir -p "$state"
 state=$(cd "$state" && pwd)
-port=16379 aof=yes
-[ -f "$state/layout" ] && read -r port aof <"$state/layout"
+port=16379 aof=yes cluster=no
+[ -f "$state/layout" ] && read -r port aof cluster <"$state/layout"
 while [ $# -gt 0 ]; do
   case $1 in
     --port) port=$2; shift 2 ;;
     --no-aof) aof=no; shift ;;
+    --cluster) cluster=yes; shift ;;
     *) usage ;;
   esac
 done
@@ -32,8 +34,9 @@ case $verb in
     need redis-server redis-cli
     alive redis || port_free 127.0.0.1 "$port"
     start redis "$state/redis.log" redis-server --bind 127.0.0.1 --port "$port" --dir "$state" \
-      --daemonize no --save '' --appendonly "$aof" --appendfsync always --databases 16
-    echo "$port $aof" >"$state/layout"
+      --daemonize no --save '' --appendonly "$aof" --appendfsync always --databases 16 \
+      --cluster-enabled "$cluster" --cluster-config-file nodes.conf --cluster-node-timeout 2000
+    echo "$port $aof $cluster" >"$state/layout"
     ready 20 redis "$state/redis.log" answers || exit 1
     echo "redis://127.0.0.1:$port/0" ;;
   status)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
+from time import sleep
 
 import pytest
+import redis
 from obstore.store import MemoryStore
 
 from tidemill.shard import (
@@ -16,11 +18,13 @@ from tidemill.shard import (
     MemoryBlob,
     MemoryConsensus,
     SqliteConsensus,
+    Version,
 )
-from tidemill.shard.blob_objects import ObjectBlob
+from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.testkit.kits import blob as blob_kit
 from tidemill.testkit.kits import consensus as consensus_kit
+from tidemill.testkit.servers import redis_node
 
 
 class Kept:
@@ -60,6 +64,62 @@ async def test_consensus(law: consensus_kit.Law, open_consensus: Callable[[], Co
 async def test_consensus_in_redis(law: consensus_kit.Law, redis_url: str) -> None:
     prefix = f"t{token_hex(8)}"
     await law(lambda: RedisConsensus(redis_url, prefix=prefix))
+
+
+@pytest.fixture(scope="module")
+def redis_cluster() -> Iterator[str]:
+    """Two primaries that share the hash slots between them; the URL of one."""
+    with redis_node("first") as one, redis_node("second") as two:
+        admins = [redis.Redis.from_url(node.address) for node in (one, two)]
+        for at, admin in enumerate(admins):
+            admin.execute_command("CLUSTER ADDSLOTSRANGE", 8192 * at, 8192 * at + 8191)
+        port = two.address.rsplit(":", 1)[1].split("/")[0]
+        admins[0].execute_command("CLUSTER MEET", "127.0.0.1", port)
+        for admin in admins:
+            while admin.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                sleep(0.02)
+            admin.close()
+        yield one.address
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("law", consensus_kit.LAWS, ids=lambda law: law.__name__)
+async def test_consensus_in_a_redis_cluster(law: consensus_kit.Law, redis_cluster: str) -> None:
+    prefix = f"t{token_hex(8)}"
+    await law(lambda: RedisConsensus(redis_cluster, prefix=prefix))
+
+
+@pytest.mark.server
+async def test_the_collections_of_a_cluster_are_on_all_its_nodes(redis_cluster: str) -> None:
+    prefix = f"t{token_hex(8)}"
+    store = RedisConsensus(redis_cluster, prefix=prefix)
+    for number in range(16):
+        assert await store.compare_and_set(f"c{number}", None, Version(0, b"x"))
+    await store.close()
+    streams = []
+    for node in (redis_cluster, await other_node(redis_cluster)):
+        admin = redis.Redis.from_url(node)
+        streams.append(len(admin.keys(f"{prefix}:{{*")))
+        admin.close()
+    assert sum(streams) == 16
+    assert all(streams)
+
+
+async def other_node(url: str) -> str:
+    """The URL of the other node of a cluster of two."""
+    admin = redis.Redis.from_url(url)
+    nodes = admin.execute_command("CLUSTER NODES")
+    admin.close()
+    (other,) = (address for address, node in nodes.items() if "myself" not in node["flags"])
+    return f"redis://{other.split('@')[0]}"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("law", blob_kit.LAWS, ids=lambda law: law.__name__)
+async def test_blob_in_an_object_store(law: blob_kit.Law, object_store: str) -> None:
+    prefix = f"t{token_hex(8)}/inner"
+    bucket = Bucket("tidemill", object_store, "us-east-1", "test", "test-secret", prefix)
+    await law(lambda: bucket_blob(bucket))
 
 
 @pytest.mark.parametrize("law", blob_kit.LAWS, ids=lambda law: law.__name__)

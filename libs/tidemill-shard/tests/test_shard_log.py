@@ -168,7 +168,11 @@ async def test_a_long_log_is_rolled_up_and_opened_from_there() -> None:
             assert (known.number, known.state) == (number, (await log.refresh()).state)
     versions = await consensus.scan("c", 0)
     assert versions[0].number == 3 * ROLLUP_EVERY + 1
-    assert len(await blob.list("")) == 1
+    known = await log.refresh()
+    assert known.rollup is not None
+    rollups = {entry.key for entry in await blob.list("")}
+    assert rollups == {known.rollup[0], *known.state.garbage}
+    assert len(rollups) == 3
 
 
 async def test_a_process_that_fell_behind_a_truncation_starts_again_from_the_rollup() -> None:
@@ -249,6 +253,7 @@ async def test_a_rollup_is_named_as_soon_as_it_is_stored_however_long_the_pause(
         )
         assert outcome == Appended(frontier(step + 1))
         clock.move(10_000)
+        await store.collect_garbage("c", grace_ms=1_000)
         await store.reap_orphans("c", age_ms=1_000)
         fresh = Collections(consensus, blob, clock, lambda: f"n{next(NAMES)}")
         assert (await fresh.status("c")).upper == frontier(step + 1)

@@ -16,6 +16,7 @@ from tidemill.runtime.formats import LETTER_SCHEMA, Column, JsonFormat, RowDecod
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
+from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import LocalLauncher
 from tidemill.time import (
     PARTITIONED,
@@ -94,7 +95,8 @@ def backlog(upper: int) -> Backlog:
 
 
 def bulk(collections: Collections, folder: Path, topic: str = "flights") -> SparkBulkReclock:
-    settings = BulkSettings(folder / "blob", folder / "jars", folder / "scratch", memory_mb=600)
+    place = BlobPlace(f"file:{folder / 'blob'}")
+    settings = BulkSettings(place, folder / "jars", folder / "scratch", memory_mb=600)
     return SparkBulkReclock(
         LocalLauncher(folder / "jobs"), collections, LogPlace(topic, folder / "log"), COLUMNS,
         JsonFormat(), settings,

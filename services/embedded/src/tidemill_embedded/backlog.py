@@ -26,7 +26,7 @@ async def write_with_spark(
     if bootstrap is None:
         place = LogPlace(topic, directory=root / "log")
     settings = BulkSettings(
-        root / "blob", Path(spark.jars), root / "spark", spark.cores, spark.memory_mb
+        world.settings.blob_place, Path(spark.jars), root / "spark", spark.cores, spark.memory_mb
     )
     bulk = SparkBulkReclock(
         LocalLauncher(root / "jobs"), world.collections, place, columns, record_format, settings

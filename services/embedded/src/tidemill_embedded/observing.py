@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tidemill.runtime.metrics import (
     ACTION_OUTBOX,
@@ -10,6 +10,7 @@ from tidemill.runtime.metrics import (
     SOURCE_OFFSET_COMMITTED,
     SOURCE_OFFSET_KNOWN,
     SOURCE_UNBOUND_UPDATES,
+    STORE_NOT_DURABLE,
     VIEW_LOCAL_LAG,
     CollectionReading,
     Metrics,
@@ -21,8 +22,11 @@ from tidemill_embedded.sources import SourceRunner
 from tidemill_embedded.system import System
 
 
-def watch(metrics: Metrics, collections: Collections, system: System) -> None:
-    """Register every gauge of the process."""
+def watch(
+    metrics: Metrics, collections: Collections, system: System, risks: Sequence[str] = ()
+) -> None:
+    """Register every gauge of the process; `risks` are those of a store that is not durable."""
+    metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
     metrics.watch_collections(lambda: _collections(collections))
     metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
     metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_offsets(system, "bound")))

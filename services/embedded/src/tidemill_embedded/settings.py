@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.shard.stores import BlobPlace
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_ingest.settings import IngestSettings
@@ -24,6 +25,25 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     memory_mb: int = 1_024
     """Heap of the job's JVM."""
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where collections are kept, when it is not the state directory."""
+
+    consensus: str = ""
+    """redis://HOST:PORT/DB or sqlite:FILE; empty is an SQLite file in the state directory."""
+
+    blob: str = ""
+    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is in the state directory."""
+
+    access_key: str = ""
+    """Key of the bucket; empty takes AWS_ACCESS_KEY_ID, or what the machine may do."""
+
+    secret_key: str = ""
+    """Secret of the same key."""
+
+    allow_non_durable: bool = False
+    """Start on a Redis that may lose what it has acknowledged; health and metrics then say so."""
 
 
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +70,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_s_max: float = 30.0
     """The longest such pause."""
 
+    store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()
     reclock: ReclockSettings = ReclockSettings()
     compute: ComputeSettings = ComputeSettings()
@@ -61,3 +82,14 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def root(self) -> Path:
         """The state directory as a path."""
         return Path(self.directory)
+
+    @property
+    def consensus_address(self) -> str:
+        """Where the versions of collections are."""
+        return self.store.consensus or f"sqlite:{self.root.resolve() / 'consensus.sqlite'}"
+
+    @property
+    def blob_place(self) -> BlobPlace:
+        """Where the objects of collections are."""
+        address = self.store.blob or f"file:{self.root.resolve() / 'blob'}"
+        return BlobPlace(address, self.store.access_key, self.store.secret_key)

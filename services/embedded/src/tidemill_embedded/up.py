@@ -23,7 +23,8 @@ from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import Metrics
-from tidemill.shard import Collections, DirectoryBlob, SqliteConsensus
+from tidemill.shard import Collections
+from tidemill.shard.stores import open_blob, open_consensus
 from tidemill.time import TidemillError
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.observing import watch
@@ -46,6 +47,7 @@ class Process:
     system: System
     query: QueryDriver
     compaction: CompactionDriver
+    risks: tuple[str, ...]
 
 
 async def _open_kafka(bootstrap: str) -> Log:
@@ -59,10 +61,10 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
     root = chosen.root
     root.mkdir(parents=True, exist_ok=True)
     embedded = EmbeddedLog(root / "log")
-    collections = Collections(
-        SqliteConsensus(root / "consensus.sqlite"), DirectoryBlob(root / "blob", random_id), clock,
-        random_id,
-    )  # fmt: skip
+    consensus = open_consensus(
+        chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
+    )
+    collections = Collections(consensus, open_blob(chosen.blob_place, random_id), clock, random_id)
     metrics = Metrics(clock)
     shapes = Shapes()
     world = World(collections, embedded, _open_kafka, clock, metrics, chosen, shapes)
@@ -73,7 +75,10 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
         lambda collection, message: log.warning("compaction", collection=collection, error=message),
     )  # fmt: skip
     try:
-        yield Process(chosen, world, system, query, compaction)
+        await collections.open()
+        for risk in consensus.risks:
+            log.warning("acknowledged writes may be lost", risk=risk)
+        yield Process(chosen, world, system, query, compaction, consensus.risks)
     finally:
         await system.stop()
         await collections.close()
@@ -96,9 +101,12 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
             "POST", "/v1/sources/{name}/rows", lambda request: _push(process.system, request)
         )
 
+        for risk in process.risks:
+            http.add_warning(f"acknowledged writes may be lost: {risk}")
+
         async def resources(scope: Scope) -> None:
             await process.system.start()
-            watch(process.world.metrics, process.world.collections, process.system)
+            watch(process.world.metrics, process.world.collections, process.system, process.risks)
             if files:
                 documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
                 await process.system.apply(documents)
@@ -119,6 +127,7 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
 
         async def web(scope: Scope) -> None:
             port = await http.start()
+            (chosen.root / "http.address").write_text(f"http://{chosen.http_host}:{port}\n")
             log.info("metrics", address=f"http://{chosen.http_host}:{port}/metrics")
             scope.ready()
             await scope.until_stopping()
@@ -175,6 +184,13 @@ def up(
     http_port: Annotated[
         int | None, typer.Option(help="Port of /metrics and pushed rows (default 7475).")
     ] = None,
+    consensus: Annotated[
+        str | None,
+        typer.Option(help="redis://HOST:PORT/DB for versions, instead of a file in --dir."),
+    ] = None,
+    blob: Annotated[
+        str | None, typer.Option(help="s3://BUCKET/PREFIX?endpoint=URL for objects, likewise.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
     log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -188,7 +204,9 @@ def up(
         chosen = settings.load(EmbeddedSettings, config, "TIDEMILL_UP_")
         given = {"directory": directory, "grpc": grpc, "http_port": http_port}
         changes = {name: value for name, value in given.items() if value is not None}
-        chosen = msgspec.structs.replace(chosen, **changes)
+        stores = {"consensus": consensus or "", "blob": blob or ""}
+        store = msgspec.structs.replace(chosen.store, **{n: v for n, v in stores.items() if v})
+        chosen = msgspec.structs.replace(chosen, store=store, **changes)
         code = asyncio.run(run_process(chosen, tuple(file or ())))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

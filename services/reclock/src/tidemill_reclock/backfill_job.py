@@ -21,11 +21,11 @@ import pyarrow as pa
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
 from tidemill.runtime.log_segments import read_range
-from tidemill.shard import DirectoryBlob
 from tidemill.shard.encoding import pack_part
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.part_store import part_key
 from tidemill.shard.parts import encode_parts, placed, sorted_updates
+from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.backfill import Decoded, Target, backfill
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
 from tidemill.spark.session import LocalSettings, jars_in, local_session
@@ -75,7 +75,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     delimiter: str | None
     rows: TargetSpec
     letters: TargetSpec
-    blob_directory: str
+    blob: BlobPlace
     jars_directory: str
     scratch_directory: str
     cores: int
@@ -119,11 +119,9 @@ def read_embedded(
         yield from table.to_batches()
 
 
-def write_part(
-    blob_directory: str, collection: str, key: tuple[str, ...], updates: pa.Table
-) -> bytes:
+def write_part(place: BlobPlace, collection: str, key: tuple[str, ...], updates: pa.Table) -> bytes:
     """One sorted, consolidated table as a part in Blob, packed for whoever commits it."""
-    blob = DirectoryBlob(Path(blob_directory), partial(token_hex, 16))
+    blob = open_blob(place, partial(token_hex, 16))
     packed = []
     for part, data in encode_parts(updates, key, inline_bytes_max=0):
         name = part_key(collection, token_hex(16))
@@ -132,14 +130,14 @@ def write_part(
     return msgspec.msgpack.encode(packed)
 
 
-def _target(spec: TargetSpec, blob_directory: str, records: int) -> Target:
+def _target(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
     key = tuple(spec.key)
     return Target(
         name=spec.collection,
         lower=spec.lower,
         schema=pa.ipc.read_schema(pa.py_buffer(spec.schema)),
         key_hash=partial(_hashes, key),
-        write=partial(write_part, blob_directory, spec.collection, key),
+        write=partial(write_part, place, spec.collection, key),
         buckets=max(2, -(-records // ROWS_PER_BUCKET)),
         arrange=partial(_sorted, key),
     )
@@ -176,8 +174,8 @@ def run(spec: BackfillSpec, say: Callable[[str], None]) -> BackfillResult:
             frame,
             partial(decode_batch, decoder_of(spec)),
             partial(map_offsets, bindings),
-            _target(spec.rows, spec.blob_directory, records),
-            _target(spec.letters, spec.blob_directory, records // 100),
+            _target(spec.rows, spec.blob, records),
+            _target(spec.letters, spec.blob, records // 100),
         )
         say(f"wrote {len(written)} parts")
     finally:

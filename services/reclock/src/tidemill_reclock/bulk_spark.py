@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidemill.runtime.formats import Column, CsvFormat, RecordFormat
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
+from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import JobFailed, SparkLauncher
 from tidemill.spark.log_ranges import ranges_between
 from tidemill.time import Unavailable, frontier, sole_time
@@ -40,7 +41,7 @@ class LogPlace:
 class BulkSettings:
     """What a job may use, and where its files are."""
 
-    blob_directory: Path
+    blob: BlobPlace
     jars_directory: Path
     scratch_directory: Path
     cores: int = 2
@@ -106,7 +107,7 @@ class SparkBulkReclock:
             delimiter=delimiter,
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
-            blob_directory=str(settings.blob_directory.resolve()),
+            blob=settings.blob,
             jars_directory=str(settings.jars_directory.resolve()),
             scratch_directory=str(settings.scratch_directory.resolve()),
             cores=settings.cores,

@@ -83,6 +83,7 @@ class HttpServer:
         self._port = port
         self._metrics = metrics
         self._checks: dict[str, ReadyCheck] = {}
+        self._warnings: list[str] = []
         self._application = web.Application(client_max_size=BODY_BYTES_MAX)
         self._runner = web.AppRunner(
             self._application, access_log=None, shutdown_timeout=CLOSE_S_MAX
@@ -111,6 +112,10 @@ class HttpServer:
         """Let /readyz ask `check`; it is ready when every check is."""
         self._checks[name] = check
 
+    def add_warning(self, says: str) -> None:
+        """Let /healthz say so below its `ok`."""
+        self._warnings.append(says)
+
     async def start(self) -> int:
         """Listen; the port. Raises: UsageError if the address is taken."""
         await self._runner.setup()
@@ -135,7 +140,8 @@ class HttpServer:
         return HttpReply(200, body, content_type)
 
     async def _show_health(self, request: HttpRequest) -> HttpReply:
-        return HttpReply(200, b"ok\n", "text/plain")
+        lines = ["ok", *(f"warning: {says}" for says in self._warnings)]
+        return HttpReply(200, "".join(f"{line}\n" for line in lines).encode(), "text/plain")
 
     async def _show_readiness(self, request: HttpRequest) -> HttpReply:
         answers = {name: check() for name, check in self._checks.items()}

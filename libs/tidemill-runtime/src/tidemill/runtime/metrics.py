@@ -101,6 +101,11 @@ COLLECTION_BYTES = _gauge(
 READ_HOLDS = _gauge(
     "tidemill_read_holds", "Who holds the since of the collection back.", "collection", "holder"
 )
+STORE_NOT_DURABLE = _gauge(
+    "tidemill_store_not_durable",
+    "A setting of the store that may lose acknowledged writes.",
+    "risk",
+)
 SOURCE_OFFSET_KNOWN = _gauge(
     "tidemill_source_offset_known", "Offset up to which the log has records.", *_OF_A_PARTITION
 )

@@ -18,13 +18,17 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Where a bucket is and who asks. `endpoint` None is the provider's own for the region."""
+    """Where a bucket is and who asks.
+
+    `endpoint` None is the provider's own for the region. What else is None is looked for where every
+    AWS client does: variables AWS_…, then the identity of the machine.
+    """
 
     name: str
     endpoint: str | None
-    region: str
-    access_key: str
-    secret_key: str
+    region: str | None
+    access_key: str | None
+    secret_key: str | None
     prefix: str = ""
 
     def __repr__(self) -> str:
@@ -34,16 +38,18 @@ class Bucket:
 def bucket_blob(bucket: Bucket, *, timeout_s: float = TIMEOUT_S) -> ObjectBlob:
     """The Blob in a bucket of an S3-compatible store."""
     plain = bucket.endpoint is not None and bucket.endpoint.startswith("http://")
-    options: Mapping[str, Any] = {"endpoint": bucket.endpoint} if bucket.endpoint else {}
+    options: Mapping[str, Any] = {
+        "endpoint": bucket.endpoint,
+        "region": bucket.region,
+        "access_key_id": bucket.access_key,
+        "secret_access_key": bucket.secret_key,
+    }
     store = S3Store(
         bucket.name,
         prefix=bucket.prefix or None,
-        region=bucket.region,
-        access_key_id=bucket.access_key,
-        secret_access_key=bucket.secret_key,
         client_options={"allow_http": plain, "timeout": timedelta(seconds=timeout_s)},
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=timeout_s)},
-        **options,
+        **{name: value for name, value in options.items() if value is not None},
     )
     return ObjectBlob(store, str(bucket))
 
@@ -57,6 +63,13 @@ class ObjectBlob:
     def __init__(self, store: Any, name: str) -> None:  # Any: obstore has no common type of stores
         self._store = store
         self._name = name
+
+    def put_now(self, key: str, data: bytes) -> None:
+        """`put` for callers without an event loop, such as a task of a Spark job."""
+        try:
+            self._store.put(key, data)
+        except (BaseError, OSError) as error:
+            raise Indeterminate(f"the object {key} may not be in {self._name}: {error}") from error
 
     async def put(self, key: str, data: bytes) -> None:
         try:

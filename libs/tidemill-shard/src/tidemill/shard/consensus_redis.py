@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from hashlib import blake2b
-from typing import Any, cast
+from dataclasses import dataclass
+from hashlib import blake2b, sha1
+from typing import Any, TypeAlias, cast
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,  # noqa: A004  the name that redis-py gives it
+    NoScriptError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004  the name that redis-py gives it
@@ -58,11 +61,28 @@ return redis.call('XTRIM', KEYS[1], 'MINID', '=', string.format('%d', keep))
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """A script as a server knows it, and its text for one that does not."""
+
+    text: str
+    digest: str
+
+    @classmethod
+    def of(cls, text: str) -> _Script:
+        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+_APPEND, _TRIM = _Script.of(_COMPARE_AND_SET), _Script.of(_TRUNCATE)
+Client: TypeAlias = "Redis | RedisCluster"
+
+
 class RedisConsensus:
     """Guarantees of Consensus, each compare-and-set by one script on the keys of one hash slot.
 
-    The first call reads the server's settings. Raises: UsageError naming the setting if the server may
-    lose what it has acknowledged, unless `allow_non_durable`; then `risks` says what may be lost.
+    The first call reads the settings of the server, or of every primary of a cluster. Raises:
+    UsageError naming the setting if one may lose what it has acknowledged, unless
+    `allow_non_durable`; then `risks` says what may be lost.
     """
 
     def __init__(
@@ -76,14 +96,14 @@ class RedisConsensus:
         self._url = url
         self._prefix = prefix
         self._allow_non_durable = allow_non_durable
-        self._client = Redis.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._append = self._client.register_script(_COMPARE_AND_SET)
-        self._trim = self._client.register_script(_TRUNCATE)
+        # IMPORTANT: no retries below us: a compare-and-set that is repeated there would find its own
+        # version and say that another had won.
+        self._options: Mapping[str, Any] = {
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._client: Client = Redis.from_url(url, **self._options)
         self._checking = asyncio.Lock()
         self._checked = False
         self.risks: tuple[str, ...] = ()
@@ -100,16 +120,14 @@ class RedisConsensus:
         if expected is None:
             # The names are in a slot of their own; one that is there without versions is not listed.
             await self._asked(lambda: self._set_add(key), changes=True)
-        newest = "" if expected is None else str(expected)
-        number = f"{version.number}-1"
-        done = await self._asked(
-            lambda: self._append(keys=[self._stream(key)], args=[newest, number, version.data]),
-            changes=True,
-        )
+        newest = b"" if expected is None else str(expected).encode()
+        number = f"{version.number}-1".encode()
+        arguments = (newest, number, version.data)
+        done = await self._asked(lambda: self._ran(_APPEND, key, *arguments), changes=True)
         return bool(done)
 
     async def truncate(self, key: str, before: int) -> None:
-        await self._asked(lambda: self._trim(keys=[self._stream(key)], args=[before]), changes=True)
+        await self._asked(lambda: self._ran(_TRIM, key, str(before).encode()), changes=True)
 
     async def keys(self) -> Sequence[str]:
         names = await self._asked(
@@ -125,6 +143,14 @@ class RedisConsensus:
     async def _present(self, key: str) -> bool:
         return bool(await self._asked(lambda: self._client.exists(self._stream(key))))
 
+    async def _ran(self, script: _Script, key: str, *arguments: bytes) -> Any:
+        """What a script answers for a collection; its text is sent to a server that lacks it."""
+        stream, client = self._stream(key), cast(Any, self._client)
+        try:
+            return await client.evalsha(script.digest, 1, stream, *arguments)
+        except NoScriptError:
+            return await client.eval(script.text, 1, stream, *arguments)
+
     def _stream(self, key: str) -> str:
         """The stream of a key, in the hash slot of that key alone."""
         digest = blake2b(key.encode(), digest_size=16).hexdigest()
@@ -139,6 +165,9 @@ class RedisConsensus:
             await self._check()
         try:
             return await ask()
+        except RedisClusterException as error:
+            # The cluster has nobody for the slot now: nothing was sent.
+            raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
         except RedisError as error:
             raise self._translated(error, changes=changes) from error
 
@@ -148,12 +177,15 @@ class RedisConsensus:
                 return
             try:
                 self.risks = tuple(await self._found_risks())
+            except RedisClusterException as error:
+                raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
             except RedisError as error:
                 raise self._translated(error, changes=False) from error
             if self.risks and not self._allow_non_durable:
                 raise UsageError(
                     f"the Redis at {_shown(self._url)} may lose what it acknowledges: "
-                    + "; ".join(self.risks),
+                    + "; ".join(self.risks)
+                    + " (allowNonDurable accepts the risk)",
                     reason="NotDurable",
                     risks=self.risks,
                 )
@@ -161,23 +193,17 @@ class RedisConsensus:
 
     async def _found_risks(self) -> list[str]:
         """Why an acknowledged version might be lost, each with the setting to change."""
-        try:
-            settings = await self._client.config_get()
-        except ResponseError as error:
-            return [f"its settings cannot be read ({error})"]
-        risks = [
-            f"{name} is {settings.get(name, 'unknown')}, not {wanted}"
-            for name, wanted in DURABLE.items()
-            if settings.get(name) != wanted
-        ]
-        bounded = settings.get("maxmemory", "0") != "0"
-        if bounded and settings.get("maxmemory-policy") != "noeviction":
-            risks.append(f"maxmemory-policy is {settings.get('maxmemory-policy')}, not noeviction")
-        replication = await self._client.info("replication")
-        if replication.get("role") != "master":
-            risks.append("it is a replica")
-        if int(replication.get("connected_slaves", 0)):
-            risks.append("a replica may be promoted before it has every acknowledged write")
+        if not isinstance(self._client, RedisCluster):
+            cluster = await self._client.info("cluster")
+            if not cluster.get("cluster_enabled"):
+                return await _risks(self._client)
+            await self._client.aclose()
+            self._client = RedisCluster.from_url(self._url, **self._options)
+        await self._client.initialize()
+        risks = []
+        for node in self._client.get_primaries():
+            found = await _risks(self._client, target_nodes=node)
+            risks += [f"{node.name}: {risk}" for risk in found]
         return risks
 
     def _translated(self, error: RedisError, *, changes: bool) -> TidemillError:
@@ -196,3 +222,25 @@ def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Ve
 def _shown(url: str) -> str:
     """An address without what may be a password."""
     return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")
+
+
+async def _risks(client: Client, **node: Any) -> list[str]:
+    """Why one server might lose what it acknowledged."""
+    try:
+        settings = await client.config_get(**node)
+    except ResponseError as error:
+        return [f"its settings cannot be read ({error})"]
+    risks = [
+        f"{name} is {settings.get(name, 'unknown')}, not {wanted}"
+        for name, wanted in DURABLE.items()
+        if settings.get(name) != wanted
+    ]
+    bounded = settings.get("maxmemory", "0") != "0"
+    if bounded and settings.get("maxmemory-policy") != "noeviction":
+        risks.append(f"maxmemory-policy is {settings.get('maxmemory-policy')}, not noeviction")
+    replication = await client.info("replication", **node)
+    if replication.get("role") != "master":
+        risks.append("it is a replica")
+    if int(replication.get("connected_slaves", 0)):
+        risks.append("a replica may be promoted before it has every acknowledged write")
+    return risks

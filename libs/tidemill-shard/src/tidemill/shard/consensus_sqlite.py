@@ -66,6 +66,9 @@ class SqliteConsensus:
     Writes that wait at the same time share one transaction, hence one flush.
     """
 
+    risks: tuple[str, ...] = ()
+    """Nothing acknowledged may be lost."""
+
     def __init__(self, file: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file

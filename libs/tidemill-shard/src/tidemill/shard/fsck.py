@@ -80,7 +80,9 @@ class StoreCheck:
             yield Finding(collection, "", problem, NO_REPAIR)
         for part in _distinct((*known.state.parts(), *known.state.staged_parts())):
             for problem in await self._part_problems(known.state.description, part):
-                yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
+                if part.key is None or part.key in (await log.refresh()).state.objects():
+                    yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
+        known = await log.refresh()
         named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
         for key in sorted(set(entries) - named):
             yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
@@ -114,11 +116,15 @@ def state_problems(state: State) -> Iterator[str]:
     for before, after in zip(lowers, [*lowers[1:], state.upper], strict=False):
         if before == after or not before.precedes(after):
             yield f"the batch at {before} does not end before {after}"
-    for batch in state.batches:
+    for batch, end in zip(state.batches, [*lowers[1:], state.upper], strict=False):
         if not state.closed and batch.compacted > compaction_frontier(state.since):
             yield f"the batch at {batch.lower} is compacted to {batch.compacted}, past since"
-        if any(state.upper.less_equal(part.time_max) for part in batch.parts):
-            yield f"the batch at {batch.lower} has times beyond upper {state.upper}"
+        least = max(batch.compacted, *batch.lower.elements)
+        for part in batch.parts:
+            if part.time_min < least:
+                yield f"the batch at {batch.lower} has times before {least}"
+            if end.less_equal(part.time_max) and part.time_max > batch.compacted:
+                yield f"the batch at {batch.lower} has times beyond its end {end}"
 
 
 def part_problems(description: Description, part: Part, table: pa.Table) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The command that checks a state directory."""
+"""The command that checks the stores of a state directory, a bucket, a Redis."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tidemill.shard.blob_directory import DirectoryBlob
-from tidemill.shard.consensus_sqlite import SqliteConsensus
 from tidemill.shard.fsck import Finding, StoreCheck
+from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
+from tidemill.time import TidemillError
 
 
 class _StillClock:
@@ -24,32 +24,41 @@ class _StillClock:
         return
 
 
-def fsck(directory: Path) -> None:
+def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
     """Check every byte of a state directory and say what is wrong; nothing is changed.
 
-    Exit status 0 if nothing is wrong (objects left behind are reported, and do no harm), 1 if something
-    is, 2 if there is no state directory.
+    Stores that are elsewhere are named as for `up`: --consensus redis://…, --blob s3://…. Exit status 0
+    if nothing is wrong (objects left behind are reported, and do no harm), 1 if something is, 2 if there
+    is nothing to check.
     """
-    file, blob = directory / "consensus.sqlite", directory / "blob"
-    if not file.is_file():
+    file = directory / "consensus.sqlite"
+    if not consensus and not file.is_file():
         print(f"{directory} is no state directory: {file} is missing", file=sys.stderr)
         raise SystemExit(2)
-    wrong = asyncio.run(_check(file, blob))
+    place = BlobPlace(blob or f"file:{directory.resolve() / 'blob'}")
+    try:
+        wrong = asyncio.run(_check(consensus or f"sqlite:{file.resolve()}", place))
+    except TidemillError as error:
+        print(f"nothing was checked: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     if wrong:
         raise SystemExit(1)
 
 
-async def _check(file: Path, blob: Path) -> int:
+async def _check(address: str, place: BlobPlace) -> int:
     """Print all findings; how many are not harmless."""
-    consensus = SqliteConsensus(file)
+    # Only reading: what the server may lose tomorrow does not matter today.
+    consensus = open_consensus(address, allow_non_durable=True)
+    blob = open_blob(place, lambda: "unused")
     wrong = 0
     try:
-        check = StoreCheck(consensus, DirectoryBlob(blob, lambda: "unused"), _StillClock())
+        check = StoreCheck(consensus, blob, _StillClock())
         async for finding in check.findings():
             wrong += not finding.harmless
             print(_line(finding))
     finally:
         await consensus.close()
+        await blob.close()
     checked = check.checked
     print(
         f"{checked['collections']} collections, {checked['versions']} versions, "

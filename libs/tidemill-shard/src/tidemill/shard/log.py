@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -157,6 +157,10 @@ class CollectionLog:
         Every so many versions a rollup of `known` is stored first, for the entry to name.
         """
         rollup = await self._rollup(known)
+        if rollup != known.rollup and known.rollup is not None:
+            # Somebody may be opening the log from it: it goes as other garbage does.
+            given_up = {known.rollup[0]: self._clock.now_ms()}
+            after = replace(after, garbage={**after.garbage, **given_up})
         entry = next_entry(self._unique(), rollup, known.state, after)
         try:
             won = await self._write(known.number, entry)
@@ -170,7 +174,8 @@ class CollectionLog:
         self._read_at_s = self._clock.monotonic_s()
         self.commits += 1
         if rollup is not None and rollup != known.rollup:
-            await self._truncate(known.rollup, rollup)
+            with suppress(Unavailable, Indeterminate):
+                await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
 
     async def _rollup(self, known: Known) -> tuple[str, int] | None:
@@ -197,13 +202,6 @@ class CollectionLog:
             return
         with suppress(Unavailable, Indeterminate):
             await self._blob.delete(rollup[0])
-
-    async def _truncate(self, before: tuple[str, int] | None, rollup: tuple[str, int]) -> None:
-        """Forget the versions that a rollup covers, and the rollup before it."""
-        with suppress(Unavailable, Indeterminate):
-            await self._consensus.truncate(self.collection, rollup[1] + 1)
-            if before is not None:
-                await self._blob.delete(before[0])
 
     async def _caught_up(self) -> Known:
         if self._known is not None:

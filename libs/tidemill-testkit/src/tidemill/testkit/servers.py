@@ -1,4 +1,4 @@
-"""Real servers for tests, as a pytest plugin: fixtures `kafka_bootstrap` and `redis_url`.
+"""Real servers for tests, as a pytest plugin: fixtures `kafka_bootstrap`, `redis_url`, `object_store`.
 
 Each test run starts its own, on free ports, at the first test that asks, and stops them at its end. A
 server that cannot be started fails the tests that need it, with one line that says why.
@@ -58,6 +58,22 @@ def redis_server(name: str = "redis") -> Iterator[Server]:
         yield up
 
 
+@contextmanager
+def redis_node(name: str) -> Iterator[Server]:
+    """A redis-server of its own that is to be joined to a cluster, with a bus port beside its port."""
+    port = _free_ports(1, apart=10_000)
+    with _server("infra/redis/redis.sh", name, "--port", str(port), "--cluster") as up:
+        yield up
+
+
+@contextmanager
+def object_server(name: str = "objectstore") -> Iterator[Server]:
+    """An S3-compatible server of its own; `address` is its endpoint. Built at the first use."""
+    script = "infra/objectstore/objectstore.sh"
+    with _server(script, name, "--port", str(_free_ports(1))) as up:
+        yield up
+
+
 @pytest.fixture(scope="session")
 def kafka_bootstrap() -> Iterator[str]:
     """The bootstrap servers of one real broker for the whole run."""
@@ -69,6 +85,13 @@ def kafka_bootstrap() -> Iterator[str]:
 def redis_url() -> Iterator[str]:
     """The URL of one real redis-server for the whole run."""
     with redis_server() as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[str]:
+    """The endpoint of one real object store for the whole run: bucket tidemill, test / test-secret."""
+    with object_server() as server:
         yield server.address
 
 
@@ -104,7 +127,7 @@ def _stop_leftovers(root: Path) -> None:
     for folder in (root / ".state" / "tests").glob("*"):
         if folder.name.isdigit() and not Path("/proc", folder.name).exists():
             for state in folder.iterdir():
-                for server in ("kafka", "redis"):
+                for server in ("kafka", "redis", "objectstore"):
                     if (state / server).exists():
                         script = root / "infra" / server / f"{server}.sh"
                         _run(script, "wipe", environment={"STATE": str(state)})
@@ -126,11 +149,12 @@ def _run(script: Path, *arguments: str, environment: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-def _free_ports(count: int) -> int:
-    """The first of `count` adjacent ports that nobody listens on."""
+def _free_ports(count: int, apart: int = 0) -> int:
+    """The first of `count` adjacent ports that nobody listens on, nor on those `apart` from them."""
     begin = FIRST_PORT + os.getpid() * 50 % (LAST_PORT - FIRST_PORT)
     for port in chain(range(begin, LAST_PORT, 50), range(FIRST_PORT, begin, 50)):
-        if all(_free(port + ahead) for ahead in range(count)):
+        wanted = [port + more + ahead for more in {0, apart} for ahead in range(count)]
+        if all(_free(each) for each in wanted):
             return port
     pytest.fail(f"no {count} adjacent free ports from {FIRST_PORT} to {LAST_PORT}", pytrace=False)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+from urllib.request import urlopen
 
 import pytest
 
@@ -33,7 +34,8 @@ class UpProcess:
     def start(self) -> None:
         """Start the process; returns before it answers."""
         assert self._process is None
-        (self.folder / "state" / "grpc.address").unlink(missing_ok=True)
+        for server in ("grpc", "http"):
+            (self.folder / "state" / f"{server}.address").unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "tidemill.client", "up", "--dir", "state", "--grpc", "127.0.0.1:0",
             "--http-port", "0", *self._arguments,
@@ -49,6 +51,19 @@ class UpProcess:
         self._process = None
         return status
 
+    def ended(self) -> int:
+        """The exit status of a process that ends by itself."""
+        assert self._process is not None
+        status = self._process.wait(START_S_MAX)
+        self._process = None
+        return status
+
+    def fetched(self, path: str) -> str:
+        """What the server answers over HTTP."""
+        address = self._address("http")
+        with urlopen(f"{address}{path}", timeout=START_S_MAX) as answer:
+            return str(answer.read().decode())
+
     @property
     def running(self) -> bool:
         """Whether the process is there."""
@@ -57,14 +72,18 @@ class UpProcess:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """A client of the server that runs now, once it listens."""
-        address = self.folder / "state" / "grpc.address"
+        with Client(self._address("grpc")) as client:
+            yield client
+
+    def _address(self, server: str) -> str:
+        """Where a server of the process listens, once it does."""
+        address = self.folder / "state" / f"{server}.address"
         deadline = time.monotonic() + START_S_MAX
-        while not address.exists():
+        while not address.exists() or not address.read_text().endswith("\n"):
             if not self.running or time.monotonic() > deadline:
                 pytest.fail(f"tidemill up does not start:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.05)
-        with Client(address.read_text().strip()) as client:
-            yield client
+        return address.read_text().strip()
 
     def until(self, ask: Callable[[Client], T | None], timeout_s: float = 60.0) -> T:
         """What `ask` answers, asked again until it is something; the server may be starting."""

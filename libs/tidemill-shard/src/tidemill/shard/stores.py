@@ -1,0 +1,84 @@
+"""Stores by address: a process, a job and a check open the same stores in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+
+import msgspec
+
+from tidemill.shard.blob_directory import DirectoryBlob
+from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
+from tidemill.shard.consensus_redis import PREFIX, RedisConsensus
+from tidemill.shard.consensus_sqlite import SqliteConsensus
+from tidemill.time import UsageError
+
+StoredConsensus: TypeAlias = "SqliteConsensus | RedisConsensus"
+StoredBlob: TypeAlias = "DirectoryBlob | ObjectBlob"
+
+REGION = "us-east-1"
+
+
+class BlobPlace(msgspec.Struct, frozen=True):
+    """Where the objects are, and the keys of a bucket.
+
+    `address` is `file:FOLDER` or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`; without an endpoint it
+    is that of the region. Without keys the environment's are used, as by every AWS client.
+    """
+
+    address: str
+    access_key: str = ""
+    secret_key: str = ""
+
+    def __repr__(self) -> str:
+        return f"BlobPlace({self.address})"
+
+
+def open_consensus(address: str, *, allow_non_durable: bool = False) -> StoredConsensus:
+    """Consensus at `sqlite:FILE`, `redis://HOST:PORT/DB` or `rediss://…`; nothing is asked yet.
+
+    `?prefix=NAME` keeps systems that share one Redis apart. Raises: UsageError for another address.
+    """
+    url = urlsplit(address)
+    if url.scheme == "sqlite" and url.path:
+        return SqliteConsensus(Path(url.path))
+    if url.scheme in ("redis", "rediss") and url.hostname:
+        options = dict(parse_qsl(url.query))
+        prefix = options.pop("prefix", PREFIX)
+        plain = url._replace(query=urlencode(options)).geturl()
+        return RedisConsensus(plain, allow_non_durable=allow_non_durable, prefix=prefix)
+    raise UsageError(
+        f"{_named(url)} is no place for versions: say redis://HOST:PORT/DB, or sqlite:FILE",
+        reason="StoreAddress",
+    )
+
+
+def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
+    """Blob at a place; `unique` names unfinished files. Raises: UsageError for another address."""
+    url = urlsplit(place.address)
+    if url.scheme == "file" and url.path and not url.netloc:
+        return DirectoryBlob(Path(url.path), unique)
+    options = dict(parse_qsl(url.query))
+    unknown = sorted(set(options) - {"endpoint", "region"})
+    if url.scheme == "s3" and url.netloc and not unknown:
+        bucket = Bucket(
+            name=url.netloc,
+            endpoint=options.get("endpoint"),
+            region=options.get("region", REGION if "endpoint" in options else None),
+            access_key=place.access_key or None,
+            secret_key=place.secret_key or None,
+            prefix=url.path.strip("/"),
+        )
+        return bucket_blob(bucket)
+    why = f"does not know {', '.join(unknown)}" if unknown else "is no place for objects"
+    raise UsageError(
+        f"{_named(url)} {why}: say s3://BUCKET/PREFIX?endpoint=URL&region=NAME, or file:FOLDER",
+        reason="StoreAddress",
+    )
+
+
+def _named(url: SplitResult) -> str:
+    """An address without what may be a password."""
+    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl() or "an empty address"

@@ -1,0 +1,215 @@
+"""Rows of unsigned columns laid into words: less than their lows, side by side, first column on top.
+
+Rows compare like their words. Loops write into an array they are given: fresh memory costs more
+than the loop over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidemill.arrangement.kernels.arrays import U64Array, compiled, inlined
+
+WORD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each column lies in the words of a row, and what was taken off it.
+
+    No column crosses from one word into the next. The first one always starts the first word.
+    """
+
+    lows: tuple[int, ...]
+    bits: tuple[int, ...]
+    table: U64Array = field(init=False, repr=False, compare=False)
+    """For compiled loops, a row for each column: low, mask, word, shift."""
+    words: int = field(init=False)
+    """How many words a row takes, at least one."""
+    free: int = field(init=False)
+    """How many low bits of the last word no column uses."""
+
+    def __post_init__(self) -> None:
+        places: list[tuple[int, int]] = []
+        word, used = 0, 0
+        for bits in self.bits:
+            if used + bits > WORD:
+                word, used = word + 1, 0
+            used += bits
+            places.append((word, used))
+        ends = dict(places)  # the last end of each word
+        table = [
+            (low, 2**bits - 1, word, min(ends[word] - end, WORD - 1))
+            for low, bits, (word, end) in zip(self.lows, self.bits, places, strict=True)
+        ]
+        object.__setattr__(self, "table", np.array(table, np.uint64))
+        object.__setattr__(self, "words", word + 1)
+        object.__setattr__(self, "free", WORD - used)
+
+    @classmethod
+    def of(cls, columns: Sequence[U64Array]) -> Layout:
+        """The layout of columns with at least one row. Cost: O(n)."""
+        return cls.spanning(
+            [int(column.min()) for column in columns], [int(column.max()) for column in columns]
+        )
+
+    @classmethod
+    def spanning(cls, lows: Sequence[int], highs: Sequence[int]) -> Layout:
+        """A layout for values from `lows` to `highs`.
+
+        Columns that vary start at zero if that costs no further word: then most neighbours in a
+        trace agree on their layout, and merging them moves words as they are.
+        """
+        close = cls(
+            tuple(lows),
+            tuple((high - low).bit_length() for low, high in zip(lows, highs, strict=True)),
+        )
+        from_zero = cls(
+            tuple(low if low == high else 0 for low, high in zip(lows, highs, strict=True)),
+            tuple(
+                0 if low == high else high.bit_length()
+                for low, high in zip(lows, highs, strict=True)
+            ),
+        )
+        return from_zero if from_zero.words == close.words else close
+
+    @property
+    def highs(self) -> tuple[int, ...]:
+        """The greatest value that each column can hold."""
+        return tuple(low + 2**bits - 1 for low, bits in zip(self.lows, self.bits, strict=True))
+
+    def same_words(self, other: Layout) -> bool:
+        """Whether rows are the same words in both; columns without bits may differ."""
+        return self.bits == other.bits and all(
+            low == lower or not bits
+            for low, lower, bits in zip(self.lows, other.lows, self.bits, strict=True)
+        )
+
+    def pack(self, columns: Sequence[U64Array], spare: int = 0) -> U64Array:
+        """The rows of `columns`, with `spare` low bits of the last word left zero.
+
+        Shapes: columns (n,) in, (n, words) out.
+        Cost: O(n · columns).
+        """
+        rows: U64Array = np.zeros((len(columns[0]), self.words), np.uint64)
+        for at, (column, bits) in enumerate(zip(columns, self.bits, strict=True)):
+            if bits:
+                last = int(self.table[at, 2]) == self.words - 1
+                pack_into(rows, column, self.table, at, spare if last else 0)
+        return rows
+
+    def unpack(self, rows: U64Array, at: int) -> U64Array:
+        """Column number `at` of packed rows; a constant one takes no memory. Cost: O(n)."""
+        if not self.bits[at]:
+            return constant(self.lows[at], len(rows))
+        column = np.empty(len(rows), np.uint64)
+        unpack_into(rows, self.table, at, column)
+        return column
+
+    def unpack_all(self, rows: U64Array) -> list[U64Array]:
+        """All columns of packed rows. Cost: O(n · columns)."""
+        return [self.unpack(rows, at) for at in range(len(self.bits))]
+
+
+def constant(value: int, rows: int) -> U64Array:
+    """A column of one value that takes no memory and cannot be written to."""
+    return np.broadcast_to(np.uint64(value), rows)
+
+
+@inlined
+def field_of(rows: U64Array, i: int, table: U64Array, at: int) -> np.uint64:
+    """Column `at` of packed row `i`."""
+    value: np.uint64 = ((rows[i, table[at, 2]] >> table[at, 3]) & table[at, 1]) + table[at, 0]
+    return value
+
+
+@compiled
+def pack_into(rows: U64Array, column: U64Array, table: U64Array, at: int, spare: int) -> None:
+    """Add `column` to its place in each row, shifted left by `spare` bits more. Cost: O(n)."""
+    least, word, shift = table[at, 0], table[at, 2], table[at, 3] + np.uint64(spare)
+    for i in range(column.size):
+        rows[i, word] |= (column[i] - least) << shift
+
+
+@compiled
+def unpack_into(rows: U64Array, table: U64Array, at: int, column: U64Array) -> None:
+    """Column `at` of each row. Cost: O(n)."""
+    least, mask, word, shift = table[at, 0], table[at, 1], table[at, 2], table[at, 3]
+    for i in range(column.size):
+        column[i] = ((rows[i, word] >> shift) & mask) + least
+
+
+@compiled
+def relay_rows(
+    rows: U64Array, table: U64Array, since: U64Array, out: U64Array, out_table: U64Array
+) -> None:
+    """The same rows in another layout, times not below `since` lane by lane.
+
+    The last `since.size` columns are the lanes of time.
+    Shapes: rows (n, words), since (lanes,), out (n, words of the other layout).
+    Cost: O(n · columns).
+    """
+    fields = table.shape[0]
+    first_lane = fields - since.size
+    for i in range(rows.shape[0]):
+        for word in range(out.shape[1]):
+            out[i, word] = np.uint64(0)
+        for at in range(fields):
+            value = field_of(rows, i, table, at)
+            if at >= first_lane:
+                value = max(value, since[at - first_lane])
+            out[i, out_table[at, 2]] |= (value - out_table[at, 0]) << out_table[at, 3]
+
+
+@compiled
+def place_prefix(words: U64Array, column: U64Array, least: np.uint64, cut: int, place: int) -> None:
+    """Add a column less `least` to the words, its lowest `cut` bits cut off, shifted by `place`.
+
+    Cost: O(n).
+    """
+    off, shift = np.uint64(cut), np.uint64(place)
+    for i in range(words.size):
+        words[i] |= ((column[i] - least) >> off) << shift
+
+
+@compiled
+def place_digit(
+    column: U64Array, least: np.uint64, start: int, bits: np.uint64, before: U64Array,
+    index_bits: int, words: U64Array,
+) -> None:  # fmt: skip
+    """Words of a digit of each row, the `bits` from place `start`, and of the row's rank so far.
+
+    Ranks so far are the order of the positions in `before`, or as rows stand if it is empty.
+    Cost: O(n).
+    """
+    shift = np.uint64(start)
+    left = np.uint64(index_bits)
+    index_mask = (np.uint64(1) << left) - np.uint64(1)
+    for i in range(words.size):
+        row = before[i] & index_mask if before.size else np.uint64(i)
+        words[i] = (((column[row] - least) >> shift) & bits) << left | np.uint64(i)
+
+
+@compiled
+def follow(words: U64Array, before: U64Array, index_bits: int) -> None:
+    """Replace ranks in the lowest `index_bits` of the words by the positions of these ranks.
+
+    Cost: O(n), at random places.
+    """
+    index_mask = (np.uint64(1) << np.uint64(index_bits)) - np.uint64(1)
+    for i in range(words.size):
+        words[i] = before[words[i] & index_mask] & index_mask
+
+
+@compiled
+def gather(column: U64Array, words: U64Array, index_bits: int, out: U64Array) -> None:
+    """The values of `column` at the positions in the lowest `index_bits` of the words.
+
+    Cost: O(n), at random places.
+    """
+    index_mask = (np.uint64(1) << np.uint64(index_bits)) - np.uint64(1)
+    for i in range(words.size):
+        out[i] = column[words[i] & index_mask]

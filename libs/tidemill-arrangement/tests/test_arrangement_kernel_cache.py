@@ -1,0 +1,92 @@
+"""Machine code is made once: a second process finds it, wherever the library is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidemill.arrangement.kernels as kernels
+
+PROGRAM = """
+import numpy as np, sys
+sys.path.insert(0, sys.argv[1])
+from copied.arrays import compiled
+from copied import loops
+assert loops.first_at_least(np.arange(9, dtype=np.uint64), 0, np.uint64(5)) == 5
+stats = loops.first_at_least.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), loops.first_at_least._cache.cache_path)
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A library elsewhere with the decorator and one loop of the kernels."""
+    source = Path(kernels.__file__).parent
+    package = tmp_path / "site" / "copied"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    shutil.copy(source / "arrays.py", package)
+    text = (source / "joining.py").read_text()
+    loop = text[
+        text.index("@compiled\ndef first_at_least") : text.index("@compiled\ndef match_keys")
+    ]
+    (package / "loops.py").write_text(
+        f"import numpy as np\nfrom copied.arrays import U64Array, compiled\n\n{loop}"
+    )
+    return package
+
+
+def first_call(package: Path, tmp_path: Path) -> tuple[int, int, str]:
+    """Of a new process: loops found on disk, loops compiled, and where they are kept."""
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("XDG_CACHE_HOME", None)
+    environment.pop("NUMBA_CACHE_DIR", None)
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(package.parent)],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    hits, misses, place = found.stdout.split()
+    return int(hits), int(misses), place
+
+
+def test_a_second_process_compiles_nothing(copied: Path, tmp_path: Path) -> None:
+    assert first_call(copied, tmp_path)[:2] == (0, 1)
+    hits, misses, place = first_call(copied, tmp_path)
+    assert (hits, misses, Path(place).parent) == (1, 0, copied)
+
+
+def test_where_the_library_cannot_be_written_the_cache_of_the_user_serves(
+    copied: Path, tmp_path: Path
+) -> None:
+    # NB: permissions bind no superuser; a file where the cache would be binds everybody.
+    (copied / "__pycache__").touch()
+    assert first_call(copied, tmp_path)[:2] == (0, 1)
+    hits, misses, place = first_call(copied, tmp_path)
+    assert (hits, misses) == (1, 0)
+    assert (tmp_path / "home") in Path(place).parents
+
+
+def test_where_nothing_can_be_written_loops_are_compiled_and_run(
+    copied: Path, tmp_path: Path
+) -> None:
+    (copied / "__pycache__").touch()
+    (tmp_path / "home").touch()
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("._cache.cache_path", ".stats.cache_path"), str(copied.parent)],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+
+def test_a_change_in_any_module_beside_a_loop_compiles_it_again(
+    copied: Path, tmp_path: Path
+) -> None:
+    """A loop contains what it calls, and the library that compiles it looks at its own file only."""
+    first_call(copied, tmp_path)
+    (copied / "other.py").write_text("# called by the loop, perhaps\n")
+    assert first_call(copied, tmp_path)[:2] == (0, 1)

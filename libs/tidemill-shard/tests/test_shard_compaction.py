@@ -294,5 +294,5 @@ async def test_many_small_writes_do_not_fill_the_log() -> None:
     status = await world.now.status("c")
     assert 0 < status.inline_bytes == status.bytes
     assert await world.blob.list("") == []
-    await world.write(20, 21, rows=3_000)
+    await world.write(20, 21, rows=30_000)
     assert (await world.now.status("c")).inline_bytes == status.inline_bytes

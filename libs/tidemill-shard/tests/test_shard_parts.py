@@ -301,7 +301,7 @@ async def test_decoded_parts_are_kept_up_to_a_bound_and_read_once() -> None:
     blob = Counting()
     names = count()
     table = updates([{"n": n, "_time": 0, "_diff": 1} for n in range(1000)])
-    store = PartStore(blob, lambda: str(next(names)), Limits(cache_bytes_max=3 * table.nbytes))
+    store = PartStore(blob, lambda: str(next(names)), Limits(0, cache_bytes_max=3 * table.nbytes))
     description = Description(DATA)
     parts = [(await store.write("c", description, table))[0] for _ in range(4)]
     schema = description.update_schema()

@@ -18,6 +18,8 @@ from tidemill.time import Corrupt, Indeterminate, TidemillError, Unavailable
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
+CHECKPOINT_PAGES = 4_000
+"""The log is copied into the file when it has so many pages of 4 KiB: rarely, since one commit waits."""
 
 _SCHEMA = """
 create table if not exists versions (
@@ -151,6 +153,7 @@ class SqliteConsensus:
             try:
                 connection.execute("pragma journal_mode=wal")
                 connection.execute("pragma synchronous=full")
+                connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES}")
                 connection.execute(_SCHEMA)
             except BaseException:
                 connection.close()

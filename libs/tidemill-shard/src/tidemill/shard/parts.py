@@ -17,10 +17,13 @@ from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.time import Corrupt, UsageError
 
 PART_BYTES_MAX = 64 * 1024 * 1024
-INLINE_BYTES_MAX = 4 * 1024
+INLINE_BYTES_MAX = 64 * 1024
+PLAIN_BYTES_MAX = 4 * 1024
 BLOCK_BYTES = 256 * 1024
 ROWS_PER_GROUP = 32 * 1024
 TEXT_BOUND_CHARS = 64
+
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 Limit: TypeAlias = "int | float | str | None"
 Bounds: TypeAlias = tuple[Limit, Limit, bool]
@@ -246,8 +249,15 @@ def _limit(scalar: pa.Scalar[pa.DataType], kind: pa.DataType) -> int | float | s
 
 def _as_message(piece: pa.Table) -> bytes:
     """A record batch without its schema, which the collection knows."""
-    batches = piece.combine_chunks().to_batches()
-    return bytes(batches[0].serialize().to_pybytes())
+    batch = piece.combine_chunks().to_batches()[0]
+    if piece.nbytes <= PLAIN_BYTES_MAX:
+        return bytes(batch.serialize().to_pybytes())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as writer:
+        writer.write_batch(batch)
+        stop = sink.tell()
+    begin = batch.schema.serialize().size
+    return bytes(sink.getvalue().slice(begin, stop - begin).to_pybytes())
 
 
 def _as_parquet(piece: pa.Table) -> bytes:

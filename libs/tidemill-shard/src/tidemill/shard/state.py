@@ -148,8 +148,11 @@ class State:
 
     def inline_bytes(self) -> int:
         """How much of the updates is in the log."""
-        parts = (*self.parts(), *self.staged_parts())
-        return sum(len(part.inline) for part in parts if part.inline is not None)
+        size = 0
+        for parts in (*(batch.parts for batch in self.batches), *self.staged.values()):
+            for part in parts:
+                size += 0 if part.inline is None else len(part.inline)
+        return size
 
 
 def initial_state(description: Description, start: Frontier) -> State:

@@ -16,7 +16,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
 
-INLINE_TOTAL_MAX = 1024 * 1024
+INLINE_TOTAL_MAX = 4 * 1024 * 1024
 """More than this is not kept in the log of one collection, however small the writes are."""
 
 

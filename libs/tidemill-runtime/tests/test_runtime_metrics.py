@@ -100,7 +100,7 @@ def test_a_wrong_use_is_refused() -> None:
 def test_names_follow_the_conventions() -> None:
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE) > 30
     for metric in CATALOGUE:
-        assert re.fullmatch(r"tidemill(_[a-z]+)+", metric.name)
+        assert re.fullmatch(r"(tidemill|grpc_server)(_[a-z]+)+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
         assert metric.meaning.endswith(".")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.rpc.messages import Outcome, ResourceDocument
+from tidemill.rpc.messages import CollectionShape, Outcome, ResourceDocument
 from tidemill.time import (
     BeforeSince,
     NotYet,
@@ -202,3 +202,28 @@ spec: {{collection: hosts, frontier: {first}}}
         await insert(process, "c")
         with pytest.raises(BeforeSince):
             await answer(process, "hosts(n)", first)
+
+
+async def test_a_name_that_a_user_bound_to_a_collection_is_left_alone(tmp_path: Path) -> None:
+    shape = CollectionShape(pa.schema([("n", pa.int64())]), user_writable=True)
+    async with running(tmp_path) as process:
+        await process.storage.create("pings", shape, frontier(0), "me", None)
+        await apply(process, SOURCE)
+        await process.system.push("pings", [b'{"host": "a"}'])
+        async with asyncio.timeout(60):
+            while not (await process.query.snapshot("pings", None, 5.0)).table.num_rows:
+                await asyncio.sleep(0.02)
+        assert (await process.query.snapshot("pings", None, 5.0)).table["host"].to_pylist() == ["a"]
+        assert (await process.world.collections.description("pings")).schema == shape.schema
+
+
+async def test_a_pushed_source_can_be_deleted_and_applied_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE)
+        await pushed(process, "before")
+        await process.system.delete("Source", "pings")
+        assert await apply(process, SOURCE) == [Outcome.CREATED]
+        await process.system.push("pings", [b'{"host": "after"}'])
+        async with asyncio.timeout(60):
+            while await answer(process, "pings(h)") != [("after",)]:
+                await asyncio.sleep(0.02)

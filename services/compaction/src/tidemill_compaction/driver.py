@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ class CompactionCounts:
     deleted: int = 0
     orphans: int = 0
     skipped: int = 0
+    rewritten: Counter[str] = field(default_factory=Counter)
+    """Updates read to be merged, by collection."""
 
 
 @dataclass(slots=True)
@@ -70,10 +73,13 @@ class CompactionDriver:
         else:
             seen.version, seen.quiet, seen.settled = status.version, 0, False
         if status.batches > self.settings.batches_max:
-            self.counts.merges += await self.collections.merge_newest(collection)
+            step = await self.collections.compact_step(collection)
+            self.counts.merges += step.taken
+            self.counts.rewritten[collection] += step.rows
         elif seen.quiet >= self.settings.idle_looks and not seen.settled:
             await self.collections.compact(collection)
             self.counts.merges += 1
+            self.counts.rewritten[collection] += status.updates
             seen.version = (await self.collections.status(collection)).version
             seen.settled = True
         await self._delete(collection)

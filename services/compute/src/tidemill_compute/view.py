@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -78,6 +78,8 @@ class ViewDriver:
         self._fresh = False
         self._state_upper = 0
         self.progress = ViewProgress()
+        self.timed: Callable[[float], None] = lambda seconds: None
+        """Told how long each window took, until it was durable."""
 
     async def hold_inputs(self) -> Frontier:
         """Hold the history of the inputs, now and over restarts; where all of them can be read.
@@ -184,7 +186,9 @@ class ViewDriver:
         self._state, self._fresh = evaluation.state, False
         self.progress.lower = upper
         self.progress.windows += 1
-        self.progress.seconds += self._clock.monotonic_s() - began_at
+        seconds = self._clock.monotonic_s() - began_at
+        self.progress.seconds += seconds
+        self.timed(seconds)
 
     def _evaluate(self, lower: int, upper: int) -> tuple[Evaluation, list[tuple[str, pa.Table]]]:
         """The window [lower − 1, upper) and the updates from `lower` on, state first."""

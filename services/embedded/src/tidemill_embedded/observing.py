@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 
+from tidemill.rpc import call_metrics
+from tidemill.rpc.handlers import QueryHandlers
+from tidemill.rpc.messages import Answer, CollectionInfo, Event, Explanation
+from tidemill.runtime import logs
 from tidemill.runtime.metrics import (
     ACTION_OUTBOX,
+    APPEND_MISMATCHES,
+    CATALOGUE,
+    COMPACTION_FUEL,
+    MINT_RETRIES,
+    QUERY_DURATION,
+    REMAP_BINDINGS,
     SOURCE_OFFSET_BOUND,
     SOURCE_OFFSET_COMMITTED,
     SOURCE_OFFSET_KNOWN,
     SOURCE_UNBOUND_UPDATES,
+    SPARK_JOBS,
     STORE_NOT_DURABLE,
+    SUBSCRIPTIONS,
     VIEW_LOCAL_LAG,
     CollectionReading,
     Metrics,
     Reading,
 )
 from tidemill.shard import Collections
+from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.readers import ActionRunner, ViewRunner
 from tidemill_embedded.sources import SourceRunner
 from tidemill_embedded.system import System
 
+log = logs.get_logger("calls")
+
 
 def watch(
-    metrics: Metrics, collections: Collections, system: System, risks: Sequence[str] = ()
+    metrics: Metrics,
+    collections: Collections,
+    system: System,
+    compaction: CompactionDriver,
+    risks: Sequence[str] = (),
 ) -> None:
-    """Register every gauge of the process; `risks` are those of a store that is not durable."""
+    """Register everything that is read at the scrape; `risks` are those of a store that is not durable."""
     metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
     metrics.watch_collections(lambda: _collections(collections))
     metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
@@ -34,6 +55,109 @@ def watch(
     metrics.watch(SOURCE_UNBOUND_UPDATES, lambda: list(_unbound(system)))
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(system)))
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(system)))
+    metrics.watch(REMAP_BINDINGS, lambda: list(_mints(system, "minted")))
+    metrics.watch(MINT_RETRIES, lambda: list(_mints(system, "lost")))
+    metrics.watch(SPARK_JOBS, lambda: list(_jobs(system)))
+    metrics.watch(APPEND_MISMATCHES, lambda: list(_by_collection(collections.mismatches)))
+    metrics.watch(COMPACTION_FUEL, lambda: list(_by_collection(compaction.counts.rewritten)))
+
+
+class CallRecorder:
+    """Calls of the server in the metrics of the process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._named = {metric.name: metric for metric in CATALOGUE}
+
+    def count(self, name: str, labels: Mapping[str, str]) -> None:
+        """One more of a counter."""
+        self._metrics.increment(self._named[name], 1, **labels)
+
+    def measure(self, name: str, seconds: float, labels: Mapping[str, str]) -> None:
+        """One measurement of a histogram."""
+        self._metrics.observe(self._named[name], seconds, **labels)
+
+
+def observed_calls(metrics: Metrics) -> call_metrics.RecordedCalls:
+    """An observer of the server's calls; a call that ended in a bug is logged with its error."""
+
+    def report(call: call_metrics.EndedCall) -> None:
+        if call.error is not None:
+            log.error("call failed", method=call.method, exc_info=call.error)
+
+    return call_metrics.RecordedCalls(CallRecorder(metrics), report)
+
+
+class ObservedQueries:
+    """Query handlers whose answers are timed and whose subscribers are counted."""
+
+    def __init__(self, inner: QueryHandlers, metrics: Metrics) -> None:
+        self._inner = inner
+        self._metrics = metrics
+        self._open: Counter[str] = Counter()
+        metrics.watch(SUBSCRIPTIONS, lambda: list(_by_collection(self._open)))
+
+    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+        """As the inner handlers, timed; so are all below."""
+        with self._metrics.timed(QUERY_DURATION, kind="snapshot"):
+            return await self._inner.snapshot(collection, as_of, wait_s)
+
+    async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
+        with self._metrics.timed(QUERY_DURATION, kind="ask"):
+            return await self._inner.ask(goal, as_of, wait_s)
+
+    async def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        """As the inner handlers, counted while it lasts."""
+        name = goal.partition("(")[0].strip()
+        self._open[name] += 1
+        try:
+            events = self._inner.subscribe(goal, start, snapshot, until)
+            async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
+                async for event in stream:
+                    yield event
+        finally:
+            self._open[name] -= 1
+
+    async def why(self, record: str, as_of: int | None) -> Explanation:
+        with self._metrics.timed(QUERY_DURATION, kind="why"):
+            return await self._inner.why(record, as_of)
+
+    async def why_not(self, record: str, as_of: int | None) -> Explanation:
+        with self._metrics.timed(QUERY_DURATION, kind="why_not"):
+            return await self._inner.why_not(record, as_of)
+
+    async def explain(self, view: str) -> str:
+        with self._metrics.timed(QUERY_DURATION, kind="explain"):
+            return await self._inner.explain(view)
+
+    async def tables(
+        self, names: Sequence[str], as_of: int | None, wait_s: float | None
+    ) -> Mapping[str, Answer]:
+        with self._metrics.timed(QUERY_DURATION, kind="tables"):
+            return await self._inner.tables(names, as_of, wait_s)
+
+    async def collections(self) -> Sequence[CollectionInfo]:
+        with self._metrics.timed(QUERY_DURATION, kind="collections"):
+            return await self._inner.collections()
+
+
+def _by_collection(counts: Mapping[str, int]) -> Iterator[Reading]:
+    for collection, count in counts.items():
+        yield {"collection": collection}, count
+
+
+def _mints(system: System, which: str) -> Iterator[Reading]:
+    for name, runner in _sources(system):
+        counts = runner.remap.counts
+        yield {"source": name}, counts.minted if which == "minted" else counts.lost
+
+
+def _jobs(system: System) -> Iterator[Reading]:
+    found = Counter(runner.job for _, runner in _sources(system) if runner.job is not None)
+    for state in ("running", "succeeded", "failed"):
+        yield {"state": state}, found[state]
 
 
 def _collections(collections: Collections) -> list[CollectionReading]:

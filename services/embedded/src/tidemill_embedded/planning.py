@@ -64,6 +64,7 @@ async def plan_apply(
     Raises: UsageError naming file and line, for all or nothing.
     """
     resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
+    bound = await world.collections.ids()
     fresh: list[Stored] = []
     configured: list[Stored] = []
     unchanged: list[Resource] = []
@@ -71,7 +72,7 @@ async def plan_apply(
         known = store.get(resource.kind, resource.name)
         if known is None:
             number = store.next_incarnation(resource.kind, resource.name)
-            fresh.append(Stored(resource, now_ms + len(fresh), number))
+            fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
         elif known.resource == resource:
             unchanged.append(resource)
         else:
@@ -84,6 +85,13 @@ async def plan_apply(
             world.shapes.forget(name)
         raise
     return Plan(tuple(created), tuple(configured), tuple(unchanged))
+
+
+def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
+    """The resource under a prefix that no collection has: an id never means another collection."""
+    while any(each == stored.prefix or each.startswith(f"{stored.prefix}/") for each in bound):
+        stored = replace(stored, incarnation=stored.incarnation + 1)
+    return stored
 
 
 def _reconfigured(known: Stored, resource: Resource) -> Stored:

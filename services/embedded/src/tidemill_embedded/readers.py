@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.datalog.goals import goal_over
-from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
+from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED, VIEW_STEP_DURATION
 from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
 from tidemill.shard import Description
 from tidemill.time import UsageError, frontier
@@ -84,6 +84,9 @@ class ViewRunner:
             ),
             world.collections, world.clock, world.settings.compute,
         )  # fmt: skip
+        self.driver.timed = lambda seconds: world.metrics.observe(
+            VIEW_STEP_DURATION, seconds, view=resource.name
+        )
 
     @property
     def collections(self) -> list[str]:

@@ -18,7 +18,13 @@ from tidemill.runtime.formats import (
     RowDecoder,
 )
 from tidemill.runtime.log import Log, LogRecord
-from tidemill.runtime.metrics import DECODE_ERRORS, LATE_EVENTS, SOURCE_RECORDS
+from tidemill.runtime.metrics import (
+    DECODE_ERRORS,
+    LATE_EVENTS,
+    RECLOCK_DURATION,
+    SOURCE_BYTES,
+    SOURCE_RECORDS,
+)
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard import Description
 from tidemill.time import UsageError
@@ -76,6 +82,11 @@ class SourceRunner:
         self._kafka: Log | None = None
         self._reading = False
         self.backfilled = 0
+        self.job: str | None = None
+        """What became of the Spark job that wrote the backlog: running, succeeded or failed."""
+        self.reclock.timed = lambda seconds: world.metrics.observe(
+            RECLOCK_DURATION, seconds, source=self._source
+        )
 
     def _columns(self) -> list[Column]:
         declared = [Column(c.name, c.type, c.nullable) for c in columns_of(self._stored)]
@@ -239,6 +250,8 @@ class SourceRunner:
         )
         rows = rows.select([*self._rows.names, "_partition", "_offset"])
         self._world.metrics.increment(SOURCE_RECORDS, len(records), source=self._source)
+        size = sum(len(record.value or b"") for record in records)
+        self._world.metrics.increment(SOURCE_BYTES, size, source=self._source)
         self._world.metrics.increment(DECODE_ERRORS, letters.num_rows, source=self._source)
         return rows, letters
 
@@ -255,9 +268,15 @@ class SourceRunner:
         from tidemill_embedded.backlog import write_with_spark
 
         bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
-        await write_with_spark(
-            backlog, topic, bootstrap, self._columns(), self._format(), self._world
-        )
+        self.job = "running"
+        try:
+            await write_with_spark(
+                backlog, topic, bootstrap, self._columns(), self._format(), self._world
+            )
+            self.job = "succeeded"
+        finally:
+            if self.job == "running":
+                self.job = "failed"
         self.backfilled += backlog.records
         return await self.reclock.resume()
 
@@ -279,7 +298,8 @@ def topic_of(stored: Stored) -> str:
     """The topic that a source on a log reads."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
-    return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix}"
+    # A name of a resource has no dot, so the number of an incarnation behind one is unambiguous.
+    return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix.replace('~', '.')}"
 
 
 def in_own_log(spec: SourceSpec) -> bool:

@@ -27,13 +27,14 @@ from tidemill.shard import Collections
 from tidemill.shard.stores import open_blob, open_consensus
 from tidemill.time import TidemillError
 from tidemill_compaction.driver import CompactionDriver
-from tidemill_embedded.observing import watch
+from tidemill_embedded.observing import ObservedQueries, observed_calls, watch
 from tidemill_embedded.resource_store import ResourceStore
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_embedded.shapes import Shapes
 from tidemill_embedded.system import System
 from tidemill_embedded.world import World
 from tidemill_query.driver import QueryDriver
+from tidemill_query.storage import StorageDriver
 
 log = logs.get_logger("up")
 
@@ -46,6 +47,7 @@ class Process:
     world: World
     system: System
     query: QueryDriver
+    storage: StorageDriver
     compaction: CompactionDriver
     risks: tuple[str, ...]
 
@@ -70,6 +72,7 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
     world = World(collections, embedded, _open_kafka, clock, metrics, chosen, shapes)
     system = System(world, ResourceStore(collections, clock))
     query = QueryDriver(collections, shapes, clock, chosen.query)
+    storage = StorageDriver(collections, clock)
     compaction = CompactionDriver(
         collections, clock, chosen.compaction,
         lambda collection, message: log.warning("compaction", collection=collection, error=message),
@@ -78,7 +81,7 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
         await collections.open()
         for risk in consensus.risks:
             log.warning("acknowledged writes may be lost", risk=risk)
-        yield Process(chosen, world, system, query, compaction, consensus.risks)
+        yield Process(chosen, world, system, query, storage, compaction, consensus.risks)
     finally:
         await system.stop()
         await collections.close()
@@ -106,7 +109,10 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
 
         async def resources(scope: Scope) -> None:
             await process.system.start()
-            watch(process.world.metrics, process.world.collections, process.system, process.risks)
+            watch(
+                process.world.metrics, process.world.collections, process.system,
+                process.compaction, process.risks,
+            )  # fmt: skip
             if files:
                 documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(files)]
                 await process.system.apply(documents)
@@ -134,7 +140,11 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
             await http.close()
 
         async def rpc(scope: Scope) -> None:
-            server = await serve(chosen.grpc, process.query, process.system, reflect=True)
+            metrics = process.world.metrics
+            server = await serve(
+                chosen.grpc, ObservedQueries(process.query, metrics), process.system,
+                process.storage, reflect=True, observer=observed_calls(metrics),
+            )  # fmt: skip
             host = chosen.grpc.rpartition(":")[0]
             (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")
             log.info("listening", grpc=f"{host}:{server.port}", directory=str(chosen.root))

@@ -2,7 +2,7 @@
 
 `CATALOGUE` is the whole list of names; a dashboard or an alert may use nothing else. Gauges are read
 when somebody scrapes, through callbacks, and never pushed: a source that stands still must look late. A
-collection without a frontier has no lag sample; it counts as hydrating.
+counter is either added to, or read like a gauge from whoever counts anyway. A collection without a frontier has no lag sample; it counts as hydrating.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidemill.runtime.clock import Clock
@@ -167,6 +167,16 @@ QUERY_DURATION = _histogram(
 SUBSCRIPTIONS = _gauge("tidemill_subscriptions", "Open subscriptions.", "collection")
 SPARK_JOBS = _gauge("tidemill_spark_jobs", "Bulk jobs by state.", "state")
 
+_OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
+GRPC_STARTED = _counter("grpc_server_started_total", "Calls that arrived.", *_OF_A_CALL)
+GRPC_HANDLED = _counter(
+    "grpc_server_handled_total", "Calls that ended, by status.", *_OF_A_CALL, "grpc_code"
+)
+GRPC_SENT = _counter("grpc_server_msg_sent_total", "Messages sent in streams.", *_OF_A_CALL)
+GRPC_SECONDS = _histogram(
+    "grpc_server_handling_seconds", "Time from a call to its end.", *_OF_A_CALL
+)
+
 CATALOGUE: tuple[Metric, ...] = tuple(
     sorted(
         (value for value in globals().values() if isinstance(value, Metric)),
@@ -178,6 +188,7 @@ CATALOGUE: tuple[Metric, ...] = tuple(
 Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The labels of a sample, and its value."""
 
+_Family: TypeAlias = "GaugeMetricFamily | CounterMetricFamily"
 _Sample: TypeAlias = tuple[Metric, Mapping[str, str], float]
 
 
@@ -204,7 +215,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        self._gauges = _ScrapedGauges()
+        self._watched = _Watched()
         for metric in CATALOGUE:
             if metric.kind is Kind.COUNTER:
                 self._counters[metric.name] = Counter(
@@ -214,12 +225,14 @@ class Metrics:
                 self._histograms[metric.name] = Histogram(
                     metric.name, metric.meaning, metric.labels, registry=self._registry
                 )
-        self._registry.register(self._gauges)
+        self._registry.register(self._watched)
 
     def increment(self, metric: Metric, by: float = 1, **labels: str) -> None:
         """Add `by` to a counter."""
         _check(metric, Kind.COUNTER, labels)
-        counter = self._counters[metric.name]
+        counter = self._counters.get(metric.name)
+        if counter is None:
+            raise UsageError(f"{metric.name} is read at each scrape, not added to")
         (counter.labels(**labels) if labels else counter).inc(by)
 
     def observe(self, metric: Metric, seconds: float, **labels: str) -> None:
@@ -236,19 +249,22 @@ class Metrics:
         self.observe(metric, self._clock.monotonic_s() - begun_s, **labels)
 
     def watch(self, metric: Metric, read: Callable[[], Iterable[Reading]]) -> Callable[[], None]:
-        """Call `read` at every scrape for the samples of a gauge; the answer ends that.
+        """Call `read` at every scrape for the samples of a gauge or counter; the answer ends that.
 
-        Several callbacks may serve one gauge; where they give equal labels the last one counts. A
-        callback must not wait.
+        Several callbacks may serve one name; where they give equal labels the last one counts. A
+        callback must not wait. A counter that is watched is not added to.
         """
-        _check(metric, Kind.GAUGE, None)
-        return self._gauges.add(lambda: ((metric, labels, value) for labels, value in read()))
+        if metric.kind is Kind.HISTOGRAM:
+            raise UsageError(f"{metric.name} is a histogram: it is measured, not read")
+        if metric.kind is Kind.COUNTER and metric.name in self._counters:
+            self._registry.unregister(self._counters.pop(metric.name))
+        return self._watched.add(lambda: ((metric, labels, value) for labels, value in read()))
 
     def watch_collections(
         self, read: Callable[[], Iterable[CollectionReading]]
     ) -> Callable[[], None]:
         """Call `read` at every scrape for the frontiers and sizes of collections; the answer ends that."""
-        return self._gauges.add(lambda: _collection_samples(list(read()), self._clock.now_ms()))
+        return self._watched.add(lambda: _collection_samples(list(read()), self._clock.now_ms()))
 
     def expose(self) -> tuple[bytes, str]:
         """All samples in the text format of Prometheus, and its content type."""
@@ -257,8 +273,8 @@ class Metrics:
         ), prometheus_client.CONTENT_TYPE_LATEST
 
 
-class _ScrapedGauges(Collector):
-    """Gauges whose samples are asked for at each scrape."""
+class _Watched(Collector):
+    """Gauges and counters whose samples are asked for at each scrape."""
 
     def __init__(self) -> None:
         self._reads: list[Callable[[], Iterable[_Sample]]] = []
@@ -267,14 +283,14 @@ class _ScrapedGauges(Collector):
         self._reads.append(read)
         return lambda: self._reads.remove(read) if read in self._reads else None
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[_Family]:
         return [_family(metric) for metric in CATALOGUE if metric.kind is Kind.GAUGE]
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[_Family]:
         found: dict[Metric, dict[tuple[str, ...], float]] = {}
         for read in self._reads:
             for metric, labels, value in read():
-                _check(metric, Kind.GAUGE, labels)
+                _check(metric, metric.kind, labels)
                 values = tuple(labels[name] for name in metric.labels)
                 found.setdefault(metric, {})[values] = value
         for metric, samples in found.items():
@@ -284,8 +300,9 @@ class _ScrapedGauges(Collector):
             yield family
 
 
-def _family(metric: Metric) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+def _family(metric: Metric) -> _Family:
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return kind(metric.name, metric.meaning, labels=metric.labels)
 
 
 def _check(metric: Metric, kind: Kind, labels: Mapping[str, str] | None) -> None:

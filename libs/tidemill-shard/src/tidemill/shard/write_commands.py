@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ class WriteCommands:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.mismatches: Counter[str] = Counter()
+        """Appends of this process, by collection, that another writer was ahead of: for metrics."""
 
     async def compare_and_append(
         self,
@@ -102,12 +105,14 @@ class WriteCommands:
         log, span = self._core.versions.log(collection), _span(updates)
         known = log.cached or await log.refresh()
         store = self._core.parts
+        # NB: a lost race that is seen before anything is written is counted here, others at the commit.
         if updates is not None and updates.nbytes > store.limits.inline_bytes_max:
             # What would change nothing is not worth writing objects for.
             known = await log.refresh()
             before = transitions.expire_due(known.state, self._core.clock.now_ms())
             outcome, after = transition(Write((), span, ""))(before)
             if after is before:
+                self.mismatches[collection] += isinstance(outcome, UpperMismatch)
                 return outcome
         inline = known.state.inline_bytes() < INLINE_TOTAL_MAX
         parts = await store.write(collection, known.state.description, updates, inline=inline)
@@ -129,6 +134,7 @@ class WriteCommands:
         except TidemillError:
             await self._core.parts.discard(write.parts)
             raise
+        self.mismatches[collection] += isinstance(outcome, UpperMismatch)
         if not made or isinstance(outcome, UpperMismatch):
             await self._core.parts.discard(write.parts)
         return outcome

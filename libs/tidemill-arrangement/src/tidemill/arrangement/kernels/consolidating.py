@@ -29,7 +29,7 @@ from tidemill.time import UsageError
 
 Array = TypeVar("Array", U64Array, I64Array)
 
-_FEW = 24
+FEW = 24
 """Up to this many rows insertion beats the set-up of a sort."""
 
 _SHORT_TIE = 32
@@ -44,7 +44,7 @@ def consolidate(updates: Columns) -> Columns:
     Cost: O(n) memory; a sort of n words if rows fit in 64 bits, of n words and a gather else.
     Source: twin in tidemill.testkit.twins.columns, law in tests/test_arrangement_kernels.py.
     """
-    if len(updates) <= _FEW:
+    if len(updates) <= FEW:
         return consolidate_few(updates)
     columns, diffs = consolidate_columns(updates.columns, updates.diffs)
     return Columns(columns[0], columns[1], stack_lanes(columns[2:], len(diffs)), diffs)
@@ -70,7 +70,7 @@ def consolidate_packed(
     layout = Layout.of(columns)
     diff_low, diff_high = int(diffs.min()), int(diffs.max())
     diff_bits = (diff_high - diff_low).bit_length()
-    if layout.words == 1 and diff_bits <= min(layout.free, WORD - 1):
+    if layout.words == 1 and diff_bits <= layout.free and diff_bits < WORD:
         words = layout.pack(columns, diff_bits).reshape(-1)
         if diff_bits:
             words |= (diffs - diff_low).view(np.uint64)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from tidemill.arrangement.kernels.arrays import U64Array, compiled, inlined
 
 WORD = 64
+
+_FROM_ZERO = 2
+"""Key and val; times keep their least: readers raise it, and rows are laid out anew with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Layout:
     """How many words a row takes, at least one."""
     free: int = field(init=False)
     """How many low bits of the last word no column uses."""
+    head: tuple[int, np.uint64] = field(init=False, repr=False, compare=False)
+    """How many words hold the first two columns, and a mask of those bits in the last of them."""
 
     def __post_init__(self) -> None:
         places: list[tuple[int, int]] = []
@@ -48,6 +54,9 @@ class Layout:
         object.__setattr__(self, "table", np.array(table, np.uint64))
         object.__setattr__(self, "words", word + 1)
         object.__setattr__(self, "free", WORD - used)
+        at, end = places[min(1, len(places) - 1)]
+        mask = 2**WORD - 2 ** (ends[at] - end)
+        object.__setattr__(self, "head", (at + 1, np.uint64(mask)))
 
     @classmethod
     def of(cls, columns: Sequence[U64Array]) -> Layout:
@@ -60,21 +69,21 @@ class Layout:
     def spanning(cls, lows: Sequence[int], highs: Sequence[int]) -> Layout:
         """A layout for values from `lows` to `highs`.
 
-        Columns that vary start at zero if that costs no further word: then most neighbours in a
-        trace agree on their layout, and merging them moves words as they are.
+        The first two columns start at zero if that costs no further word: then most neighbours in
+        a trace agree on their layout, and merging them moves words as they are.
         """
-        close = cls(
-            tuple(lows),
-            tuple((high - low).bit_length() for low, high in zip(lows, highs, strict=True)),
-        )
-        from_zero = cls(
-            tuple(low if low == high else 0 for low, high in zip(lows, highs, strict=True)),
-            tuple(
-                0 if low == high else high.bit_length()
-                for low, high in zip(lows, highs, strict=True)
-            ),
-        )
+        close = cls(tuple(lows), _widths(lows, highs))
+        starts = [
+            0 if at < _FROM_ZERO and low < high else low
+            for at, (low, high) in enumerate(zip(lows, highs, strict=True))
+        ]
+        from_zero = cls(tuple(starts), _widths(starts, highs))
         return from_zero if from_zero.words == close.words else close
+
+    @classmethod
+    def plain(cls, columns: int) -> Layout:
+        """A word for each column, whatever its values."""
+        return _plain_layout(columns)
 
     @property
     def highs(self) -> tuple[int, ...]:
@@ -112,6 +121,15 @@ class Layout:
     def unpack_all(self, rows: U64Array) -> list[U64Array]:
         """All columns of packed rows. Cost: O(n · columns)."""
         return [self.unpack(rows, at) for at in range(len(self.bits))]
+
+
+@lru_cache
+def _plain_layout(columns: int) -> Layout:
+    return Layout((0,) * columns, (WORD,) * columns)
+
+
+def _widths(lows: Sequence[int], highs: Sequence[int]) -> tuple[int, ...]:
+    return tuple((high - low).bit_length() for low, high in zip(lows, highs, strict=True))
 
 
 def constant(value: int, rows: int) -> U64Array:

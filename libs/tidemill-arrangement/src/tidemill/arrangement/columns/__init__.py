@@ -1,0 +1,17 @@
+"""Arrangements of numbers in columns: batches, traces and the operators on them, at native speed.
+
+Importing it imports numba: callers that may not need it import it where they do.
+"""
+
+from tidemill.arrangement.columns.batchers import ColumnBatcher
+from tidemill.arrangement.columns.batches import ColumnBatch, ColumnMerger
+from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
+
+__all__ = [
+    "ColumnBatch",
+    "ColumnMerger",
+    "ColumnBatcher",
+    "InMemory",
+    "Spill",
+    "Storage",
+]

@@ -1,0 +1,319 @@
+"""Batches of packed rows: columns of numbers, as narrow at rest as their values allow."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tidemill.arrangement.columns.storage import (
+    DiffColumn,
+    InMemory,
+    NarrowDiffs,
+    Storage,
+    narrowed,
+    new_rows,
+)
+from tidemill.arrangement.kernels import (
+    Columns,
+    I64Array,
+    Layout,
+    U64Array,
+    consolidate,
+    consolidate_packed,
+    frontier_rows,
+)
+from tidemill.arrangement.kernels.consolidating import FEW, overflow, stack_lanes
+from tidemill.arrangement.kernels.packed_merging import close_last_group, merge_groups, merge_words
+from tidemill.arrangement.kernels.packing import relay_rows
+from tidemill.arrangement.kernels.probing import bounds_of, outside
+from tidemill.arrangement.trace import Description
+from tidemill.time import Antichain, Lattice, UsageError
+
+Times: TypeAlias = Antichain[Any]  # Any: of whole numbers, or of tuples of them for several lanes
+ColumnLattice: TypeAlias = Lattice[Any]  # Any: as above
+
+MEMORY = InMemory()
+
+PLAIN_ROWS = 256
+"""Up to this many rows a word for each column is cheaper than finding out what they need."""
+
+
+def lanes_of(lattice: ColumnLattice) -> int:
+    """How many lanes its times have: one for whole numbers."""
+    return len(lattice.minimum()) if isinstance(lattice.minimum(), tuple) else 1
+
+
+class ColumnBatch:
+    """Immutable rows (key, val, time lanes, diff), sorted and consolidated, for one interval.
+
+    `rows` are words in `layout`; `diffs` has one for each row, or a single one for all.
+    """
+
+    __slots__ = ("description", "diffs", "lattice", "layout", "rows", "storage")
+
+    def __init__(
+        self,
+        lattice: ColumnLattice,
+        description: Description[Any],
+        layout: Layout,
+        rows: U64Array,
+        diffs: NarrowDiffs,
+        storage: Storage = MEMORY,
+    ) -> None:
+        """Trusts that the rows are sorted, consolidated and within the interval; see `of`."""
+        self.lattice = lattice
+        self.description = description
+        self.layout = layout
+        self.rows = rows
+        self.diffs = diffs
+        self.storage = storage
+
+    @classmethod
+    def of(
+        cls,
+        lattice: ColumnLattice,
+        lower: Times,
+        upper: Times,
+        updates: Columns,
+        storage: Storage = MEMORY,
+    ) -> ColumnBatch:
+        """The batch of `updates`, in any order, opposite and repeated ones included.
+
+        Raises: UsageError if the interval is none, if an update is not beyond `lower` or is beyond
+            `upper`, or if a sum of diffs does not fit in 64 bits.
+        Cost: that of `consolidate`.
+        """
+        description = Description(lower, upper, Antichain.minimum(lattice))
+        _check_times(lattice, updates, lower, upper)
+        if len(updates) <= FEW:
+            return cls.sorted(lattice, description, consolidate(updates), storage)
+        layout, rows, diffs = consolidate_packed(updates.columns, updates.diffs)
+        return cls(
+            lattice,
+            description,
+            layout,
+            _kept_rows(rows, storage),
+            narrowed(diffs, storage),
+            storage,
+        )
+
+    @classmethod
+    def sorted(
+        cls,
+        lattice: ColumnLattice,
+        description: Description[Any],
+        updates: Columns,
+        storage: Storage = MEMORY,
+    ) -> ColumnBatch:
+        """The batch of updates that are known to be sorted, consolidated and in the interval."""
+        few = len(updates) <= FEW
+        layout = Layout.plain(2 + updates.lanes) if few else Layout.of(updates.columns)
+        rows = _kept_rows(layout.pack(updates.columns), storage)
+        return cls(lattice, description, layout, rows, narrowed(updates.diffs, storage), storage)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the rows at rest."""
+        return int(self.rows.nbytes + self.diffs.nbytes)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.layout.bits) - 2
+
+    def updates(self) -> Columns:
+        """The rows as plain columns. Cost: O(n)."""
+        columns = self.layout.unpack_all(self.rows)
+        return Columns(
+            columns[0], columns[1], stack_lanes(columns[2:], len(self)), self.diffs_of(0, len(self))
+        )
+
+    def diffs_of(self, start: int, end: int) -> I64Array:
+        """The diffs of some rows, in an array of their own. Cost: O(rows)."""
+        if len(self.diffs) == 1:
+            return np.full(end - start, self.diffs[0], np.int64)
+        return self.diffs[start:end].astype(np.int64)
+
+    def bounds(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Numbers at or below, and at or above, all values of each column; close ones.
+
+        Cost: O(columns); O(n) for the few rows of a plain layout.
+        """
+        if self.layout is not Layout.plain(len(self.layout.bits)):
+            return self.layout.lows, self.layout.highs
+        lows, highs = (np.empty(len(self.layout.bits), np.uint64) for _ in range(2))
+        bounds_of(self.rows, self.layout.table, lows, highs)
+        return tuple(lows.tolist()), tuple(highs.tolist())
+
+    def begin_merge(self, later: ColumnBatch, logical: Times) -> ColumnMerger:
+        """A merge with the batch that follows, compacting to `logical`.
+
+        Raises: UsageError if the intervals do not touch.
+        """
+        return ColumnMerger(self, later, logical)
+
+    def merge_empty(self, later: ColumnBatch, logical: Times) -> ColumnBatch:
+        """The one empty batch for the intervals of two that have no rows."""
+        if len(self) or len(later):
+            raise UsageError("only batches without rows are joined without a merge")
+        description = self.description.followed_by(later.description, logical, self.lattice)
+        return ColumnBatch(
+            self.lattice, description, self.layout, self.rows, self.diffs, self.storage
+        )
+
+
+_WINDOW = 1 << 16
+"""Rows that are laid out anew, or whose diffs are widened, at a time."""
+
+
+class ColumnMerger:
+    """A merge that stops after any number of rows read, also inside a key and where all cancels.
+
+    What it has read is written in its final layout: nothing is left to be done at the end but to
+    put the last (key, val) in order.
+    """
+
+    __slots__ = (
+        "_a", "_as_is", "_b", "_by_group", "_description", "_diffs", "_layout", "_open", "_places",
+        "_read", "_rows", "_since",
+    )  # fmt: skip
+
+    def __init__(self, a: ColumnBatch, b: ColumnBatch, logical: Times) -> None:
+        self._description = a.description.followed_by(b.description, logical, a.lattice)
+        self._a, self._b = a, b
+        since = frontier_rows(self._description.since, a.lanes)
+        self._since: U64Array = since.min(axis=0) if len(since) else np.zeros(a.lanes, np.uint64)
+        least = self._since.tolist()
+        self._layout = _merged_layout(a, b, least)
+        self._as_is = tuple(_stays(batch, self._layout, least) for batch in (a, b))
+        advances = not all(self._as_is) and any(least)
+        self._by_group = self._layout.words > 1 or (advances and a.lanes > 1)
+        rows = len(a) + len(b)
+        self._rows = new_rows(a.storage, rows, self._layout.words)
+        self._diffs = DiffColumn(a.storage, rows)
+        self._open = np.empty(0, np.int64)
+        self._places = np.zeros(5, np.int64)
+        self._read = [0, 0]
+
+    @property
+    def complete(self) -> bool:
+        return sum(self._read) == len(self._a) + len(self._b)
+
+    def work(self, fuel: int) -> int:
+        """Read at most `fuel` more rows; how many were read.
+
+        Raises: UsageError if a sum of diffs does not fit in 64 bits.
+        Cost: O(fuel), and a sort of the times of each (key, val) that ends if they may be in no
+            order.
+        """
+        left = fuel
+        while left > 0 and not self.complete:
+            left -= self._merge_piece(min(left, _WINDOW))
+        return fuel - left
+
+    def outcome(self) -> ColumnBatch:
+        """The merged batch. Raises: UsageError if the merge is not complete."""
+        if not self.complete:
+            raise UsageError("the merge is not complete")
+        kept = int(self._places[2])
+        rows = self._rows[:kept]
+        if 2 * kept < len(self._rows):
+            smaller = new_rows(self._a.storage, kept, self._layout.words)
+            smaller[:] = rows
+            rows = smaller
+        return ColumnBatch(
+            self._a.lattice, self._description, self._layout, rows, self._diffs.array(),
+            self._a.storage,
+        )  # fmt: skip
+
+    def _merge_piece(self, fuel: int) -> int:
+        """Read `fuel` rows, or what is left: windows of that many rows from both sides suffice."""
+        a, a_diffs = self._window(0, fuel)
+        b, b_diffs = self._window(1, fuel)
+        places = self._places
+        places[0] = places[1] = 0
+        base = places[3] = int(places[2]) - len(self._open)
+        diffs = np.empty(len(self._open) + fuel, np.int64)
+        diffs[: len(self._open)] = self._open
+        if self._by_group:
+            head_words, head_mask = self._layout.head
+            read: int = merge_groups(
+                a, a_diffs, b, b_diffs, fuel, self._rows, diffs, places, head_words, head_mask
+            )
+        else:
+            read = merge_words(a, a_diffs, b, b_diffs, fuel, self._rows, diffs, places)
+            places[4] = max(places[2] - 1, base)
+        if read < 0:
+            raise overflow()
+        self._read[0] += int(places[0])
+        self._read[1] += int(places[1])
+        if self.complete:
+            if not close_last_group(self._rows, diffs, places):
+                raise overflow()
+            places[4] = places[2]
+        closed = int(places[4]) - base
+        self._diffs.append(diffs[:closed])
+        self._open = diffs[closed : int(places[2]) - base].copy()
+        return read
+
+    def _window(self, side: int, rows: int) -> tuple[U64Array, I64Array]:
+        batch = (self._a, self._b)[side]
+        start = self._read[side]
+        end = min(start + rows, len(batch))
+        window = batch.rows[start:end]
+        if not self._as_is[side]:
+            laid = np.empty((end - start, self._layout.words), np.uint64)
+            relay_rows(window, batch.layout.table, self._since, laid, self._layout.table)
+            window = laid
+        return window, batch.diffs_of(start, end)
+
+
+def _merged_layout(a: ColumnBatch, b: ColumnBatch, since: list[int]) -> Layout:
+    """A layout for the rows of both, times advanced by `since`."""
+    fields = len(a.layout.bits)
+    if len(a) + len(b) <= PLAIN_ROWS:
+        return Layout.plain(fields)
+    floors = [0] * (fields - len(since)) + since
+    lows, highs = [2**64 - 1] * fields, [0] * fields
+    for batch in (a, b):
+        if len(batch):
+            least, greatest = batch.bounds()
+            lows = [min(x, y) for x, y in zip(lows, least, strict=True)]
+            highs = [max(x, y) for x, y in zip(highs, greatest, strict=True)]
+    return Layout.spanning(
+        [max(x, y) for x, y in zip(lows, floors, strict=True)],
+        [max(x, y) for x, y in zip(highs, floors, strict=True)],
+    )
+
+
+def _stays(batch: ColumnBatch, layout: Layout, since: list[int]) -> bool:
+    """Whether the rows of a batch are the same words in `layout` with times advanced."""
+    lanes = zip(batch.layout.lows[2:], batch.layout.bits[2:], since, strict=True)
+    return not len(batch) or (
+        batch.layout.same_words(layout) and all(not bits or low >= s for low, bits, s in lanes)
+    )
+
+
+def _kept_rows(rows: U64Array, storage: Storage) -> U64Array:
+    if isinstance(storage, InMemory):
+        return rows
+    kept = new_rows(storage, *rows.shape)
+    kept[:] = rows
+    return kept
+
+
+def _check_times(lattice: ColumnLattice, updates: Columns, lower: Times, upper: Times) -> None:
+    constant = len(updates) > 1 and updates.times.strides[-1] == 0
+    times = np.ascontiguousarray(updates.times[:, :1] if constant else updates.times)
+    lanes = updates.lanes
+    at = outside(times, frontier_rows(lower, lanes), frontier_rows(upper, lanes))
+    if at < 0:
+        return
+    row = times[:, at].tolist()
+    time = tuple(row) if isinstance(lattice.minimum(), tuple) else row[0]
+    if not lower.less_equal(time):
+        raise UsageError(f"{time} is not beyond the lower {lower}", reason="UpdateNotBeyondLower")
+    raise UsageError(f"{time} is beyond the upper {upper}", reason="UpdateBeyondUpper")

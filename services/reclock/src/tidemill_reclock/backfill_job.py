@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.reclock import Bindings, map_offsets
+from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
 from tidemill.runtime.log_segments import read_range
 from tidemill.shard.encoding import pack_part
@@ -124,7 +125,7 @@ def write_part(place: BlobPlace, collection: str, key: tuple[str, ...], updates:
     blob = open_blob(place, partial(token_hex, 16))
     packed = []
     for part, data in encode_parts(updates, key, inline_bytes_max=0):
-        name = part_key(collection, token_hex(16))
+        name = part_key(collection, token_hex(16), SystemClock().now_ms())
         blob.put_now(name, data)
         packed.append(pack_part(placed(part, name)))
     return msgspec.msgpack.encode(packed)

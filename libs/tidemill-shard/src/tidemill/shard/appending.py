@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Batch, LastWrite, State, at_upper, settle
 from tidemill.shard.transitions import live_write
-from tidemill.time import Frontier, UsageError
+from tidemill.time import Frontier, Unavailable, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ def append(
         return UpperMismatch(state.upper), state
     if expected == new:
         return Appended(new), state
+    _check_kept(state, write.parts)
     staged = replace(
         state,
         staged=_with_parts(state.staged, write),
@@ -104,6 +105,7 @@ def update(
         return UpperMismatch(hold.frontier), state
     if stated == new:
         return Appended(new), state
+    _check_kept(state, write.parts)
     moved = replace(hold, frontier=new, renewed_ms=max(now_ms, hold.renewed_ms))
     staged = replace(
         state,
@@ -112,6 +114,18 @@ def update(
         last_writes=_with_token(state.last_writes, capability, token, new),
     )
     return Appended(new), settle(staged, f"update by {hold.owner or 'a writer'}", now_ms)
+
+
+def _check_kept(state: State, parts: Sequence[Part]) -> None:
+    """Raises Unavailable if the reaper may have taken an object before it was named (P8)."""
+    if _may_be_reaped(state, parts):
+        raise Unavailable(
+            "append not done: its objects were begun longer ago than orphans are kept; write them anew"
+        )
+
+
+def _may_be_reaped(state: State, parts: Sequence[Part]) -> bool:
+    return any(part.begun_ms < state.reaped_ms for part in parts if part.begun_ms is not None)
 
 
 def _with_parts(
@@ -143,7 +157,8 @@ class Merged:
 def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, State]:
     """Put a merged batch in place of those it was made of iff they are all still there (P6, F6).
 
-    Objects that no batch names any more become garbage. A result that came too late is not taken.
+    Objects that no batch names any more become garbage. A result that came too late is not taken: if
+    what it replaces has changed, or if it took so long that its own objects may have been reaped.
     """
     replaced = merged.replaced
     places = [at for at, batch in enumerate(state.batches) if batch.lower == replaced[0].lower]
@@ -153,7 +168,8 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
     present = state.batches[start:stop]
     unchanged = [batch.parts for batch in present] == [batch.parts for batch in replaced]
     since_allows = state.since.empty or merged.batch.compacted < max(1, *state.since.elements)
-    if not unchanged or not since_allows or state.closed:
+    too_late = not unchanged or _may_be_reaped(state, merged.batch.parts)
+    if too_late or not since_allows or state.closed:
         return False, state
     after = replace(state, batches=(*state.batches[:start], merged.batch, *state.batches[stop:]))
     named = after.objects()
@@ -161,6 +177,11 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
         part.key for each in present for part in each.parts if part.key and part.key not in named
     )
     return True, replace(after, garbage={**state.garbage, **dict.fromkeys(dropped, now_ms)})
+
+
+def reap(state: State, before_ms: int) -> State:
+    """What was begun before and is not named by now never will be: it may be deleted."""
+    return state if before_ms <= state.reaped_ms else replace(state, reaped_ms=before_ms)
 
 
 def forget_garbage(state: State, keys: set[str]) -> State:

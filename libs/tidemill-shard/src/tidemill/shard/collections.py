@@ -36,7 +36,7 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         limits: Limits = LIMITS,
     ) -> None:
         versions = Versions(consensus, blob, clock, ids)
-        parts = PartStore(blob, ids, limits)
+        parts = PartStore(blob, ids, limits, now_ms=clock.now_ms)
         core = Core(versions, parts, clock, ids, poll_interval_s)
         CapabilityCommands.__init__(self, core)
         WriteCommands.__init__(self, core)

@@ -207,6 +207,8 @@ def _cells(state: State, unlike: State | None = None) -> Iterator[tuple[str, Pac
     if differs("garbage"):
         for name, at_ms in state.garbage.items():
             yield cell(f"g/{name}", at_ms, int)
+    if state.reaped_ms and differs("reaped_ms"):
+        yield cell("reaped", state.reaped_ms, int)
 
 
 def _not_shared(batches: tuple[Batch, ...], others: tuple[Batch, ...]) -> Iterator[Batch]:
@@ -334,4 +336,5 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         batches=batches,
         staged=table("s", state.staged, _staged),
         garbage=table("g", state.garbage, _number),
+        reaped_ms=field("reaped", state.reaped_ms, _number),
     )  # fmt: skip

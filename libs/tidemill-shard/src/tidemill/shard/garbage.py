@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.shard.appending import forget_garbage
+from tidemill.shard.appending import forget_garbage, reap
 from tidemill.shard.log import folder_of
+from tidemill.shard.parts import begun_ms_of
 from tidemill.shard.ports import Blob, Clock
 from tidemill.shard.versions import Versions
 
@@ -34,17 +35,25 @@ class GarbageCollection:
     async def reap(self, collection: str, age_ms: int) -> int:
         """Delete the collection's objects that no version names and that are older than `age_ms`.
 
-        `age_ms` has to be longer than the longest append or job takes from its first object to its
-        commit. Returns how many.
+        `age_ms` ought to be longer than an append or a job takes from its first object to its commit:
+        one that takes longer is told to begin anew. Returns how many.
         """
-        # IMPORTANT: listed first, looked up after: what is linked in between counts as named.
-        entries = await self._blob.list(folder_of(collection) + "/")
-        known = await self._versions.known(collection)
-        named = known.state.objects() | set(known.state.garbage)
-        if known.rollup is not None:
-            named.add(known.rollup[0])
         latest = self._clock.now_ms() - age_ms
-        orphans = [e.key for e in entries if e.key not in named and e.modified_ms < latest]
-        for key in orphans:
+        entries = await self._blob.list(folder_of(collection) + "/")
+        old = {
+            e.key for e in entries if e.modified_ms < latest and (begun_ms_of(e.key) or 0) < latest
+        }
+        if not old - await self._named(collection):
+            return 0
+        # IMPORTANT: from this version on nothing old that is not named can be named; so listed before,
+        # decided by what is named after.
+        await self._versions.commit(collection, lambda state: (None, reap(state, latest)))
+        orphans = old - await self._named(collection)
+        for key in sorted(orphans):
             await self._blob.delete(key)
         return len(orphans)
+
+    async def _named(self, collection: str) -> set[str]:
+        known = await self._versions.known(collection)
+        rollup = {known.rollup[0]} if known.rollup is not None else set()
+        return known.state.objects() | set(known.state.garbage) | rollup

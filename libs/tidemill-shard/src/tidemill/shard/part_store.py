@@ -18,6 +18,7 @@ from tidemill.shard.parts import (
     decode_part,
     encode_parts,
     grown,
+    part_name,
     placed,
     sorted_updates,
 )
@@ -49,9 +50,17 @@ class PartGone(Exception):
 class PartStore:
     """Writes and reads parts. Decoded ones are kept, the least recently used forgotten first."""
 
-    def __init__(self, blob: Blob, unique: Callable[[], str], limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        blob: Blob,
+        unique: Callable[[], str],
+        limits: Limits = LIMITS,
+        *,
+        now_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.blob = blob
         self.limits = limits
+        self._now_ms = now_ms
         self._unique = unique
         self._held: OrderedDict[str, pa.Table] = OrderedDict()
         self._bytes = 0
@@ -89,7 +98,7 @@ class PartStore:
         written = []
         for part, data in await computed(updates.num_rows, encoded):
             if part.inline is None:
-                name = part_key(collection, self._unique())
+                name = part_key(collection, self._unique(), self._now_ms())
                 await self._put(name, data)
                 part = placed(part, name)
             written.append(part)
@@ -160,6 +169,6 @@ class PartStore:
             self._bytes -= dropped.nbytes
 
 
-def part_key(collection: str, unique: str) -> str:
-    """The Blob key of a new part."""
-    return f"{folder_of(collection)}/part-{unique}"
+def part_key(collection: str, unique: str, begun_ms: int) -> str:
+    """The Blob key of a new part, which says since when its writer has it in hand."""
+    return f"{folder_of(collection)}/{part_name(unique, begun_ms)}"

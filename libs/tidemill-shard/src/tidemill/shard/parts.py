@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ Limit: TypeAlias = "int | float | str | None"
 Bounds: TypeAlias = tuple[Limit, Limit, bool]
 """Least and greatest value (None: unknown; days or ticks for dates), and whether there are nulls."""
 
+_NAME = re.compile(r"/part-(\d{13,})-")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -54,6 +57,11 @@ class Part:
     upper: int | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
+    @property
+    def begun_ms(self) -> int | None:
+        """When its writer began it; None if it is inline, or written before keys said so."""
+        return None if self.key is None else begun_ms_of(self.key)
+
     def before(self, bound: int | None) -> Part | None:
         """What of this part has times before `bound` (None: all of it); None if nothing has."""
         if bound is None or self.time_max < bound:
@@ -73,6 +81,17 @@ class Part:
     def meets(self, lower: int, upper: int | None) -> bool:
         """Whether it may hold updates at lower <= time < upper (None: no bound)."""
         return self.time_max >= lower and (upper is None or self.time_min < upper)
+
+
+def part_name(unique: str, begun_ms: int) -> str:
+    """The name of a new object."""
+    return f"part-{begun_ms:013d}-{unique}"
+
+
+def begun_ms_of(key: str) -> int | None:
+    """When the writer of an object began it, by its own clock; None if the name does not say."""
+    found = _NAME.search(key)
+    return int(found[1]) if found else None
 
 
 def conform(updates: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -113,7 +113,8 @@ class State:
 
     `batches` tile the interval up to upper; the first begins at the least time that was written. `staged` is what writers ahead of upper have written, at times not
     before it, under a name of its own each. `garbage` are objects that no batch names any more, and
-    since when. `expired` are the capabilities whose lease ran out.
+    since when. `expired` are the capabilities whose lease ran out. Objects that were begun before
+    `reaped_ms` and are not named by now never will be.
     """
 
     description: Description
@@ -128,6 +129,7 @@ class State:
     batches: tuple[Batch, ...] = ()
     staged: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     garbage: Mapping[str, int] = field(default_factory=dict)
+    reaped_ms: int = 0
 
     @property
     def closed(self) -> bool:

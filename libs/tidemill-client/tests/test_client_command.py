@@ -79,6 +79,9 @@ def test_apply_names_a_file_that_is_not_there_or_is_wrong(served: Served, tmp_pa
     (tmp_path / "bad.yaml").write_text("name: x")
     wrong = served.run("apply", "-f", str(tmp_path / "bad.yaml"))
     assert (wrong.exit_code, "bad.yaml:1: kind: is required" in wrong.output) == (1, True)
+    (tmp_path / "nothing.yaml").write_text("")
+    nothing = served.run("apply", "-f", str(tmp_path / "nothing.yaml"))
+    assert (nothing.exit_code, "no resource in" in nothing.output) == (1, True)
     (tmp_path / "empty").mkdir()
     assert served.run("apply", "-f", str(tmp_path / "empty")).exit_code == 1
 
@@ -172,6 +175,8 @@ def test_sql_reads_the_collections_it_names_at_one_instant(served: Served) -> No
     assert set(answer["frontiers"]) == {"flights", "delays/late"}
     assert served.run("sql", "drop table flights").exit_code == 1
     assert served.run("sql", "select nothing from flights").exit_code == 1
+    two = served.run("sql", "select 1; drop table flights")
+    assert (two.exit_code, "exactly one SELECT" in two.output) == (1, True)
     assert served.run("sql", "select 1 as one").stdout == "one\n  1\n"
 
 

@@ -8,7 +8,7 @@ from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.goals import action_key, ask, compile_goal, fired
+from tidemill.datalog.goals import action_key, ask, compile_goal, fired, goal_over
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
@@ -78,3 +78,19 @@ def test_the_key_of_an_action_never_changes_between_releases() -> None:
 
 
 KEY = "64b20d311f9e62ca7f4244cce64211f6f35a9140e6042288c852b2e3ad66022a"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("late(p", " 1 | late(p\n   |       ^"),
+        ("", " 1 | \n   | ^"),
+        ("late(p) late(q)", " 1 | late(p) late(q)\n   |         ^^^^"),
+        ("late(p,\n  ~x)", " 2 |   ~x)\n   |   ^"),
+    ],
+)
+def test_a_mistake_in_a_goal_is_shown_in_its_own_text(text: str, shown: str) -> None:
+    with pytest.raises(ProgramErrors) as error:
+        goal_over(text, {"late": [("p", "text")]})
+    assert shown in error.value.render()
+    assert "`;`" not in error.value.diagnostics[0].message

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from tidemill.runtime.documents import laid_out
 from tidemill.runtime.durations import Milliseconds
 from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RecordFormat
 from tidemill.runtime.resources import (
@@ -296,3 +297,29 @@ def test_columns_become_those_of_the_decoder_and_of_arrow() -> None:
     assert [str(field) for field in schema_of(stated)] == [
         "pyarrow.Field<a: int64 not null>", "pyarrow.Field<b: string>",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "begin"),
+    [
+        ("program: |\n    p(x) :=\n      q(x);\n", (6, 5)),
+        ("program: |-\n\n      p(x) := q(x);\n", (6, 7)),
+        ("program: |2\n      p(x) := q(x);\n", (6, 5)),
+        ("program: >\n    p(x) := q(x);\n", None),
+        ('program: "p(x) := q(x);"\n', None),
+    ],
+)
+def test_a_block_of_text_knows_where_its_lines_stand(
+    body: str, begin: tuple[int, int] | None
+) -> None:
+    head = "apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {name: v}\nspec:\n"
+    text = f"{head}  {body}"
+    (view,) = load_resources(text, "v.yaml")
+    assert isinstance(view.spec, ViewSpec)
+    found = view.blocks.get(("spec", "program"))
+    assert (found and (found.line, found.column)) == begin
+    if found is not None:
+        shown = laid_out(view.spec.program, found).rstrip("\n").split("\n")
+        written = text.rstrip("\n").split("\n")
+        assert shown[found.line - 1 :] == written[found.line - 1 :]
+    assert (view.place("spec", "program").line, view.place("spec", "nothing").line) == (5, 5)

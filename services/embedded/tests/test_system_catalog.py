@@ -227,3 +227,24 @@ async def test_a_pushed_source_can_be_deleted_and_applied_again(tmp_path: Path) 
         async with asyncio.timeout(60):
             while await answer(process, "pings(h)") != [("after",)]:
                 await asyncio.sleep(0.02)
+
+
+WRONG = [
+    ("spec: {inputs: {q: nosuch}, program: p(x) := q(x);}", "4:20: View/v: spec.inputs.q: there is no"),
+    ("spec:\n  inputs: {h: hosts}\n  program: |\n    p(x) :=\n      h(x, _);", "8:7: S109"),
+    ("spec: {inputs: {h: hosts}, outputs: [p, q], program: p(x) := h(x);}", "4:41: View/v: spec.outputs[1]"),
+    ("spec:\n  inputs: {h: hosts}\n  program: |\n    p(x) @next := h(x);", "6:12: View/v: spec.program"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "told"), WRONG)
+async def test_what_does_not_fit_is_told_at_its_place_in_the_file(
+    tmp_path: Path, spec: str, told: str
+) -> None:
+    text = f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: v}}\n{spec}\n"
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        with pytest.raises(UsageError) as error:
+            await apply(process, text)
+        assert f"test.yaml:{told}" in str(error.value)
+        assert str(error.value).count("View/v") == 1

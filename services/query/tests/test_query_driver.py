@@ -26,6 +26,7 @@ PING = pa.schema(
     [("host", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
 )
 LOUD = pa.schema([("host", pa.string()), ("time", pa.int64()), ("expires", pa.int64())])
+LATE = pa.schema([("host", pa.string()), ("n", pa.int64()), ("time", pa.int64())])
 PROGRAM = "loud(h) := ping(h, n) ^ not ping(h, 0) if n > 1;"
 INPUT = InputSchema("ping", "events", (("host", "text"), ("n", "int")))
 
@@ -40,21 +41,28 @@ def event_records(predicate: str, arguments: int) -> object:
     return records
 
 
+def late_records(table: pa.Table) -> Sequence[Record]:
+    return [Record("pings", (row["host"], row["n"]), row["time"]) for row in table.to_pylist()]
+
+
 class OneView:
     """A directory of the stream `ping` and the view `v` with the output `loud`."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: str = "ping") -> None:
         kinds = {"string": "text", "int64": "int"}
+        self.stream = stream
         self.readables = {
             name: Readable(
                 name, name.rpartition("/")[2],
                 tuple((f.name, kinds[str(f.type)]) for f in schema), arguments,
                 event_records(name.rpartition("/")[2], arguments),
+                ("ping/deadletters", late_records) if name == "ping" else None,
             )
             for name, schema, arguments in (("ping", PING, 2), ("v/loud", LOUD, 1))
         }  # fmt: skip
 
     def find(self, name: str) -> Readable:
+        name = "ping" if name == self.stream else name
         found = self.readables.get(name) or self.readables.get(f"v/{name}")
         if found is None:
             raise UnknownCollection(f"there is no {name}", name=name)
@@ -71,12 +79,14 @@ class OneView:
 
 
 class World:
-    def __init__(self, retain_ms: int | None = None, lease_ms: int = 900_000) -> None:
+    def __init__(
+        self, retain_ms: int | None = None, lease_ms: int = 900_000, stream: str = "ping"
+    ) -> None:
         self.clock = ManualClock(0)
         ids = map(str, itertools.count())
         self.collections = Collections(MemoryConsensus(), MemoryBlob(), self.clock, ids.__next__)
         settings = QuerySettings(session_lease_ms=lease_ms)
-        self.query = QueryDriver(self.collections, OneView(), self.clock, settings)
+        self.query = QueryDriver(self.collections, OneView(stream), self.clock, settings)
         self.retain_ms = retain_ms
 
     async def create(self) -> None:
@@ -87,6 +97,20 @@ class World:
             if self.retain_ms is None:
                 await self.collections.retain(name, None)
             await self.collections.drop(held)
+        await self.collections.create("ping/deadletters", Description(LATE))
+        await self.late()
+
+    async def late(self, *rows: tuple[str, int, int]) -> None:
+        at = (await self.collections.status("ping/deadletters")).upper
+        table = pa.Table.from_pylist(
+            [dict(zip(LATE.names, row, strict=True)) for row in rows], LATE
+        )
+        count = table.num_rows
+        table = table.append_column(TIME, pa.array([sole_time(at)] * count, pa.uint64()))
+        table = table.append_column(DIFF, pa.array([1] * count, pa.int64()))
+        await self.collections.compare_and_append(
+            "ping/deadletters", at, frontier(sole_time(at) + 1), table, writer="test"
+        )
 
     async def write(self, name: str, upper: int, *changes: tuple[object, ...]) -> None:
         held = (await self.collections.status(name)).upper
@@ -237,6 +261,30 @@ async def test_why_proves_and_why_not_gives_a_reason_for_each_rule() -> None:
     assert "guard" in low.text
     absent = await world.query.why('loud("c") @time(30)', 45)
     assert "not present" in absent.text
+
+
+async def test_why_not_says_what_came_late_and_what_is_not_definite_yet() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    await world.late(("z", 4, 15))
+    late = await world.query.why_not('loud("z") @time(15)', 45)
+    assert 'ping("z", 4) @time(15) came late and was refused' in late.text
+    for at in (100, 5_000):
+        early = await world.query.why_not('loud("z") @time(15)', at)
+        assert early.text == "not yet definite: upper is 100"
+    with pytest.raises(NotYet):
+        await world.query.why('loud("a") @time(10)', 100)
+
+
+async def test_a_source_is_explained_under_its_own_name() -> None:
+    world = World(stream="pings")
+    await world.create()
+    await world.pings()
+    proof = await world.query.why('pings("a", 5) @time(10)', 20)
+    assert 'ping("a", 5) @time(10)' in proof.text
+    absent = await world.query.why_not('pings("a", 6) @time(10)', 20)
+    assert "no such input fact" in absent.text
 
 
 async def test_explain_names_strata_inputs_and_frontiers() -> None:

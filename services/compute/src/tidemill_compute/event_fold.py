@@ -8,6 +8,7 @@ steps, so a resumed fold decides alike.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.datalog.records import Record
 from tidemill_compute.event_buffer import EventBuffer
 from tidemill_compute.event_progress import (
     EVENT_MAP_SCHEMA,
@@ -47,6 +49,7 @@ LETTER_SCHEMA = pa.schema(
 
 AHEAD = "ahead"
 LATE = "late"
+_LATE_REASON = re.compile(rf"{LATE}: time (-?\d+) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,17 @@ class EventFold:
             self.map_updates += [(row, instant, -1) for row in sorted(before - after, key=str)]
             self.map_updates += [(row, instant, 1) for row in sorted(after - before, key=str)]
         self.progress = progress
+
+
+def late_events(letters: pa.Table, predicate: str, columns: Sequence[str]) -> list[Record]:
+    """The events among dead letters that were refused because they came late."""
+    found = []
+    for reason, raw in zip(letters["reason"].to_pylist(), letters["raw"].to_pylist(), strict=True):
+        told = _LATE_REASON.match(reason)
+        if told is not None:
+            row = json.loads(raw)
+            found.append(Record(predicate, tuple(row[name] for name in columns), int(told[1])))
+    return found
 
 
 def _positions(rows: pa.Table, partition: str, offset: str) -> list[tuple[int, int]]:

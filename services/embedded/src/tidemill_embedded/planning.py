@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.formats import CsvFormat, JsonFormat, infer_columns
@@ -25,7 +24,7 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.shapes import Shapes
+from tidemill_embedded.shapes import Named, Shapes, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.world import World
 
@@ -115,8 +114,9 @@ def _reconfigured(known: Stored, resource: Resource) -> Stored:
             n for n in type(old).__struct_fields__ if getattr(old, n) != getattr(new, n, None)
         ]
     fields = ", ".join(f"spec.{_camel(name)}" for name in changed) or "spec"
+    first = (_camel(changed[0]),) if changed else ()
     raise UsageError(
-        f"{resource.position}: {resource}: {fields} cannot change while it exists; "
+        f"{resource.place('spec', *first)}: {resource}: {fields} cannot change while it exists; "
         f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}",
         reason="Immutable",
     )
@@ -150,7 +150,8 @@ async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
             world.shapes.plan(stored)
             done.append(stored)
         elif isinstance(spec, HoldSpec):
-            _located(stored.resource, lambda spec=spec: world.shapes.named(spec.collection))
+            with located(stored.resource, "spec", "collection"):
+                world.shapes.named(spec.collection)
             done.append(stored)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
@@ -164,7 +165,8 @@ def _planned_views(views: list[Stored], shapes: Shapes) -> list[Stored]:
         refused: TidemillError | None = None
         for stored in waiting:
             try:
-                _located(stored.resource, lambda stored=stored: shapes.plan(stored))
+                with located(stored.resource):
+                    shapes.plan(stored)
                 done.append(stored)
             except TidemillError as error:
                 refused = refused or error
@@ -176,24 +178,12 @@ def _planned_views(views: list[Stored], shapes: Shapes) -> list[Stored]:
     return done
 
 
-def _located(resource: Resource, plan: Any) -> Any:
-    """The plan; a mistake in it names the place of the resource."""
-    try:
-        return plan()
-    except ProgramErrors as error:
-        raise UsageError(
-            f"{resource.position}: {resource}: the program has mistakes\n{error.render()}",
-            reason=error.diagnostics[0].code,
-        ) from None
-    except UsageError as error:
-        raise type(error)(f"{resource.position}: {resource}: {error}", **error.details) from None
-
-
-def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Any:
+def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:
     """The output of a view that an action's goal is about. Raises: UsageError."""
 
-    def find() -> Any:
+    with located(resource, "spec", "view"):
         view = shapes.view(spec.view)
+    with located(resource, "spec", "goal"):
         predicate = spec.goal.partition("(")[0].strip()
         if predicate not in view.outputs:
             raise UnknownCollection(
@@ -201,9 +191,7 @@ def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Any:
             )
         named = shapes.named(f"{spec.view}/{predicate}")
         goal_over(spec.goal, {predicate: named.shape.argument_columns})
-        return named
-
-    return _located(resource, find)
+    return named
 
 
 async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
@@ -267,7 +255,7 @@ async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
     values = [record.value for record in records if record.value is not None]
     if not values:
         raise UsageError(
-            f"{stored.resource.position}: {stored.resource}: there are no rows to infer columns "
+            f"{stored.resource.place('spec')}: {stored.resource}: there are no rows to infer columns "
             "from; state spec.columns",
             reason="NoSample",
         )

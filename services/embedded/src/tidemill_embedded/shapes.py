@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 from tidemill.reclock import REMAP_SCHEMA
+from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
-from tidemill.runtime.resources import ActionSpec, ColumnSpec, SourceSpec, TableSpec, ViewSpec
+from tidemill.runtime.problems import field_name
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ColumnSpec,
+    Resource,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+)
 from tidemill.time import UnknownCollection, UsageError
+from tidemill_compute.event_fold import late_events
 from tidemill_compute.event_progress import EVENT_MAP_SCHEMA
 from tidemill_compute.outbox import OUTBOX_SCHEMA
 from tidemill_compute.record_rows import (
@@ -67,9 +80,17 @@ class Named:
             return [make(row) for row in rows] if names else [make(())] * table.num_rows
 
         columns = [(field.name, str(field.type)) for field in self.shape.schema]
+        late = None
+        if self.kind == "Source" and self.shape.timed:
+            arguments = names[: self.shape.arguments]
+            late = (
+                f"{self.collection}/deadletters",
+                lambda letters: late_events(letters, self.shape.predicate, arguments),
+            )
         return Readable(
-            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records
-        )
+            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
+            late,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +146,27 @@ def named_table(stored: Stored) -> Named:
     return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
 
 
+@contextmanager
+def located(resource: Resource, *path: str | int) -> Iterator[None]:
+    """What is refused in the body is refused with the place of a field of the resource."""
+    try:
+        yield
+    except ProgramErrors as error:
+        field = path or ("spec", "program")
+        raise UsageError(
+            f"{resource.place(*field)}: {resource}: {field_name(field)} has mistakes\n{error.render()}",
+            reason=error.diagnostics[0].code, located=True,
+        ) from None  # fmt: skip
+    except UsageError as error:
+        if error.details.get("located"):
+            raise
+        named = f"{field_name(path)}: " if path else ""
+        raise type(error)(
+            f"{resource.place(*path)}: {resource}: {named}{error}",
+            **{**error.details, "located": True},
+        ) from None
+
+
 class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
@@ -144,7 +186,7 @@ class Shapes:
         elif isinstance(spec, TableSpec):
             self._add(named_table(stored))
         elif isinstance(spec, ViewSpec):
-            view = self._planned(stored, spec)
+            view = self._planned_as_written(stored, spec)
             self._views[stored.resource.name] = view
             for named in view.outputs.values():
                 self._add(named)
@@ -165,33 +207,48 @@ class Shapes:
     def _add(self, named: Named) -> None:
         self._named[named.name] = named
 
-    def _planned(self, stored: Stored, spec: ViewSpec) -> PlannedView:
-        position = stored.resource.position
-        name = stored.resource.name
-        program = parse(spec.program, f"{position.file}: View/{name}")
+    def _planned_as_written(self, stored: Stored, spec: ViewSpec) -> PlannedView:
+        """The view; mistakes in its program have their places in the file, if these can be told."""
+        resource, file = stored.resource, stored.resource.position.file
+        try:
+            return self._planned(stored, spec, f"{file}: {resource}")
+        except ProgramErrors:
+            begin = resource.blocks.get(("spec", "program"))
+            if begin is None:
+                raise
+            program = laid_out(spec.program, begin)
+            return self._planned(stored, msgspec.structs.replace(spec, program=program), file)
+
+    def _planned(self, stored: Stored, spec: ViewSpec, file: str) -> PlannedView:
+        resource, name = stored.resource, stored.resource.name
+        program = parse(spec.program, file)
         derived = {rule.head.application.name for rule in program.rules}
         wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
-        inputs = {
-            predicate: self.named(spec.inputs.get(predicate, predicate))
-            for predicate in sorted(wanted)
-            if predicate in spec.inputs or (predicate not in derived and self.knows(predicate))
-        }
+        inputs: dict[str, Named] = {}
+        for predicate in sorted(wanted):
+            if predicate in spec.inputs:
+                with located(resource, "spec", "inputs", predicate):
+                    inputs[predicate] = self.named(spec.inputs[predicate])
+            elif predicate not in derived and self.knows(predicate):
+                inputs[predicate] = self.named(predicate)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         checked = check(program, Catalog(schemas))
         if checked.ticked:
-            raise UsageError(
-                f"View/{name}: programs with @next or @async are not maintained by this version; "
-                "tidemill conformance evaluates them",
-                reason="TickedProgram",
-            )
-        outputs = {}
-        for predicate in spec.outputs or checked.derived:
-            if predicate not in checked.derived:
+            with located(resource, "spec", "program"):
                 raise UsageError(
-                    f"View/{name}: the output {predicate} is not derived; derived are "
-                    f"{', '.join(checked.derived)}",
-                    reason="UnknownOutput",
+                    "programs with @next or @async are not maintained by this version; "
+                    "tidemill conformance evaluates them",
+                    reason="TickedProgram",
                 )
+        outputs = {}
+        for number, predicate in enumerate(spec.outputs or checked.derived):
+            if predicate not in checked.derived:
+                with located(resource, "spec", "outputs", number):
+                    raise UsageError(
+                        f"the output {predicate} is not derived; derived are "
+                        f"{', '.join(checked.derived)}",
+                        reason="UnknownOutput",
+                    )
             shape = shape_of_output(checked, predicate)
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
 
 from tidemill.rpc.messages import (
     Applied,
@@ -304,9 +305,19 @@ def _by_partition(offsets: dict[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
+def _as_written(value: Any) -> Any:
+    """The value with texts of several lines, such as programs, as blocks."""
+    if isinstance(value, dict):
+        return {name: _as_written(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_as_written(each) for each in value]
+    return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value
+
+
 def _yaml(document: dict[str, Any]) -> str:
     writer = YAML()
     writer.default_flow_style = False
+    writer.width = 1_000
     stream = StringIO()
-    writer.dump(document, stream)
+    writer.dump(_as_written(document), stream)
     return stream.getvalue()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import Metrics
 from tidemill.shard import Collections
 from tidemill.shard.stores import open_blob, open_consensus
-from tidemill.time import TidemillError
+from tidemill.time import TidemillError, UsageError
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch
 from tidemill_embedded.resource_store import ResourceStore
@@ -37,6 +38,15 @@ from tidemill_query.driver import QueryDriver
 from tidemill_query.storage import StorageDriver
 
 log = logs.get_logger("up")
+
+
+class LogLevel(Enum):
+    """What is logged at least."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @dataclass(slots=True)
@@ -61,7 +71,10 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
     """The stores and the services on one state directory; only one process may have it open."""
     clock = SystemClock()
     root = chosen.root
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the state directory {root} cannot be made: {error.strerror}") from error
     embedded = EmbeddedLog(root / "log")
     consensus = open_consensus(
         chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
@@ -202,14 +215,18 @@ def up(
         str | None, typer.Option(help="s3://BUCKET/PREFIX?endpoint=URL for objects, likewise.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
-    log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: Annotated[
+        logs.Style, typer.Option(help="How events are written.")
+    ] = logs.Style.CONSOLE,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="Events below it are left out.")
+    ] = LogLevel.INFO,
 ) -> None:
     """Run everything in this process, with its state in one folder.
 
     Then, in another shell: tidemill apply -f examples/… · tidemill get · tidemill query 'late(f, d)'
     """
-    logs.configure(log_format, log_level)
+    logs.configure(log_format.value, log_level.value)
     try:
         chosen = settings.load(EmbeddedSettings, config, "TIDEMILL_UP_")
         given = {"directory": directory, "grpc": grpc, "http_port": http_port}

@@ -16,7 +16,8 @@ from tidemill.datalog.records import Record
 class Readable:
     """A collection of facts: `columns` are its data columns, the first `arguments` of them arguments.
 
-    `records` turns rows of the collection into facts of `predicate`.
+    `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter collection of
+    an event stream, and what turns its rows into the events that came late.
     """
 
     collection: str
@@ -24,6 +25,7 @@ class Readable:
     columns: tuple[tuple[str, str], ...]
     arguments: int
     records: Callable[[pa.Table], Sequence[Record]]
+    late: tuple[str, Callable[[pa.Table], Sequence[Record]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

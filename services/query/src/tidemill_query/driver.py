@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.presence import Presence
@@ -31,7 +32,7 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_query import reasons
-from tidemill_query.directory import Directory, Readable
+from tidemill_query.directory import Directory, Readable, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.settings import QuerySettings
 
@@ -205,9 +206,10 @@ class QueryDriver:
         name, text = split_name(record)
         asked = parse_record(text or record)
         view = self._directory.view_of(name)
-        output = view.outputs.get(asked.predicate)
-        collection = output.collection if output else next(iter(view.outputs.values())).collection
+        asked, collection = self._asked_in(view, name, asked)
         upper = (await self._collections.status(collection)).upper
+        if reason is reasons.absence and as_of is not None and upper.less_equal(as_of):
+            return reason(view.program, {}, (), asked, as_of, sole_time(upper))
         at = await self._instant(collection, as_of, None)
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._settings.proof_history_ms)
@@ -215,7 +217,38 @@ class QueryDriver:
             predicate: await self._presences(readable, begins, at)
             for predicate, readable in view.inputs.items()
         }
-        return reason(view.program, inputs, asked, at, at + 1 if upper.empty else sole_time(upper))
+        letters = [
+            replace(letter, predicate=predicate)
+            for predicate, readable in view.inputs.items()
+            for letter in await self._late(readable)
+        ]
+        known = at + 1 if upper.empty else sole_time(upper)
+        return reason(view.program, inputs, letters, asked, at, known)
+
+    def _asked_in(self, view: ViewOf, name: str, asked: Record) -> tuple[Record, str]:
+        """The record under the predicate by which the view knows it, and the collection that answers.
+
+        A source may be asked about by its own name, though programs read it under another.
+        """
+        if asked.predicate in view.outputs:
+            return asked, view.outputs[asked.predicate].collection
+        everything = next(iter(view.outputs.values())).collection
+        if asked.predicate in view.inputs:
+            return asked, everything
+        named = self._directory.find(name).collection
+        for predicate, readable in view.inputs.items():
+            if readable.collection == named:
+                return replace(asked, predicate=predicate), everything
+        return asked, everything
+
+    async def _late(self, readable: Readable) -> Sequence[Record]:
+        """The events of an input that came late and were refused, as far as anybody knows now."""
+        if readable.late is None:
+            return ()
+        collection, events = readable.late
+        at = await self._instant(collection, None, None)
+        async with self._reading(collection, "why") as held:
+            return events(await self._collections.snapshot(held, at))
 
     async def _presences(self, readable: Readable, begins: int, at: int) -> list[Presence]:
         """What an input held at some instant in [begins, at], as far back as since allows."""

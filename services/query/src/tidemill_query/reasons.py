@@ -14,14 +14,16 @@ from tidemill.datalog.why_not import why_not
 from tidemill.rpc.messages import Explanation, Json
 
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
-Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Record, int, int], Explanation]"
+Letters: TypeAlias = "Sequence[Record]"
+"""Events that came late and were refused."""
+Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Letters, Record, int, int], Explanation]"
 
 PARTS_MAX = 10_000
 """A proof with more parts is sent as text only: as a tree its shared parts would be repeated."""
 
 
 def proof(
-    program: CheckedProgram, inputs: Inputs, record: Record, at: int, upper: int
+    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
 ) -> Explanation:
     """A proof tree down to inputs."""
     found = why(program, inputs, record, at)
@@ -56,10 +58,10 @@ def _tree(found: Proof) -> Json:
 
 
 def absence(
-    program: CheckedProgram, inputs: Inputs, record: Record, at: int, upper: int
+    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
 ) -> Explanation:
     """One reason for each rule that could derive the record."""
-    found = why_not(program, inputs, record, at, upper=upper)
+    found = why_not(program, inputs, record, at, upper=upper, letters=letters)
     nodes: list[Json] = [
         {"fact": reason.render(), "rule": reason.rule, "kind": reason.reason, "children": []}
         for reason in found

@@ -60,9 +60,13 @@ def apply(
     """
     with reported(context.obj):
         from tidemill.client.connection import connect
+        from tidemill.time import UsageError
 
         with connect(context.obj) as client:
-            for applied in client.apply(*_documents(files)):
+            found = client.apply(*_documents(files))
+            if not found:
+                raise UsageError(f"no resource in {', '.join(files)}", reason="file")
+            for applied in found:
                 outcome = applied.outcome.value
                 typer.echo(f"{applied.kind.lower()}/{applied.name} {outcome}")
 

@@ -37,6 +37,8 @@ def tables_named(text: str) -> list[TableName]:
         except duckdb.Error as error:
             raise UsageError(f"not SQL: {error}", reason="sql") from error
     tree = json.loads(row[0])
+    if tree["error"] and "Only SELECT" in tree["error_message"]:
+        raise UsageError("write exactly one SELECT, and nothing beside it", reason="sql")
     if tree["error"]:
         raise UsageError(f"not one SELECT: {tree['error_message']}", reason="sql")
     if len(tree["statements"]) != 1:

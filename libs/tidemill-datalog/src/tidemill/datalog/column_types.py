@@ -37,6 +37,17 @@ _CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
 _COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
 
 
+def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
+    """What to write to get one of `wanted` from a value of the type `given`; empty if nothing does."""
+    if given == "text" and "int" in wanted:
+        return "write int(…) or float(…) to read a number, concat(…, …) to join texts"
+    if given in ("int", "float") and "text" in wanted:
+        return "write text(…)"
+    if "bool" in wanted:
+        return "write a comparison, such as … != 0"
+    return ""
+
+
 class _Mismatch(Exception):
     """Two types that do not meet, at a place."""
 
@@ -290,7 +301,9 @@ class _Expressions:
         """The type of an expression that has to be one of `wanted`."""
         given = self.type_of(expression)
         if given != "any" and given not in wanted:
-            raise _Mismatch(f"{reason}, not {_word(given)}", expression.span)
+            raise _Mismatch(
+                f"{reason}, not {_word(given)}", expression.span, _turned(given, wanted)
+            )
         return given
 
     def _binary(self, expression: Binary) -> ColumnType:

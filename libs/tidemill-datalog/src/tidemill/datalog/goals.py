@@ -6,10 +6,11 @@ import hashlib
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record, Value, format_record
@@ -77,7 +78,7 @@ def goal_over(
     text: str, predicates: Mapping[str, Sequence[tuple[str, object]]], name: str | None = None
 ) -> Goal:
     """As `compile_goal`, over predicates with these columns: (name, type) each."""
-    rules = parse(f"goal() :=\n{text}\n;", "<goal>").rules
+    rules = _parsed(text)
     rule = rules[0]
     if len(rules) != 1 or len(rule.atoms) != 1 or rule.guards or rule.definitions:
         raise UsageError(f"goal refused: {text!r} is not one atom", reason="InvalidGoal")
@@ -100,6 +101,29 @@ def goal_over(
                 reason="InvalidGoal",
             )
     return Goal(text if name is None else name, text, predicate, terms, parafacts)
+
+
+def _parsed(text: str) -> Sequence[ast.Rule]:
+    """The rule whose body is the goal. Raises: ProgramErrors with places in the goal's own text."""
+    before = "goal() :=\n"
+    try:
+        return parse(f"{before}{text}\n;", "<goal>").rules
+    except ProgramErrors as error:
+        last = text.count("\n") + 1
+        end = len(text.rsplit("\n", 1)[-1]) + 1
+        moved = []
+        for each in error.diagnostics:
+            line = each.span.line - 1
+            if line > last:  # our own `;`: the mistake is that the text ends
+                span = ast.Span(last, end, last, end + 1)
+                message = each.message.replace("before `;`", "at the end")
+                message = message.replace("instead of `;`", "at the end")
+            else:
+                to = min(each.span.end_line - 1, last)
+                span = ast.Span(line, each.span.column, to, each.span.end_column)
+                message = each.message
+            moved.append(replace(each, span=span, message=message))
+        raise ProgramErrors(moved, text) from None
 
 
 def _positional(application: ast.Application, names: Sequence[str]) -> tuple[ast.Expression, ...]:

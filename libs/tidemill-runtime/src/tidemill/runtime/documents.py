@@ -27,13 +27,15 @@ _TAG = "tag:yaml.org,2002:"
 class Document:
     """One document: its value, and where each path is; a key's place is where its name is written.
 
-    `flawed` says that the value is not all that was written, because something there has no meaning.
+    `blocks` says where the first line of a text in literal style (`|`) begins. `flawed` says that the
+    value is not all that was written, because something there has no meaning.
     """
 
     file: str
     value: Plain
     places: dict[FieldPath, Position] = field(default_factory=dict)
     keys: dict[FieldPath, Position] = field(default_factory=dict)
+    blocks: dict[FieldPath, Position] = field(default_factory=dict)
     flawed: bool = False
 
     def position(self, path: FieldPath) -> Position:
@@ -54,8 +56,8 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
     try:
         for node in YAML(typ="safe", pure=True).compose_all(text):
             if node is not None and not _null(node):
-                reader = _NodeReader(file, problems)
-                document = Document(file, None, reader.places, reader.keys)
+                reader = _NodeReader(file, problems, text.splitlines())
+                document = Document(file, None, reader.places, reader.keys, reader.blocks)
                 known = len(problems)
                 document.value = reader.read(node, ())
                 document.flawed = len(problems) > known
@@ -73,13 +75,15 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
 class _NodeReader:
     """Turns the nodes of one document into values, and notes where they are."""
 
-    def __init__(self, file: str, problems: list[Problem]) -> None:
+    def __init__(self, file: str, problems: list[Problem], lines: list[str]) -> None:
         self._file = file
         self._problems = problems
+        self._lines = lines
         self._open: set[int] = set()
         self._nodes = 0
         self.places: dict[FieldPath, Position] = {}
         self.keys: dict[FieldPath, Position] = {}
+        self.blocks: dict[FieldPath, Position] = {}
 
     def read(self, node: Node, path: FieldPath) -> Plain:
         self.places[path] = self._place(node)
@@ -89,6 +93,8 @@ class _NodeReader:
                 self._report(node, path, "an alias contains itself or repeats too much")
             return None
         if isinstance(node, ScalarNode):
+            if node.style == "|":
+                self._note_block(node, path)
             return self._scalar(node, path)
         self._open.add(id(node))
         try:
@@ -141,11 +147,29 @@ class _NodeReader:
             return text
         return None
 
+    def _note_block(self, node: ScalarNode, path: FieldPath) -> None:
+        """Where the text of a block begins: on the line after its `|`, as far in as it is indented."""
+        first = node.start_mark.line + 1
+        value = str(node.value)
+        for number, line in enumerate(value.split("\n"), first):
+            if line.strip() and number < len(self._lines):
+                indent = self._lines[number].find(line)
+                if indent >= 0:
+                    self.blocks[path] = Position(self._file, first + 1, indent + 1)
+                return
+
     def _place(self, node: Node) -> Position:
         return Position(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def _report(self, node: Node, path: FieldPath, says: str) -> None:
         self._problems.append(Problem(self._place(node), field_name(path), says))
+
+
+def laid_out(text: str, begin: Position) -> str:
+    """The text of a block as far down and as far in as it stands in its file, so that places agree."""
+    margin = " " * (begin.column - 1)
+    lines = (margin + line if line else line for line in text.split("\n"))
+    return "\n" * (begin.line - 1) + "\n".join(lines)
 
 
 def _null(node: Node) -> bool:

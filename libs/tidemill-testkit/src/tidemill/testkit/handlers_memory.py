@@ -156,7 +156,7 @@ class MemoryHandlers:
         applied: list[Applied] = []
         for document in documents:
             self._raise_if_failing(document.file)
-            for text in document.text.split("\n---\n"):
+            for text in filter(str.strip, document.text.split("\n---\n")):
                 lines = {
                     k.strip(): v.strip()
                     for k, _, v in (n.partition(":") for n in text.splitlines())

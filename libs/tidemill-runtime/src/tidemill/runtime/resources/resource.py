@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.runtime.documents import Document
 from tidemill.runtime.durations import Milliseconds, format_duration, parse_duration
-from tidemill.runtime.problems import Position, refuse
+from tidemill.runtime.problems import FieldPath, Position, refuse
 from tidemill.runtime.resources.specs import (
     ActionSpec,
     AnySpec,
@@ -45,6 +45,14 @@ class Resource:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     position: Position = field(default=Position("?"), compare=False)
+    places: Mapping[FieldPath, Position] = field(default_factory=dict, compare=False, repr=False)
+    blocks: Mapping[FieldPath, Position] = field(default_factory=dict, compare=False, repr=False)
+
+    def place(self, *path: str | int) -> Position:
+        """Where the value at `path` is written, or the nearest thing around it that is."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, self.position)
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
@@ -81,6 +89,8 @@ def to_resource(document: Document) -> Resource:
         labels=metadata.get("labels", {}),
         annotations=metadata.get("annotations", {}),
         position=document.position(()),
+        places=document.places,
+        blocks=document.blocks,
     )
 
 

@@ -77,7 +77,7 @@ async def test_an_idle_collection_becomes_one_batch_at_since_once() -> None:
 async def test_objects_that_nobody_names_go_after_their_grace() -> None:
     world = World()
     await world.collections.create("t", Description(ROWS), lease_ms=None)
-    await world.write(0, 3, rows=5_000)
+    await world.write(0, 3, rows=60_000)
     await world.collections.compact("t")
     await world.driver.look()
     assert world.driver.counts.deleted == 0

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from secrets import token_hex
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,8 @@ kind: Table
 metadata: {name: planes}
 spec: {timeline: system, retain: all, columns: [{name: plane, type: text}, {name: seats, type: int}]}
 """
-PLANES = [{"plane": f"N{n}", "seats": n % 400} for n in range(2000)]
+# Texts that do not compress, so that they are an object and not a part of a version.
+PLANES = [{"plane": token_hex(64), "seats": n % 400} for n in range(3000)]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -271,3 +271,32 @@ async def test_the_loser_of_a_race_leaves_no_rollup_behind() -> None:
     assert await two.commit(bump) == (ROLLUP_EVERY + 1, True)
     assert two.lost == 1
     assert len(await blob.list("")) == 1
+
+
+class CountedScans(MemoryConsensus):
+    """Counts the reads of the log, each of which lets others run."""
+
+    scans = 0
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        self.scans += 1
+        found = await super().scan(key, start)
+        await asyncio.sleep(0)
+        return found
+
+
+async def test_many_that_ask_at_once_share_a_read_that_began_after_they_asked() -> None:
+    consensus = CountedScans()
+    one, two = logs(consensus, MemoryBlob(), 2)
+    await one.create(FIRST)
+    await two.refresh()
+    before = consensus.scans
+    await one.commit(bump)
+    seen = await asyncio.gather(*(two.refresh() for _ in range(50)))
+    assert {known.number for known in seen} == {1}
+    assert consensus.scans == before + 2
+    asking = asyncio.create_task(two.refresh())
+    await asyncio.sleep(0)  # Its read has begun: what is committed now need not be in it.
+    await one.commit(bump)
+    assert (await two.refresh()).number == 2
+    await asking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
 from functools import reduce
 from itertools import count, pairwise
 from operator import and_, or_
@@ -340,3 +341,38 @@ def test_columns_may_come_in_any_order_and_in_types_that_fit() -> None:
     schema = Description(pa.schema([("n", pa.int64())])).update_schema()
     table = pa.table({"_diff": [1], "_time": [3], "n": pa.array([7], pa.int32())})
     assert conform(table, schema).to_pylist() == [{"n": 7, "_time": 3, "_diff": 1}]
+
+
+EXTREMES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "i8": (pa.int8(), [-128, 127]),
+    "i64": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "u32": (pa.uint32(), [0, 2**32 - 1]),
+    "u64": (pa.uint64(), [0, 2**64 - 1]),
+    "f32": (pa.float32(), [-1.5, float("inf")]),
+    "f64": (pa.float64(), [5e-324, 1.7e308]),
+    "flag": (pa.bool_(), [False, True]),
+    "text": (pa.string(), ["", "ÿ" * 300]),
+    "long": (pa.large_string(), ["", "x" * 300]),
+    "blob": (pa.binary(), [b"", b"\xff" * 300]),
+    "day": (pa.date32(), [-(2**31), 2**31 - 1]),
+    "clock": (pa.time64("us"), [0, 86_399_999_999]),
+    "instant": (pa.timestamp("ns"), [-(2**63), 2**63 - 1]),
+    "span": (pa.duration("ms"), [-(2**63), 2**63 - 1]),
+    "money": (pa.decimal128(38, 2), [Decimal("-" + "9" * 36), Decimal("0.01")]),
+    "list": (pa.list_(pa.int64()), [[], [2**63 - 1, None]]),
+}
+UNITS = {"day": pa.int32(), "clock": pa.int64(), "instant": pa.int64(), "span": pa.int64()}
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_every_type_comes_back_from_its_encoding(name: str, repeated: bool) -> None:
+    kind, ends = EXTREMES[name]
+    values = [None, *ends] * (20 if repeated else 1)
+    column = pa.array(values, UNITS[name]).cast(kind) if name in UNITS else pa.array(values, kind)
+    times = pa.array(range(len(values)), pa.uint64())
+    table = pa.table({name: column, "_time": times, "_diff": pa.array([1] * len(values))})
+    sorted_table = sorted_updates(table, (name,))
+    ((part, data),) = encode_parts(sorted_table, (name,), inline_bytes_max=0)
+    back = decode_part(data, placed(part, "p/1"), sorted_table.schema)
+    assert back.combine_chunks().equals(sorted_table.combine_chunks())

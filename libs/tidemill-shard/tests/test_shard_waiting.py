@@ -258,3 +258,25 @@ async def test_a_client_that_crashes_and_resumes_misses_nothing_and_sees_nothing
         read = await client.downgrade(read, frontier(reached - 1))
         await client.compact("c")
     assert seen == [(f"r{n % 5}", n, 1) for n in range(40)]
+
+
+@pytest.mark.rule("SU1", "SU6")
+async def test_subscribers_of_one_place_share_what_they_read_and_get_what_each_would_alone() -> (
+    None
+):
+    world = World()
+    read = await world.create()
+    together = [world.here.subscription(read, 2) for _ in range(5)]
+    behind = world.here.subscription(read, 2)
+    alone = world.open().subscription(read, 2)
+    for step in range(0, 40, 10):
+        rows = [(f"r{time % 3}", time, 1) for time in range(step, step + 10)]
+        await world.write(world.here, step, step + 10, *rows)
+        expected, upper = await alone.poll()
+        for subscription in together:
+            table, reached = await subscription.poll()
+            assert reached == upper
+            assert table.equals(expected)
+        if step == 20:
+            late, _ = await behind.poll()
+            assert late.num_rows > expected.num_rows

@@ -21,8 +21,10 @@ PART_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
 PLAIN_BYTES_MAX = 4 * 1024
 BLOCK_BYTES = 256 * 1024
-ROWS_PER_GROUP = 32 * 1024
+ROWS_PER_GROUP = 16 * 1024
 TEXT_BOUND_CHARS = 64
+DISTINCT_ROWS_MIN = 4
+"""A column whose values each come so often, on average, is written as a dictionary."""
 
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -159,7 +161,7 @@ def encode_parts(
             yield _described(updates, len(data), inline=data), data
             return
     for piece, hash_min, hash_max in _split(updates, key, part_bytes_max):
-        data = _as_parquet(piece)
+        data = _as_parquet(piece, sort_key(updates.schema, key)[:1])
         part = _described(piece, len(data), inline=None)
         yield (
             replace(
@@ -279,18 +281,45 @@ def _as_message(piece: pa.Table) -> bytes:
     return bytes(sink.getvalue().slice(begin, stop - begin).to_pybytes())
 
 
-def _as_parquet(piece: pa.Table) -> bytes:
-    words = [
-        column.name
-        for column in piece.schema
-        if pa.types.is_string(column.type) or column.name in (TIME, DIFF)
-    ]
+def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
+    """The table as a Parquet file; each column in the encoding that suits its values.
+
+    Columns with few distinct values are dictionaries; other whole numbers, dates and instants are
+    differences; other texts share prefixes where they are sorted, else only their lengths are apart.
+    """
+    words, encodings = [], {}
+    sample = piece.slice(0, ROWS_PER_GROUP)
+    for column in piece.schema:
+        kind, text = column.type, _is_text(column.type)
+        if not (text or pa.types.is_integer(kind) or _is_instant(kind)):
+            continue
+        if DISTINCT_ROWS_MIN * pc.count_distinct(sample.column(column.name)).as_py() <= len(sample):
+            words.append(column.name)
+        elif text:
+            prefixes = column.name in sorted_by
+            encodings[column.name] = "DELTA_BYTE_ARRAY" if prefixes else "DELTA_LENGTH_BYTE_ARRAY"
+        else:
+            encodings[column.name] = "DELTA_BINARY_PACKED"
     sink = pa.BufferOutputStream()
     pq.write_table(
         piece, sink, compression="zstd", compression_level=1,
-        row_group_size=ROWS_PER_GROUP, use_dictionary=words,
+        row_group_size=ROWS_PER_GROUP, use_dictionary=words, column_encoding=encodings,
     )  # fmt: skip
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    )  # fmt: skip
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+        or pa.types.is_time(kind) or pa.types.is_duration(kind)
+    )  # fmt: skip
 
 
 def block_checksums(data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,19 @@ from tidemill.shard.subscription import Place, Progress, Subscription, Updates
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, NotYet, frontier
 
+TOLD_MAX = 256
+TOLD_BYTES_MAX = 1024 * 1024
+"""So many collections' latest news are kept for the other subscribers, each up to this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one subscriber was told of a version: another at the same place is told the same."""
+
+    state: State
+    wanted: tuple[int, Sequence[str] | None]
+    table: pa.Table
+
 
 class ReadCommands:
     """Definite answers at readable times, by any live read capability, whatever its own frontier."""
@@ -24,6 +38,7 @@ class ReadCommands:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reader = Reader(core.parts)
+        self._told: dict[str, _Told] = {}
 
     async def snapshot(
         self,
@@ -139,13 +154,30 @@ class ReadCommands:
                 schema = state.description.update_schema()
                 names = [*(query.columns or state.description.schema.names), *schema.names[-2:]]
                 return schema.empty_table().select(names), state.upper
-            table = await self._reader.changes(state, lower, None, query)
+            table = await self._shared_changes(capability.collection, state, lower, query)
             if place.delivered is None and place.snapshot:
                 present = await self._reader.contents(state, place.at, query)
                 table = concatenate([_stamped(present, place.at, table.schema), table])
             return table, state.upper
 
         return await self._core.versions.read(capability.collection, read)
+
+    async def _shared_changes(
+        self, collection: str, state: State, lower: int, query: Query
+    ) -> pa.Table:
+        """All updates from `lower` on; subscribers at one place that want the same read it once."""
+        if query.where is not None or query.equal is not None:
+            return await self._reader.changes(state, lower, None, query)
+        wanted = (lower, query.columns and tuple(query.columns))
+        told = self._told.get(collection)
+        if told is not None and told.state is state and told.wanted == wanted:
+            return told.table
+        table = await self._reader.changes(state, lower, None, query)
+        if table.nbytes <= TOLD_BYTES_MAX:
+            self._told[collection] = _Told(state, wanted, table)
+            if len(self._told) > TOLD_MAX:
+                del self._told[next(iter(self._told))]
+        return table
 
     async def _first_news(self, state: State, place: Place) -> int | None:
         """The first time not told yet; None if there is none."""

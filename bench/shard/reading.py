@@ -1,0 +1,107 @@
+"""Reads of a large collection in local files: snapshots, lookups by key, space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+from time import perf_counter
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from bench.shard.figures import Figure, quantiles
+from bench.shard.worlds import TABLE, files_at, rows, value_of
+from bench.shard.writing import commit
+from tidemill.shard import ReadCapability
+from tidemill.time import frontier
+
+STEP = 1_000_000
+WARM, COLD = 1_000, 40
+
+
+async def large(seed: int, count: int) -> list[Figure]:
+    """Write `count` rows in steps, compact, and read what there is in processes that know nothing."""
+    folder = Path(mkdtemp(prefix="bench-", dir=".state"))
+    try:
+        random = np.random.default_rng(seed)
+        store = files_at(folder)
+        await store.create("large", TABLE, lease_ms=None)
+        times = range(-(-count // STEP))
+        for time in times:
+            await commit(store, "large", time, rows(STEP, time, random, time * STEP))
+        read = await store.read_hold("large", owner="bench", at=frontier(times[-1]), lease_ms=None)
+        begin = perf_counter()
+        await store.compact("large")
+        rate = count / (perf_counter() - begin)
+        await store.collect_garbage("large", grace_ms=0)
+        await store.close()
+        found = [Figure("files", "compaction", rate / 1e6, "M rows/s")]
+        found += await _snapshots(folder, read, times[-1])
+        found += await _lookups(folder, read, times[-1], np.random.default_rng(seed + 1), count)
+        return found
+    finally:
+        shutil.rmtree(folder)
+
+
+async def _snapshots(folder: Path, read: ReadCapability, as_of: int) -> list[Figure]:
+    plain = folder / "plain.parquet"
+    ours, theirs = [], []
+    for attempt in range(4):
+        store = files_at(folder)
+        begin = perf_counter()
+        contents = await store.snapshot(read, as_of)
+        ours.append(contents.num_rows / (perf_counter() - begin))
+        size = (await store.status("large")).bytes
+        await store.close()
+        if attempt == 0:
+            data = contents.drop_columns(["_diff"])
+            pq.write_table(data.sort_by("key"), plain, compression="zstd")
+            keys = np.asarray(contents["key"].to_numpy())
+            assert len(np.unique(keys)) == contents.num_rows
+            assert np.array_equal(np.asarray(contents["val"].to_numpy()), value_of(keys))
+            del data, keys
+        count = contents.num_rows
+        del contents
+        begin = perf_counter()
+        pq.read_table(plain)
+        theirs.append(count / (perf_counter() - begin))
+    mine, least = (sorted(rates)[len(rates) // 2] / 1e6 for rates in (ours[1:], theirs[1:]))
+    stored, bare = size / count, plain.stat().st_size / count
+    return [
+        Figure("files", "snapshot", mine, "M rows/s", least, "plain Parquet, read on two cores"),
+        Figure("files", "space of a million rows", stored, "MB", bare, "plain Parquet zstd"),
+    ]
+
+
+async def _lookups(
+    folder: Path, read: ReadCapability, as_of: int, random: np.random.Generator, count: int
+) -> list[Figure]:
+    found = []
+    for kind, tries in (("warm", WARM), ("cold", COLD)):
+        store = files_at(folder)
+        times = []
+        for key in random.integers(0, count, tries):
+            if kind == "cold":
+                await store.close()
+                _forget_pages(folder)
+                store = files_at(folder)
+                await store.status("large")
+            begin = perf_counter()
+            row = await store.snapshot(read, as_of, equal={"key": int(key)})
+            times.append(perf_counter() - begin)
+            assert row["val"].to_pylist() == [int(value_of(key))]
+        await store.close()
+        for label, seconds in zip(("p50", "p99"), quantiles(times), strict=True):
+            what = f"lookup in {count // 10**6} M rows, {kind}, {label}"
+            found.append(Figure("files", what, seconds * 1e3, "ms"))
+    return found
+
+
+def _forget_pages(folder: Path) -> None:
+    """Let the operating system forget what it holds of the objects."""
+    for file in (folder / "blob").rglob("part-*"):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)

@@ -83,7 +83,7 @@ def _sizes(request: pytest.FixtureRequest) -> Any:
     batches.PLAIN_ROWS = plain
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedules(), st.data())
 @pytest.mark.usefixtures("_sizes")
 def test_traces_of_columns_are_those_of_rows(schedule: Any, data: st.DataObject) -> None:

@@ -3,14 +3,25 @@
 Importing it imports numba: callers that may not need it import it where they do.
 """
 
+from tidemill.arrangement.columns.arranging import ColumnArrangement, ColumnHandle, ColumnTrace
 from tidemill.arrangement.columns.batchers import ColumnBatcher
 from tidemill.arrangement.columns.batches import ColumnBatch, ColumnMerger
+from tidemill.arrangement.columns.counting import ColumnCount
+from tidemill.arrangement.columns.joining import ColumnJoin, Joined
+from tidemill.arrangement.columns.reducing import ColumnReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
 
 __all__ = [
     "ColumnBatch",
     "ColumnMerger",
     "ColumnBatcher",
+    "ColumnArrangement",
+    "ColumnTrace",
+    "ColumnHandle",
+    "ColumnCount",
+    "ColumnReduce",
+    "ColumnJoin",
+    "Joined",
     "InMemory",
     "Spill",
     "Storage",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.arrangement.columns.batches import MEMORY, ColumnBatch, ColumnLattice, Times, lanes_of
+from tidemill.arrangement.columns.batches import MEMORY, ColumnBatch, ColumnLattice, Times
 from tidemill.arrangement.columns.storage import Storage
 from tidemill.arrangement.kernels import Columns, consolidate, frontier_rows, split
 from tidemill.time import Antichain, UsageError
@@ -60,7 +60,7 @@ class ColumnBatcher:
 
     def _gathered(self) -> Columns:
         if not self._held:
-            return Columns.empty(lanes_of(self._lattice))
+            return Columns.empty(ColumnBatch.lanes_of(self._lattice))
         return Columns.concatenate(self._held)
 
     def _consolidated(self) -> Columns:

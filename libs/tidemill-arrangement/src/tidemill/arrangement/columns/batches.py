@@ -9,13 +9,13 @@ import numpy as np
 from tidemill.arrangement.columns.storage import (
     DiffColumn,
     InMemory,
-    NarrowDiffs,
     Storage,
     narrowed,
     new_rows,
 )
 from tidemill.arrangement.kernels import (
     Columns,
+    DiffArray,
     I64Array,
     Layout,
     U64Array,
@@ -25,8 +25,8 @@ from tidemill.arrangement.kernels import (
 )
 from tidemill.arrangement.kernels.consolidating import FEW, overflow, stack_lanes
 from tidemill.arrangement.kernels.packed_merging import close_last_group, merge_groups, merge_words
-from tidemill.arrangement.kernels.packing import relay_rows
-from tidemill.arrangement.kernels.probing import bounds_of, outside
+from tidemill.arrangement.kernels.packing import relay_rows, spans
+from tidemill.arrangement.kernels.probing import outside
 from tidemill.arrangement.trace import Description
 from tidemill.time import Antichain, Lattice, UsageError
 
@@ -37,11 +37,6 @@ MEMORY = InMemory()
 
 PLAIN_ROWS = 256
 """Up to this many rows a word for each column is cheaper than finding out what they need."""
-
-
-def lanes_of(lattice: ColumnLattice) -> int:
-    """How many lanes its times have: one for whole numbers."""
-    return len(lattice.minimum()) if isinstance(lattice.minimum(), tuple) else 1
 
 
 class ColumnBatch:
@@ -58,7 +53,7 @@ class ColumnBatch:
         description: Description[Any],
         layout: Layout,
         rows: U64Array,
-        diffs: NarrowDiffs,
+        diffs: DiffArray,
         storage: Storage = MEMORY,
     ) -> None:
         """Trusts that the rows are sorted, consolidated and within the interval; see `of`."""
@@ -68,6 +63,11 @@ class ColumnBatch:
         self.rows = rows
         self.diffs = diffs
         self.storage = storage
+
+    @staticmethod
+    def lanes_of(lattice: ColumnLattice) -> int:
+        """How many lanes the times of a lattice have: one for whole numbers."""
+        return len(lattice.minimum()) if isinstance(lattice.minimum(), tuple) else 1
 
     @classmethod
     def of(
@@ -144,9 +144,8 @@ class ColumnBatch:
         """
         if self.layout is not Layout.plain(len(self.layout.bits)):
             return self.layout.lows, self.layout.highs
-        lows, highs = (np.empty(len(self.layout.bits), np.uint64) for _ in range(2))
-        bounds_of(self.rows, self.layout.table, lows, highs)
-        return tuple(lows.tolist()), tuple(highs.tolist())
+        lows, highs = spans(self.layout.unpack_all(self.rows))
+        return tuple(lows), tuple(highs)
 
     def begin_merge(self, later: ColumnBatch, logical: Times) -> ColumnMerger:
         """A merge with the batch that follows, compacting to `logical`.

@@ -11,10 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.kernels import I64Array, U64Array
-
-NarrowDiffs = npt.NDArray[np.int8] | I64Array
-"""Diffs at rest: one for each row, or one for all rows."""
+from tidemill.arrangement.kernels import DiffArray, I64Array, U64Array
 
 
 class Storage(Protocol):
@@ -85,7 +82,7 @@ class DiffColumn:
     def __init__(self, storage: Storage, capacity: int) -> None:
         self._storage = storage
         self._capacity = capacity
-        self._array: NarrowDiffs = np.empty(0, np.int8)
+        self._array: DiffArray = np.empty(0, np.int8)
         self._rows = 0
 
     def append(self, diffs: I64Array) -> None:
@@ -105,7 +102,7 @@ class DiffColumn:
             self._array[self._rows : end] = diffs
         self._rows = end
 
-    def array(self) -> NarrowDiffs:
+    def array(self) -> DiffArray:
         """What was written; one for all rows if they are equal."""
         return self._array if len(self._array) == 1 else self._array[: self._rows]
 
@@ -117,17 +114,17 @@ class DiffColumn:
         self._array = self._room(np.dtype(np.int64))
         self._array[: self._rows] = narrow[: self._rows]
 
-    def _spread(self, one: NarrowDiffs) -> NarrowDiffs:
+    def _spread(self, one: DiffArray) -> DiffArray:
         array = self._room(one.dtype)
         array[: self._rows] = one[0]
         return array
 
-    def _room(self, kind: np.dtype[np.int8] | np.dtype[np.int64]) -> NarrowDiffs:
+    def _room(self, kind: np.dtype[np.int8] | np.dtype[np.int64]) -> DiffArray:
         size = max(self._capacity, 2) * kind.itemsize
         return self._storage.allocate(size).view(kind)
 
 
-def narrowed(diffs: I64Array, storage: Storage) -> NarrowDiffs:
+def narrowed(diffs: I64Array, storage: Storage) -> DiffArray:
     """Diffs at rest. Cost: O(n)."""
     column = DiffColumn(storage, len(diffs))
     column.append(diffs)

@@ -3,7 +3,14 @@
 Importing it imports numba: callers that may not need it import it where they do.
 """
 
-from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, U64Array, compiled, inlined
+from tidemill.arrangement.kernels.arrays import (
+    BoolArray,
+    DiffArray,
+    I64Array,
+    U64Array,
+    compiled,
+    inlined,
+)
 from tidemill.arrangement.kernels.columns import Columns
 from tidemill.arrangement.kernels.consolidating import (
     consolidate,
@@ -26,7 +33,7 @@ from tidemill.arrangement.kernels.reducing import (
 from tidemill.arrangement.kernels.times import advance_by, beyond, frontier_rows, split
 
 __all__ = [
-    "BoolArray", "I64Array", "U64Array", "compiled", "inlined",
+    "BoolArray", "DiffArray", "I64Array", "U64Array", "compiled", "inlined",
     "Columns", "Layout",
     "consolidate", "consolidate_columns", "consolidate_packed",
     "RunMerge", "merge",

@@ -12,6 +12,9 @@ from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, U64Array
 
 Array = TypeVar("Array", U64Array, I64Array)
 
+_SHORT = 4096
+"""Up to this many rows a column of one value is cheaper to write than to describe."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -36,9 +39,11 @@ class Columns:
 
     @classmethod
     def at(cls, time: Sequence[int], keys: U64Array, vals: U64Array, diffs: I64Array) -> Columns:
-        """Updates that all happen at one time; its lanes take no memory."""
+        """Updates that all happen at one time; its lanes take no memory if there are many."""
         stamps = np.array(time, np.uint64)[:, None]
-        return cls(keys, vals, np.broadcast_to(stamps, (len(time), len(keys))), diffs)
+        if len(keys) > _SHORT:
+            return cls(keys, vals, np.broadcast_to(stamps, (len(time), len(keys))), diffs)
+        return cls(keys, vals, np.repeat(stamps, len(keys), axis=1), diffs)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:

@@ -17,8 +17,10 @@ from tidemill.arrangement.kernels.packing import (
     gather,
     place_digit,
     place_prefix,
+    spans,
 )
 from tidemill.arrangement.kernels.runs import (
+    diff_span,
     longest_tie,
     order_ties,
     sum_few,
@@ -67,8 +69,9 @@ def consolidate_packed(
 
     Shapes: columns (n,) in; rows (m, words) and diffs (m,) out.
     """
-    layout = Layout.of(columns)
-    diff_low, diff_high = int(diffs.min()), int(diffs.max())
+    lows, highs = spans(columns)
+    layout = Layout.spanning(lows, highs)
+    diff_low, diff_high = (int(diff) for diff in diff_span(diffs))
     diff_bits = (diff_high - diff_low).bit_length()
     if layout.words == 1 and diff_bits <= layout.free and diff_bits < WORD:
         words = layout.pack(columns, diff_bits).reshape(-1)
@@ -78,14 +81,16 @@ def consolidate_packed(
         sums = np.empty(len(words), np.int64)
         kept = _checked(sum_words(words, diff_bits, diff_low, sums))
         return layout, _trimmed(words, kept).reshape(-1, 1), _trimmed(sums, kept)
-    close = _close_layout(columns)
-    varying = [column for column, bits in zip(columns, close.bits, strict=True) if bits]
-    rows, sorted_diffs = _sorted_rows(varying, diffs, Layout.of(varying))
+    varying = [at for at, low in enumerate(lows) if low < highs[at]] or [0]
+    close = Layout(
+        tuple(lows[at] for at in varying),
+        tuple((highs[at] - lows[at]).bit_length() for at in varying),
+    )
+    rows, sorted_diffs = _sorted_rows([columns[at] for at in varying], diffs, close)
     kept = _checked(sum_rows(rows, sorted_diffs))
-    found = iter(row[:kept] for row in rows)
+    found = {at: row[:kept] for at, row in zip(varying, rows, strict=True)}
     kept_columns = [
-        next(found) if bits else constant(low, kept)
-        for low, bits in zip(close.lows, close.bits, strict=True)
+        found[at] if at in found else constant(low, kept) for at, low in enumerate(lows)
     ]
     return layout, layout.pack(kept_columns), _trimmed(sorted_diffs, kept)
 
@@ -109,12 +114,6 @@ def stack_lanes(lanes: Sequence[U64Array], rows: int) -> U64Array:
             np.array([[lane[0]] for lane in lanes], np.uint64), (len(lanes), rows)
         )
     return lanes[0].reshape(1, -1) if len(lanes) == 1 else np.array(lanes, np.uint64)
-
-
-def _close_layout(columns: Sequence[U64Array]) -> Layout:
-    lows = tuple(int(column.min()) for column in columns)
-    highs = (int(column.max()) for column in columns)
-    return Layout(lows, tuple((h - low).bit_length() for low, h in zip(lows, highs, strict=True)))
 
 
 def _sorted_rows(

@@ -19,6 +19,9 @@ WORD = 64
 _FROM_ZERO = 2
 """Key and val; times keep their least: readers raise it, and rows are laid out anew with it."""
 
+_SHORT = 4096
+"""Up to this many rows a column of one value is cheaper to write than to describe."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -61,9 +64,7 @@ class Layout:
     @classmethod
     def of(cls, columns: Sequence[U64Array]) -> Layout:
         """The layout of columns with at least one row. Cost: O(n)."""
-        return cls.spanning(
-            [int(column.min()) for column in columns], [int(column.max()) for column in columns]
-        )
+        return cls.spanning(*spans(columns))
 
     @classmethod
     def spanning(cls, lows: Sequence[int], highs: Sequence[int]) -> Layout:
@@ -72,13 +73,15 @@ class Layout:
         The first two columns start at zero if that costs no further word: then most neighbours in
         a trace agree on their layout, and merging them moves words as they are.
         """
-        close = cls(tuple(lows), _widths(lows, highs))
+        bits = _widths(lows, highs)
         starts = [
             0 if at < _FROM_ZERO and low < high else low
             for at, (low, high) in enumerate(zip(lows, highs, strict=True))
         ]
-        from_zero = cls(tuple(starts), _widths(starts, highs))
-        return from_zero if from_zero.words == close.words else close
+        from_zero = _widths(starts, highs)
+        if _words(from_zero) == _words(bits):
+            return cls(tuple(starts), from_zero)
+        return cls(tuple(lows), bits)
 
     @classmethod
     def plain(cls, columns: int) -> Layout:
@@ -132,9 +135,43 @@ def _widths(lows: Sequence[int], highs: Sequence[int]) -> tuple[int, ...]:
     return tuple((high - low).bit_length() for low, high in zip(lows, highs, strict=True))
 
 
+def _words(widths: Sequence[int]) -> int:
+    words, used = 1, 0
+    for bits in widths:
+        if used + bits > WORD:
+            words, used = words + 1, 0
+        used += bits
+    return words
+
+
 def constant(value: int, rows: int) -> U64Array:
-    """A column of one value that takes no memory and cannot be written to."""
+    """A column of one value that takes no memory if it is long; not to be written to."""
+    if rows <= _SHORT:
+        return np.full(rows, value, np.uint64)
     return np.broadcast_to(np.uint64(value), rows)
+
+
+def spans(columns: Sequence[U64Array]) -> tuple[list[int], list[int]]:
+    """The least and the greatest value of each column, at least one row. Cost: O(n)."""
+    lows, highs = [], []
+    for column in columns:
+        if column.strides == (0,):
+            low = high = column[0]
+        else:
+            low, high = span_of(column)
+        lows.append(int(low))
+        highs.append(int(high))
+    return lows, highs
+
+
+@compiled
+def span_of(column: U64Array) -> tuple[np.uint64, np.uint64]:
+    """The least and the greatest value of a column with at least one row. Cost: O(n)."""
+    low = high = column[0]
+    for value in column:
+        low = min(low, value)
+        high = max(high, value)
+    return low, high
 
 
 @inlined

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
+from tidemill.arrangement.kernels.arrays import DiffArray, I64Array, U64Array, compiled, inlined
 from tidemill.arrangement.kernels.packing import field_of
 from tidemill.arrangement.kernels.products import product_fits
 
@@ -21,23 +21,43 @@ def key_of(rows: U64Array, i: int, table: U64Array) -> np.uint64:
 
 @compiled
 def seek_key(rows: U64Array, table: U64Array, start: int, key: np.uint64) -> int:
-    """The first row from `start` on whose key is not below `key`. Cost: O(log of the distance)."""
-    n = rows.shape[0]
-    if start >= n or key_of(rows, start, table) >= key:
-        return start
+    """The first row from `start` on whose key is not below `key`.
+
+    Starts where the key would be if keys were spread evenly, and goes on in growing steps.
+    Cost: O(log of the distance), less for keys spread evenly.
+    """
+    last = rows.shape[0] - 1
+    if start > last:
+        return int(start)
+    first_key, last_key = key_of(rows, start, table), key_of(rows, last, table)
+    if first_key >= key:
+        return int(start)
+    if last_key < key:
+        return int(last + 1)
+    low, high = start, last  # the key of the one is below, of the other not below
+    share = np.float64(key - first_key) / np.float64(last_key - first_key)
+    guess = low + max(1, int(share * (high - low)))
     step = 1
-    while start + step < n and key_of(rows, start + step, table) < key:
-        start += step
-        step *= 2
-    end = min(start + step, n)
-    start += 1
-    while start < end:
-        middle = (start + end) // 2
-        if key_of(rows, middle, table) < key:
-            start = middle + 1
+    if guess < high:
+        if key_of(rows, guess, table) < key:
+            low = guess
+            while low + step < high and key_of(rows, low + step, table) < key:
+                low += step
+                step *= 2
+            high = min(high, low + step)
         else:
-            end = middle
-    return start
+            high = guess
+            while high - step > low and key_of(rows, high - step, table) >= key:
+                high -= step
+                step *= 2
+            low = max(low, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if key_of(rows, middle, table) < key:
+            low = middle
+        else:
+            high = middle
+    return int(high)
 
 
 @compiled
@@ -92,7 +112,7 @@ def match_packed(
 
 @compiled
 def gather_packed(
-    rows: U64Array, table: U64Array, diffs: I64Array, positions: I64Array,
+    rows: U64Array, table: U64Array, diffs: DiffArray, positions: I64Array,
     vals: U64Array, times: U64Array, out_diffs: I64Array,
 ) -> None:  # fmt: skip
     """Vals, times and diffs of the packed rows at `positions`. Cost: O(n), at random places."""
@@ -109,7 +129,7 @@ def gather_packed(
 def join_packed(
     lefts: I64Array, rights: I64Array, swapped: bool,
     keys: U64Array, vals: U64Array, times: U64Array, diffs: I64Array,
-    rows: U64Array, table: U64Array, row_diffs: I64Array,
+    rows: U64Array, table: U64Array, row_diffs: DiffArray,
     out_keys: U64Array, left_vals: U64Array, right_vals: U64Array, out_times: U64Array,
     out_diffs: I64Array,
 ) -> bool:  # fmt: skip
@@ -135,7 +155,12 @@ def join_packed(
 
 @compiled
 def add_sums(
-    keys: U64Array, rows: U64Array, table: U64Array, diffs: I64Array, weighted: bool, sums: I64Array
+    keys: U64Array,
+    rows: U64Array,
+    table: U64Array,
+    diffs: DiffArray,
+    weighted: bool,
+    sums: I64Array,
 ) -> bool:
     """Add to the sum of each sorted, distinct key the diffs of its packed rows; whether all fit.
 
@@ -160,17 +185,6 @@ def add_sums(
             sums[i] = summed
             j += 1
     return True
-
-
-@compiled
-def bounds_of(rows: U64Array, table: U64Array, lows: U64Array, highs: U64Array) -> None:
-    """The least and greatest value of each column of packed rows, at least one. Cost: O(n)."""
-    for at in range(table.shape[0]):
-        low = high = field_of(rows, 0, table, at)
-        for i in range(1, rows.shape[0]):
-            value = field_of(rows, i, table, at)
-            low, high = min(low, value), max(high, value)
-        lows[at], highs[at] = low, high
 
 
 @compiled

@@ -12,6 +12,16 @@ from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
 
 
 @compiled
+def diff_span(diffs: I64Array) -> tuple[np.int64, np.int64]:
+    """The least and the greatest diff of at least one. Cost: O(n)."""
+    low = high = diffs[0]
+    for diff in diffs:
+        low = min(low, diff)
+        high = max(high, diff)
+    return low, high
+
+
+@compiled
 def sum_words(words: U64Array, diff_bits: int, diff_low: int, diffs: I64Array) -> int:
     """Sum equal words in place; how many stay, at the front, with their sums in `diffs`.
 

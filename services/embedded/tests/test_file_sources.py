@@ -79,14 +79,32 @@ async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> Non
         (folder / "a.csv").write_text('t,n\n"p\nq",3\n')
         with (folder / "b.csv").open("a") as file:
             file.write("4,z\n")
-        await until(process, "rows", [1, 2, 4])
+        await until(process, "rows", [1, 2, 3, 4])
     async with running(tmp_path) as process:
         (folder / "c.csv").write_text("n,t\n5,v\n")
-        await until(process, "rows", [1, 2, 4, 5])
-        letters = await process.query.snapshot("rows/deadletters", None, 5.0)
-        assert [row["offset"] for row in letters.table.to_pylist()] == [0]
+        await until(process, "rows", [1, 2, 3, 4, 5])
+        rows = (await process.query.snapshot("rows", None, 5.0)).table.to_pylist()
+        assert {row["n"]: row["t"] for row in rows}[3] == "p\nq"
         bound = process.system._running["Source", "rows"].runner.remap.counts.bound
         assert bound == {0: 3, 1: 1, 2: 1}
+
+
+async def test_a_file_with_other_columns_stalls_the_source_and_tells_which(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("n,t\n1,a\n")
+    async with running(tmp_path) as process:
+        await apply(process, source("s", folder, "csv"))
+        await until(process, "s", [1])
+        (folder / "b.csv").write_text("n,other\n2,b\n")
+        async with asyncio.timeout(60):
+            while (status := await process.system.describe("Source", "s")).reason != "Stalled":
+                await asyncio.sleep(0.02)
+        assert "b.csv has the columns n, other, the source has n, t" in status.message
+        await until(process, "s", [1])
+    (folder / "b.csv").write_text("n,t\n2,b\n")
+    async with running(tmp_path) as process:
+        await until(process, "s", [1, 2])
 
 
 async def test_files_of_each_format_hold_the_same_rows(tmp_path: Path) -> None:

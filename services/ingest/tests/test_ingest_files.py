@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.time import UsageError
+from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.file_log import FileLog, OneFile
-from tidemill_ingest.files import SETTLED_MS, LineFile, ParquetFile, files_of
+from tidemill_ingest.files import SETTLED_MS, LineFile, ParquetFile, csv_header, files_of
 
 NOW_MS = 1_000_000
 
@@ -46,12 +46,49 @@ def test_a_half_written_line_is_read_whole_when_the_rest_has_come(tmp_path: Path
 def test_the_header_of_a_csv_file_is_no_row_and_quotes_hold_line_ends(tmp_path: Path) -> None:
     file = LineFile(
         written(tmp_path / "a.csv", 'name,note\r\na,"two\r\nlines, and a ""quote"""\r\nb,c\r\n'),
-        header_rows=1,
+        ("name", "note"),
         quoted=True,
     )
     assert file.count(NOW_MS) == 2
     assert rows(file, 0, 2) == ['a,"two\r\nlines, and a ""quote"""', "b,c"]
-    assert file.header() == b"name,note"
+
+
+def test_a_header_is_read_as_csv_and_waited_for_until_its_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbf"a;b" ; c\r\n1;2\r\n')
+    assert csv_header(path, ";") == ["a;b", "c"]
+    assert csv_header(written(tmp_path / "b.csv", "a,b"), ",") is None
+    assert csv_header(written(tmp_path / "c.csv", ""), ",") is None
+    with pytest.raises(Unavailable):
+        csv_header(tmp_path / "none.csv", ",")
+
+
+def test_a_mark_before_the_first_row_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbf1,2\n3,4\n")
+    file = LineFile(path)
+    assert file.count(NOW_MS) == 2
+    assert rows(file, 0, 2) == ["1,2", "3,4"]
+
+
+def test_a_file_with_other_columns_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "")
+    file = LineFile(path, ("a", "b"), quoted=True)
+    assert file.count(NOW_MS) == 0
+    written(path, "b,c\n1,2\n")
+    with pytest.raises(UsageError) as other:
+        file.count(NOW_MS)
+    assert other.value.reason == "OtherColumns"
+    assert "has the columns b, c, the source has a, b" in str(other.value)
+    written(path, "a,b\n1,2\n")
+    assert file.count(NOW_MS) == 1
+
+
+def test_columns_may_stand_in_another_order_in_each_file(tmp_path: Path) -> None:
+    text = 'b,a,c\n1,"x,y",3\n,"say ""hi""\nthere", \n1,2\n4,"p\nq",5\n'
+    file = LineFile(written(tmp_path / "a.csv", text), ("a", "b", "c"), quoted=True)
+    assert file.count(NOW_MS) == 4
+    assert rows(file, 0, 4) == ['"x,y",1,3', '"say ""hi""\nthere",, ', "1,2", '"p\nq",4,5']
 
 
 def test_a_file_that_became_shorter_is_not_what_it_was(tmp_path: Path) -> None:
@@ -128,6 +165,23 @@ async def test_a_new_file_of_a_folder_gets_the_next_partition(tmp_path: Path) ->
         (1, 0, b"a0"),
         (1, 1, b"a1"),
     ]
+
+
+async def test_a_file_with_other_columns_gets_no_partition(tmp_path: Path) -> None:
+    folder, registry = tmp_path / "in", Remembered()
+    folder.mkdir()
+    written(folder / "a.csv", "a,b\n1,2\n")
+
+    def opened(path: Path) -> LineFile:
+        return LineFile(path, ("a", "b"), quoted=True)
+
+    log = FileLog(str(folder), registry, opened, ManualClock(NOW_MS))
+    assert await log.bounds("in") == {0: (0, 1)}
+    wrong = written(folder / "b.csv", "b,c\n1,2\n")
+    with pytest.raises(UsageError):
+        await log.bounds("in")
+    wrong.unlink()
+    assert await log.bounds("in") == {0: (0, 1)}
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:

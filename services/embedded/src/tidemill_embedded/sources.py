@@ -27,7 +27,7 @@ from tidemill.runtime.metrics import (
 )
 from tidemill.runtime.resources import SourceSpec
 from tidemill.shard import Description
-from tidemill.time import UsageError
+from tidemill.time import Unavailable, UsageError
 from tidemill_compute.event_fold import EventPolicy
 from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.event_rows import EventColumns
@@ -39,7 +39,14 @@ from tidemill_embedded.world import World
 from tidemill_ingest.driver import Origin, SourceReader
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
-from tidemill_ingest.files import LineFile, ParquetFile, RowFile, files_of, names_many
+from tidemill_ingest.files import (
+    LineFile,
+    ParquetFile,
+    RowFile,
+    csv_header,
+    files_of,
+    names_many,
+)
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
 
@@ -313,12 +320,13 @@ def file_origin(stored: Stored, world: World, registry: FileRegistry | None = No
     assert isinstance(spec, SourceSpec)
     assert spec.file is not None
     kind, csv = spec.file.format, spec.format.csv
-    header = csv.header if csv is not None and csv.header is not None else True
+    delimiter = csv.delimiter if csv is not None else ","
+    columns = tuple(stored.resolved.get("header") or header_of(stored))
 
     def open_file(path: Path) -> RowFile:
         if kind == "parquet":
             return ParquetFile(path)
-        return LineFile(path, 1 if kind == "csv" and header else 0, quoted=kind == "csv")
+        return LineFile(path, columns, delimiter, quoted=kind == "csv")
 
     path = spec.file.path
     if registry is not None and names_many(path):
@@ -341,16 +349,16 @@ def header_of(stored: Stored) -> list[str]:
     csv = spec.format.csv
     if csv is not None and csv.header is False:
         return []
+    path = Path(first_file(spec.file.path))
     try:
-        with Path(first_file(spec.file.path)).open(encoding="utf-8") as file:
-            line = file.readline().rstrip("\r\n")
-    except OSError as error:
+        names = csv_header(path, csv.delimiter if csv is not None else ",")
+    except Unavailable as error:
+        raise UsageError(f"{stored.resource}: {error}", reason="FileMissing") from error
+    if names is None:
         raise UsageError(
-            f"{stored.resource}: the file {spec.file.path} cannot be read: {error.strerror}",
-            reason="FileMissing",
-        ) from error
-    delimiter = csv.delimiter if csv is not None else ","
-    names = [name.strip().strip('"') for name in line.split(delimiter)]
+            f"{stored.resource}: the file {path} has no first line yet to name its columns",
+            reason="NoHeader",
+        )
     missing = [column.name for column in spec.columns if column.name not in names]
     if missing:
         raise UsageError(

@@ -84,6 +84,9 @@ class FileLog:
         if not known and not found:
             raise UsageError(f"no file matches {self._pattern}", reason="unknown-topic")
         if fresh := [path for path in found if path not in known]:
+            for path in fresh:
+                # Before it gets a partition, so that a wrong file can be taken away again.
+                await asyncio.to_thread(self._open_file(Path(path)).check)
             known = list(await self._registry.add(fresh))
         for path in known[len(self._files) :]:
             self._files.append(self._open_file(Path(path)))

@@ -7,9 +7,11 @@ line is a row as soon as the file has been left alone for a while; until then it
 from __future__ import annotations
 
 import asyncio
+import csv
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,8 @@ import pyarrow.parquet as pq
 from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20
+MARK = b"\xef\xbb\xbf"
+"""What some editors put before the first character of a UTF-8 text."""
 SETTLED_MS = 2_000
 """A file that did not change for this long is not in the middle of a line."""
 
@@ -34,6 +38,9 @@ class FileRows:
 class RowFile(Protocol):
     """One file whose rows are numbered from 0."""
 
+    def check(self) -> None:
+        """Raises UsageError if the file is known to hold other columns than the source."""
+
     def count(self, now_ms: int) -> int:
         """How many rows are complete. Raises Unavailable if the file cannot be read."""
 
@@ -45,19 +52,46 @@ class RowFile(Protocol):
 class LineFile:
     """A text file with one row to a line; with `quoted`, a line end inside quotes is part of a row.
 
-    Positions of rows are remembered every now and then, so that reading on from a row does not
+    With `columns`, the first line has to name these, in any order; it is no row, and rows are given in the
+    order of `columns`. Positions of rows are remembered every now and then, so that reading on from a row does not
     start at the beginning of the file.
     """
 
     path: Path
-    header_rows: int = 0
+    columns: Sequence[str] = ()
+    delimiter: str = ","
     quoted: bool = False
+    _checked: bool = False
+    _order: Sequence[int] = ()
     _rows: int = 0
     _end: int = 0
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
+    @property
+    def header_rows(self) -> int:
+        """How many lines come before the first row."""
+        return 1 if self.columns else 0
+
+    def check(self) -> None:
+        """A header that is not there yet is checked with the first count after it is."""
+        if self._checked or not self.columns:
+            return
+        names = csv_header(self.path, self.delimiter)
+        if names is None:
+            return
+        if sorted(names) != sorted(self.columns):
+            raise UsageError(
+                f"file {self.path} has the columns {', '.join(names)}, the source has "
+                f"{', '.join(self.columns)}: take it away, or give it these",
+                reason="OtherColumns",
+            )
+        if names != list(self.columns):
+            self._order = [names.index(column) for column in self.columns]
+        self._checked = True
+
     def count(self, now_ms: int) -> int:
-        """Complete rows; a file that became shorter raises UsageError."""
+        """Complete rows; a file that became shorter, or has other columns, raises UsageError."""
+        self.check()
         try:
             stat = self.path.stat()
             if stat.st_size < self._end:
@@ -81,15 +115,16 @@ class LineFile:
             if number >= last:
                 break
             if number >= wanted:
-                values.append(row.rstrip(b"\r\n"))
+                values.append(self._given(row.removeprefix(MARK) if number == 0 else row))
             number += 1
         return FileRows(first, values)
 
-    def header(self) -> bytes | None:
-        """The first line, once it is there."""
-        for row, _ in _rows_from(self.path, 0, self._end, self.quoted):
-            return row.rstrip(b"\r\n")
-        return None
+    def _given(self, row: bytes) -> bytes:
+        """A row without its line end, with its fields in the order of the source's columns."""
+        bare = row.rstrip(b"\r\n")
+        if not self._order:
+            return bare
+        return reordered(bare, self._order, self.delimiter)
 
     def _scan(self, settled: bool, size: int) -> None:
         """Count the rows between the last known end and `size`."""
@@ -108,6 +143,9 @@ class ParquetFile:
 
     path: Path
 
+    def check(self) -> None:
+        """Columns have names in every row; a missing one makes that row a dead letter."""
+
     def count(self, now_ms: int) -> int:
         try:
             return int(pq.read_metadata(self.path).num_rows)
@@ -117,6 +155,40 @@ class ParquetFile:
     def read(self, first: int, stop: int) -> FileRows:
         rows = pq.read_table(self.path).slice(first, stop - first)
         return FileRows(first, [msgspec.json.encode(row) for row in rows.to_pylist()])
+
+
+def csv_header(path: Path, delimiter: str) -> list[str] | None:
+    """The names in the first line of a CSV file, None before there is a whole one.
+
+    Raises Unavailable if the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    text = line.removeprefix(MARK).decode(errors="replace")
+    if not text.endswith("\n"):
+        return None
+    return [
+        name.strip() for name in next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
+    ]
+
+
+def reordered(row: bytes, order: Sequence[int], delimiter: str) -> bytes:
+    """A CSV row with its fields in another order; one with another number of fields as it is."""
+    try:
+        fields = next(csv.reader(StringIO(row.decode(), newline=""), delimiter=delimiter), [])
+    except (UnicodeDecodeError, csv.Error):
+        return row  # nothing that reads it makes a row of it
+    if len(fields) != len(order):
+        return row
+    written = StringIO(newline="")
+    # NB: the writer quotes a line end only if it is in its own.
+    csv.writer(written, delimiter=delimiter, lineterminator="\r\n").writerow(
+        [fields[place] for place in order]
+    )
+    return written.getvalue().removesuffix("\r\n").encode()
 
 
 def names_many(pattern: str) -> bool:

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 CASES ?= $(wildcard ../shared/vectors)
 
-.PHONY: bench-shard help setup demo test lint types contracts format unit conformance protos lock clean
+.PHONY: formalism bench-shard help setup demo test lint types contracts format unit conformance protos lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ unit: ## pytest alone; T="path or -k expression" narrows it
 conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }
 	@.venv/bin/tidemill conformance $(CASES)
+
+formalism: ## write docs/formalism.md: every rule with the tests that name it
+	@$(PY) -m tidemill.testkit.rules
 
 bench-shard: setup ## speed of durable collections against the floor of each store; one to two minutes
 	@infra/setup.sh redis objectstore

@@ -207,6 +207,7 @@ async def follow(world: World, view: ViewDriver, upper: int) -> None:
         raise AssertionError("the view failed") from ended
 
 
+@pytest.mark.rule("C1", "C4", "MV3", "MV5", "D2")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
@@ -230,6 +231,7 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
     assert deaths > 0
 
 
+@pytest.mark.rule("MV2")
 async def test_a_view_over_inputs_without_their_past_begins_with_what_they_hold() -> None:
     world = World(PROGRAMS["join and absence"], 3)
     start = await world.create(fed=17)

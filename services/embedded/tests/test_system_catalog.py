@@ -89,6 +89,7 @@ async def pushed(process: Process, *hosts: str) -> int:
     pytest.fail("the rows do not arrive")
 
 
+@pytest.mark.rule("D2", "MV6")
 async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         outcomes = await apply(process, VIEW_OVER_VIEW, VIEW, TABLE, SOURCE)
@@ -182,6 +183,7 @@ async def test_an_instant_is_answered_exactly_or_not_at_all(tmp_path: Path) -> N
         assert "hosts" in str(unknown.value)
 
 
+@pytest.mark.rule("K1", "K5", "F12")
 async def test_a_hold_keeps_history_for_its_owner(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLE.replace("retain: all", "retain: 50ms"))

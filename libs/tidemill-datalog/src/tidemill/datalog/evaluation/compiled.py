@@ -26,7 +26,14 @@ from tidemill.datalog.evaluation.runtime import (
     names_of,
     observer,
 )
-from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
+from tidemill.datalog.evaluation.tables import (
+    UNBOUNDED,
+    Bounds,
+    Readable,
+    Row,
+    Table,
+    Traits,
+)
 from tidemill.datalog.evaluation.writing import (
     DerivationWriter,
     MatchWriter,
@@ -52,6 +59,7 @@ class Handover(Enum):
     GROUP = "group"  # add a solution to its group
     ESTABLISH = "establish"  # a solution that lives until its own expiry
     LINGER = "linger"  # a match that some facts may leave
+    STORE = "store"  # a match that an incremental engine keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,11 @@ class CompiledRule:
             if not (table.rows or always):
                 return None
             of_atoms[i] = table
-        scope = _scope(form, of_atoms, around)
+        scope = scope_of(form, of_atoms, around)
         plan = Planner(
             form, of_atoms, scope, delta[0] if delta else None, _extra(form, scope)
         ).plan()
-        written = _write(form, plan, scope, of_atoms, around, handover)
+        written = write_rule(form, plan, scope, of_atoms, around, handover)
         names = self._code.get(written)
         if names is None:
             names = {**names_of(around.lattices), **scope.constants}
@@ -166,7 +174,8 @@ def _cover_of(absent: AbsentForm, tables: Callable[[str], Table], around: Surrou
     return lattice_cover(table, sizes, len(absent.terms), observer(around.lattices))
 
 
-def _scope(form: RuleForm, of_atoms: Mapping[int, Table], around: Surroundings) -> Scope:
+def scope_of(form: RuleForm, of_atoms: Mapping[int, Readable], around: Surroundings) -> Scope:
+    """What the tables say of the variables of a rule."""
     bounds: dict[str, Bounds] = {}
 
     def learn(name: str, known: Bounds) -> None:
@@ -202,7 +211,7 @@ def _scope(form: RuleForm, of_atoms: Mapping[int, Table], around: Surroundings) 
     return scope
 
 
-def _lattice_bounds(table: Table, name: str) -> Bounds:
+def _lattice_bounds(table: Readable, name: str) -> Bounds:
     if name == "time":
         known = table.bounds(0)
         return Bounds(known.low, known.high, False)
@@ -229,14 +238,15 @@ def _extra(form: RuleForm, scope: Scope) -> tuple[Expression, ...]:
     return tuple(Call(">", (expires, Variable(LOWER))) for expires in form.head.expires)
 
 
-def _write(
+def write_rule(
     form: RuleForm,
     plan: Plan,
     scope: Scope,
-    of_atoms: Mapping[int, Table],
+    of_atoms: Mapping[int, Readable],
     around: Surroundings,
     handover: Handover,
 ) -> str:
+    """The Python of a rule: `match`, and for matches that are kept the functions that look at one."""
     checked = around.checked
     writer = Writer()
     column_types = [
@@ -252,7 +262,8 @@ def _write(
         for (predicate, name), kinds in checked.lattice_types.items()
         if predicate == form.head.predicate
     }
-    after = scope if handover is not Handover.LINGER else scope.without_bounds()
+    kept = handover in (Handover.LINGER, Handover.STORE)
+    after = scope.without_bounds() if kept else scope
     derivation = DerivationWriter(writer, form, after, traits, head_types, lattice_types)
     with writer.block("def match(q, m, n, out, fail, fail_clock, lower, upper):"):
         for number in range(len(plan.steps)):
@@ -262,19 +273,19 @@ def _write(
         depth = writer.depth
         match = MatchWriter(writer, form, plan, scope, column_types, around.frozen)
         match.write()
-        if handover is Handover.LINGER:
+        if kept:
             values = [scope.name_of(name) for name in carried_variables(form)]
             writer.line(f"out({derivation.rows()}, {tuple_of(values)}, s, f)")
         else:
             _write_tail(writer, form, derivation, handover, around.frozen)
         match.close()
         writer.depth = depth
-    if handover is Handover.LINGER:
-        _write_linger(writer, form, scope, derivation)
+    if kept:
+        _write_kept(writer, form, scope, derivation, handover)
     return writer.text()
 
 
-def _traits_of(i: int, atom: AtomForm, of_atoms: Mapping[int, Table]) -> Traits:
+def _traits_of(i: int, atom: AtomForm, of_atoms: Mapping[int, Readable]) -> Traits:
     if atom.is_clock:
         return CLOCK_TRAITS
     if "expires" in atom.suppressed:
@@ -357,10 +368,14 @@ def _write_handover(
     writer.line(f"else: known.append({value})")
 
 
-def _write_linger(
-    writer: Writer, form: RuleForm, scope: Scope, derivation: DerivationWriter
+def _write_kept(
+    writer: Writer,
+    form: RuleForm,
+    scope: Scope,
+    derivation: DerivationWriter,
+    handover: Handover,
 ) -> None:
-    """The functions that look at the absences and the head of one solution."""
+    """The functions that look at one kept match: what it asks to be absent, its head, its identity."""
     values = [scope.name_of(name) for name in carried_variables(form)]
     rows = derivation.rows()
 
@@ -370,12 +385,21 @@ def _write_linger(
         if values:
             writer.line(f"{tuple_of(values)} = values")
 
-    with writer.block("def absences(n, rows, values, s, f, fail):"):
-        unpack()
-        for number in range(len(form.absent)):
-            writer.line(f"n{number} = n[{number}]")
-        derivation.absences("return ()")
-        writer.line("return pieces")
+    if handover is Handover.LINGER:
+        with writer.block("def absences(n, rows, values, s, f, fail):"):
+            unpack()
+            for number in range(len(form.absent)):
+                writer.line(f"n{number} = n[{number}]")
+            derivation.absences("return ()")
+            writer.line("return pieces")
+    else:
+        for number, absent in enumerate(form.absent):
+            with writer.block(f"def wanted{number}(rows, values):"):
+                unpack()
+                writer.line(f"return {derivation.wanted(absent)}")
+        with writer.block("def identity(rows, values):"):
+            unpack()
+            writer.line(f"return {derivation.identity()}")
     with writer.block("def head(rows, values):"):
         unpack()
         derivation.head()

@@ -182,6 +182,12 @@ class RuleForm:
         return not self.next_tick and not self.sends
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The predicates of its atoms and of those under `not`; clocks are none."""
+        positive = {atom.predicate for atom in self.atoms if not atom.is_clock}
+        return frozenset(positive | {a.predicate for a in self.absent if not a.is_clock})
+
+    @property
     def outlives(self) -> bool:
         """Whether a solution, once established, lives until its own expiry (language.md 4.3).
 

@@ -21,7 +21,7 @@ from tidemill.datalog.evaluation.forms import (
     variables_of,
 )
 from tidemill.datalog.evaluation.linear import NO_LIMITS, Limits, limits_of
-from tidemill.datalog.evaluation.tables import Table
+from tidemill.datalog.evaluation.tables import Readable
 
 _TICKS_UNLIMITED = 1e9
 _RANGE_ROWS_MIN = 16
@@ -83,7 +83,7 @@ class Planner:
     def __init__(
         self,
         form: RuleForm,
-        tables: Mapping[int, Table],
+        tables: Mapping[int, Readable],
         scope: Scope,
         delta: int | None,
         extra: Sequence[Expression] = (),

@@ -119,7 +119,7 @@ def lattice_cover(
         for row in rows:
             at = arity
             for name, size in absent_lattices:
-                if not _carries(row, name, values[at : at + size], seen):
+                if not carries(row, name, values[at : at + size], seen):
                     break
                 at += size
             else:
@@ -129,7 +129,8 @@ def lattice_cover(
     return cover
 
 
-def _carries(row: Row, name: str, wanted: Sequence[Any], seen: Callable[..., Any]) -> bool:
+def carries(row: Row, name: str, wanted: Sequence[Any], seen: Callable[..., Any]) -> bool:
+    """Whether a row carries a lattice with the wanted values."""
     if name == "time":
         if row[TIME] is None:
             return False

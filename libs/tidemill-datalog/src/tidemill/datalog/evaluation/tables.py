@@ -7,10 +7,10 @@ columns of the key: 0 is the time, 1 the first argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.datalog.evaluation.timelines import Part
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
@@ -51,6 +51,47 @@ class Traits:
             self.expiring or other.expiring,
             self.decorated or other.decorated,
         )
+
+
+class Readable(Protocol):
+    """What joins ask of the facts of a predicate, however they are kept."""
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """All rows."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether rows are added while a join runs."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """What the rows carry, or may carry."""
+        ...
+
+    def index(self, positions: Positions) -> Mapping[Any, Iterable[Row]]:
+        """Rows by their values at `positions`."""
+        ...
+
+    def ranged(
+        self, positions: Positions, column: int
+    ) -> Mapping[Any, tuple[list[Any], list[Row]]]:
+        """As `index`, each bucket sorted by a column."""
+        ...
+
+    def bounds(self, column: int) -> Bounds:
+        """The range of a column."""
+        ...
+
+    def expiry_bounds(self) -> Bounds:
+        """The range of the expiries."""
+        ...
+
+    def distinct(self, column: int) -> int:
+        """How many values a column has, about."""
+        ...
 
 
 class Table:

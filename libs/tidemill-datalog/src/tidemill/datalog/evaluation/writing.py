@@ -354,13 +354,19 @@ class DerivationWriter:
     def _cover(self, number: int, absent: AbsentForm) -> str:
         """Source of the instants at which the atom is present for the values bound."""
         if absent.by_columns:
-            keys = [source_of(value, self._scope) for _, value in absent.columns()]
-            return f"n{number}.get({key_of(keys)})"
-        sources = [
-            "any_value" if isinstance(term, Wildcard) else source_of(term, self._scope)
-            for term in absent.every_term()
-        ]
-        return f"n{number}({tuple_of(sources)})"
+            return f"n{number}.get({self.wanted(absent)})"
+        return f"n{number}({self.wanted(absent)})"
+
+    def wanted(self, absent: AbsentForm) -> str:
+        """Source of what an atom under `not` asks for: a key of an index, or a value for each term."""
+        if absent.by_columns:
+            return key_of([source_of(value, self._scope) for _, value in absent.columns()])
+        return tuple_of(
+            [
+                "any_value" if isinstance(term, Wildcard) else source_of(term, self._scope)
+                for term in absent.every_term()
+            ]
+        )
 
     def rows(self) -> str:
         """Source of the tuple of matched rows."""

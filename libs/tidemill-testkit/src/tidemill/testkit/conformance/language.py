@@ -25,9 +25,9 @@ def run_case(case: Case, options: Options) -> list[str]:
     if kind == "reject":
         only_keys(case, "inputs", "error")
         return run_reject(case)
-    if options.engine != "scratch":
+    if options.engine not in ("scratch", "incremental"):
         return [f"engine: {options.engine} does not run language cases yet; use --engine scratch"]
     try:
-        return _KINDS[kind](case)
+        return _KINDS[kind](case, options)
     except ProgramErrors as refused:
         return ["program: refused", *refused.render().splitlines()]

@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 
 from tidemill.datalog.arrival import Admitted, Ahead, ArrivalPolicy, EventStream, event_presence
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, Evaluation
 from tidemill.datalog.goals import compile_goal, fired
 from tidemill.datalog.presence import Instant, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.testkit.conformance.language_engines import Answer, Delivery, evaluate_case
 from tidemill.testkit.conformance.language_inputs import (
     check_program,
     compare_lists,
     compare_sets,
-    known_inputs,
     only_fields,
     only_keys,
     presence_lines,
     record_of,
     strata_differences,
 )
-from tidemill.testkit.conformance.registry import Case
+from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json
 
 
@@ -34,6 +33,7 @@ class Arrived:
     late: list[str] = field(default_factory=list)
     late_records: list[Record] = field(default_factory=list)
     frontiers: list[Instant] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
 
 
 def arrive(case: Case) -> Arrived:
@@ -51,30 +51,33 @@ def arrive(case: Case) -> Arrived:
     stream = EventStream.of_partitions(policy, partitions or [0])
     arrived = Arrived()
     for entry, partition, wall in zip(entries, partitions, walls, strict=True):
+        before = stream.frontier
         if isinstance(entry, dict):
             only_fields(entry, "heartbeat")
             stream.heartbeat(entry["heartbeat"], partition)
         else:
-            _admit(stream, entry, partition, wall, arrived)
+            presence = _admit(stream, entry, partition, wall, arrived)
+            if presence is not None:
+                name = presence.record.predicate
+                arrived.presences.setdefault(name, []).append(presence)
+                arrived.deliveries.append((before, {name: [presence]}))
         arrived.frontiers.append(stream.frontier)
     return arrived
 
 
 def _admit(
     stream: EventStream, entry: str, partition: int, wall: int | None, arrived: Arrived
-) -> None:
+) -> Presence | None:
     record = record_of(entry)
     if record.time is None:
         raise CaseError(f"not an event: {entry!r}")
-    mine = arrived.presences.setdefault(record.predicate, [])
     verdict = stream.admit(record.time, partition, wall)
     if not isinstance(verdict, Admitted):
         arrived.late.append(entry)
         arrived.late_records.append(record)
-    if not isinstance(verdict, Ahead) and verdict.start is not None:
-        presence = event_presence(record, verdict.start)
-        if presence is not None:
-            mine.append(presence)
+    if isinstance(verdict, Ahead) or verdict.start is None:
+        return None
+    return event_presence(record, verdict.start)
 
 
 def check_events(case: Case) -> CheckedProgram:
@@ -87,7 +90,7 @@ def check_events(case: Case) -> CheckedProgram:
     return check_program(case, fed, {}, "events")  # type: ignore[arg-type]
 
 
-def run_events(case: Case) -> list[str]:
+def run_events(case: Case, options: Options) -> list[str]:
     """What differs between the answers of a case and those expected."""
     only_keys(
         case, "inputs", "skew", "late_policy", "partitions", "max_ahead", "wall", "upper", "derived",
@@ -96,7 +99,7 @@ def run_events(case: Case) -> list[str]:
     checked = check_events(case)
     arrived = arrive(case)
     upper = case["upper"]
-    evaluation = Engine(checked).evaluate(known_inputs(checked, arrived.presences), upper=upper)
+    evaluation = evaluate_case(options, checked, arrived.deliveries, upper)
     found = strata_differences(case, checked)
     derived = derived_presences(checked, evaluation)
     if "derived" in case:
@@ -114,7 +117,7 @@ def run_events(case: Case) -> list[str]:
     return found
 
 
-def derived_presences(checked: CheckedProgram, evaluation: Evaluation) -> list[Presence]:
+def derived_presences(checked: CheckedProgram, evaluation: Answer) -> list[Presence]:
     """The presences of all predicates that are the head of a rule with a formula."""
     names = dict.fromkeys(rule.predicate for rule in checked.rules if rule.source.has_formula)
     return [presence for name in names for presence in evaluation.presences.get(name, [])]
@@ -125,7 +128,7 @@ def _shown(frontier: Instant) -> Json:
 
 
 def _compare_fired(
-    case: Case, checked: CheckedProgram, evaluation: Evaluation, arrived: Arrived
+    case: Case, checked: CheckedProgram, evaluation: Answer, arrived: Arrived
 ) -> list[str]:
     goals = [compile_goal(text, checked) for text in case.get("goals", [])]
     firings = fired(goals, evaluation.presences)

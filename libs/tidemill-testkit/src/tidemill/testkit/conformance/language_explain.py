@@ -22,11 +22,11 @@ from tidemill.testkit.conformance.language_inputs import (
     record_of,
     strata_differences,
 )
-from tidemill.testkit.conformance.registry import Case
+from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json
 
 
-def run_explain(case: Case) -> list[str]:
+def run_explain(case: Case, options: Options) -> list[str]:
     """What differs between the explanation of a case and the one expected."""
     only_keys(
         case, "updates", "inputs", "skew", "late_policy", "partitions", "max_ahead", "wall", "upper",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.datalog.evaluation import Engine
+from tidemill.testkit.conformance.language_engines import by_instant, evaluate_case
 from tidemill.testkit.conformance.language_inputs import (
     InputError,
     Updates,
@@ -14,10 +14,10 @@ from tidemill.testkit.conformance.language_inputs import (
     presence_lines,
     strata_differences,
 )
-from tidemill.testkit.conformance.registry import Case
+from tidemill.testkit.conformance.registry import Case, Options
 
 
-def run_pointwise(case: Case) -> list[str]:
+def run_pointwise(case: Case, options: Options) -> list[str]:
     """What differs between the presences of a case and those expected."""
     only_keys(case, "updates", "upper", "expect", "errors", "input_error")
     updates = Updates(case["updates"], case.get("schema"))
@@ -27,7 +27,8 @@ def run_pointwise(case: Case) -> list[str]:
     found = strata_differences(case, checked)
     if isinstance(inputs, InputError) or "input_error" in case:
         return found + _input_error(case, inputs if isinstance(inputs, InputError) else None)
-    evaluation = Engine(checked).evaluate(known_inputs(checked, inputs), upper=upper)
+    deliveries = by_instant(known_inputs(checked, inputs))
+    evaluation = evaluate_case(options, checked, deliveries, upper)
     for predicate, expected in case.get("expect", {}).items():
         presences = evaluation.presences.get(predicate, [])
         found += compare_sets(f"expect.{predicate}", expected, presence_lines(presences))

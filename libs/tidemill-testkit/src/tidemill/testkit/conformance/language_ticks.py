@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.incremental.ticks import IncrementalTick
 from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record, format_fact, format_record, format_value
-from tidemill.datalog.ticks import Message, Tick, Ticker, TickState, change_instants, present_at
+from tidemill.datalog.ticks import Message, Tick, change_instants, present_at
+from tidemill.testkit.conformance.language_engines import Ticks
 from tidemill.testkit.conformance.language_inputs import (
     Fed,
     InputError,
@@ -25,27 +26,25 @@ from tidemill.testkit.conformance.language_inputs import (
     strata_differences,
     value_of,
 )
-from tidemill.testkit.conformance.registry import Case
+from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json
 
 
-def run_ticks(case: Case) -> list[str]:
+def run_ticks(case: Case, options: Options) -> list[str]:
     """What differs between the ticks of a case and those expected."""
     if "steps" in case:
         only_keys(case, "steps")
-        return _run_steps(case)
+        return _run_steps(case, options)
     only_keys(case, "in", "out", "updates", "tick", "upper")
     if "updates" in case:
-        return _run_updates(case)
+        return _run_updates(case, options)
     fed = _fed(case.get("in", {}).values())
     checked = check_program(case, fed, {}, "relation")
     last = max((int(tick) for tick in (*case.get("in", {}), *case["out"])), default=-1)
-    ticker = Ticker(Engine(checked))
-    state: TickState | None = None
+    ticker = Ticks(options, checked)
     found = strata_differences(case, checked)
     for number in range(last + 1):
-        answer = ticker.tick(number, _inputs(checked, case.get("in", {}).get(number, {})), state)
-        state = answer.state
+        answer = ticker.tick(number, _inputs(checked, case.get("in", {}).get(number, {})))
         found += _compare_out(f"out.{number}", checked, answer, case["out"].get(number, {}))
     return found
 
@@ -67,7 +66,10 @@ def _inputs(checked: CheckedProgram, rows_by_name: Mapping[str, Json]) -> dict[s
 
 
 def _compare_out(
-    field: str, checked: CheckedProgram, answer: Tick, expected: Mapping[str, Json]
+    field: str,
+    checked: CheckedProgram,
+    answer: Tick | IncrementalTick,
+    expected: Mapping[str, Json],
 ) -> list[str]:
     found: list[str] = []
     for name, entries in expected.items():
@@ -91,7 +93,7 @@ def _wanted(written: Json) -> tuple[Any, ...]:
     )
 
 
-def _run_updates(case: Case) -> list[str]:
+def _run_updates(case: Case, options: Options) -> list[str]:
     updates = Updates(case["updates"], case.get("schema"))
     checked = check_program(case, updates.fed, updates.kinds, "relation")
     upper = case.get("upper", END)
@@ -106,23 +108,20 @@ def _run_updates(case: Case) -> list[str]:
         instants = [number * tick["period"] for number in range(last + 1)]
     else:
         instants = change_instants(presences, upper)
-    ticker = Ticker(Engine(checked))
-    state: TickState | None = None
+    ticker = Ticks(options, checked)
     found = strata_differences(case, checked)
     if len(instants) <= last:
         found.append(f"tick: - tick {last} + {len(instants)} ticks")
     for number, at in enumerate(instants[: last + 1]):
-        answer = ticker.tick(at, present_at(inputs, at), state)
-        state = answer.state
+        answer = ticker.tick(at, present_at(inputs, at))
         found += _compare_out(f"out.{number}", checked, answer, case["out"].get(number, {}))
     return found
 
 
-def _run_steps(case: Case) -> list[str]:
+def _run_steps(case: Case, options: Options) -> list[str]:
     fed = _fed(step.get("in", {}) for step in case["steps"])
     checked = check_program(case, fed, {}, "relation")
-    ticker = Ticker(Engine(checked))
-    states: dict[Any, TickState] = {}
+    nodes: dict[Any, Ticks] = {}
     counts: dict[Any, int] = {}
     mail: dict[Any, list[Message]] = {}
     found = strata_differences(case, checked)
@@ -133,8 +132,8 @@ def _run_steps(case: Case) -> list[str]:
         for message in mail.pop(node, []):
             inputs.setdefault(message.record.predicate, []).append(message.record)
         at = counts.get(node, 0)
-        answer = ticker.tick(at, inputs, states.get(node))
-        counts[node], states[node] = at + 1, answer.state
+        answer = nodes.setdefault(node, Ticks(options, checked)).tick(at, inputs)
+        counts[node] = at + 1
         for message in answer.messages:
             mail.setdefault(message.node, []).append(message)
         found += _compare_out(f"steps.{number}.out", checked, answer, step.get("out", {}))

@@ -1,0 +1,14 @@
+"""Tidelog kept up to date: matches found when facts come and let go when they go, strata in order."""
+
+from tidemill.datalog.incremental.engine import (
+    Changes,
+    ErrorChange,
+    FactChange,
+    IncrementalEngine,
+    presences_of_changes,
+)
+from tidemill.datalog.incremental.scheduling import Strategy
+
+__all__ = [
+    "Changes", "ErrorChange", "FactChange", "IncrementalEngine", "Strategy", "presences_of_changes",
+]  # fmt: skip

@@ -1,0 +1,382 @@
+"""The engine `incremental`: a program kept up to date instant by instant, at the cost of what changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.engine import inject
+from tidemill.datalog.evaluation.fixpoint import Limits
+from tidemill.datalog.evaluation.state import EngineState
+from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.incremental.anew import AnewUnit
+from tidemill.datalog.incremental.facts import FactTable, Value, merged_value, row_of, same_value
+from tidemill.datalog.incremental.program import AnyUnit, build_units
+from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
+from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.unit import Unit
+from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.values import Failed, widen
+from tidemill.time import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class FactChange:
+    """A record of a derived predicate begins (`diff` 1) or ends (-1) at an instant."""
+
+    at: Instant
+    record: Record
+    diff: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorChange:
+    """An error begins or ends at an instant; `rule` is the first rule with that text."""
+
+    at: Instant
+    text: str
+    rule: int
+    diff: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What an advance has changed, in the order of the instants; at one instant ends come first."""
+
+    facts: list[FactChange] = field(default_factory=list)
+    errors: list[ErrorChange] = field(default_factory=list)
+
+
+class _Input:
+    """One record of an input, and how often it is there."""
+
+    __slots__ = ("copies", "key", "value")
+
+    def __init__(self, key: Key, value: Any) -> None:
+        self.copies = 0
+        self.key = key
+        self.value = value
+
+
+class IncrementalEngine:
+    """At every instant below `upper`, the derived facts are what the program says of the inputs.
+
+    Inputs are given as updates at instants at or after `upper`; `advance` goes through the instants in order
+    and returns what changed. The answers are those of the engine `scratch` at each of them. Cost: of an
+    instant, the matches that come or go and the supports of the facts they touch; rules with `~expires` in
+    the body, and recursions that group facts with times, cost the facts they read.
+
+    Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
+    `begin`, with what `state` an earlier run left and the inputs present then. Not for use by several threads
+    at once.
+    """
+
+    def __init__(
+        self,
+        checked: CheckedProgram,
+        *,
+        functions: Mapping[str, ScalarFunction] = FUNCTIONS,
+        lattices: Mapping[str, Lattice] = LATTICES,
+        limits: Limits | None = None,
+        strategy: Strategy = "strata",
+        begin: Instant = BEGINNING,
+        state: EngineState | None = None,
+        watch: Collection[str] = (),
+    ) -> None:
+        self.checked = checked
+        self.strategy = strategy
+        self.present = Present.of(checked, functions, lattices)
+        self.present.now = begin
+        self.units = build_units(checked, self.present, self, limits or Limits())
+        levels = 1 + max((unit.level for unit in self.units), default=0)
+        self._scheduler = scheduler_of(strategy, levels)
+        self._owner: dict[str, AnyUnit] = {n: u for u in self.units for n in u.component}
+        self._readers: dict[str, list[AnyUnit]] = {}
+        for unit in self.units:
+            for name in unit.reads:
+                self._readers.setdefault(name, []).append(unit)
+        self._state = state
+        self._known = {*self._owner, *self._readers, *watch}
+        self._begun = False
+        self._upper: Instant = begin
+        self._inputs: dict[tuple[str, Record], _Input] = {}
+        self._negative: dict[tuple[str, Record], None] = {}
+        self._given: dict[tuple[str, Key], FactTable] = {}
+        self._before: dict[tuple[str, Key], Row | None] = {}
+        self._reported = frozenset((*checked.derived, *watch))
+        self._floats: dict[str, list[int]] = {
+            name: [at for at, (_, kind) in enumerate(columns) if kind == "float"]
+            for name, columns in checked.columns.items()
+        }
+
+    @property
+    def upper(self) -> Instant:
+        """Everything below this instant is done."""
+        return self._upper
+
+    # Inputs.
+
+    def feed(self, predicate: str, presences: Iterable[Presence]) -> None:
+        """Let input facts be present as given; what begins before `upper` begins at `upper`."""
+        for presence in presences:
+            start = max(presence.start, self._upper)
+            if start < presence.end:
+                self.update(predicate, presence.record, start, 1)
+                if presence.end != END:
+                    self.update(predicate, presence.record, presence.end, -1)
+
+    def update(self, predicate: str, record: Record, at: Instant, diff: int) -> None:
+        """Let the multiplicity of an input record change at an instant that is not done yet.
+
+        Raises: UsageError where the instant is below `upper`; `advance` raises it where a record is taken
+        away more often than it was put in.
+        """
+        if at < self._upper:
+            raise UsageError(
+                f"update refused: instant {at} is below the upper {self._upper}",
+                reason="BelowUpper", at=at, upper=self._upper,
+            )  # fmt: skip
+        if predicate in self._known:
+            self.present.agenda.add(at, lambda: self._apply(predicate, record, diff))
+
+    def _apply(self, predicate: str, record: Record, diff: int) -> None:
+        known = self._inputs.get((predicate, record))
+        if known is None:
+            known = self._inputs[predicate, record] = self._input(predicate, record)
+        before = known.copies
+        known.copies += diff
+        if (before > 0) != (known.copies > 0):
+            self._give(predicate, known, known.copies > 0)
+        if not known.copies:
+            del self._inputs[predicate, record]
+        if known.copies < 0:
+            self._negative[predicate, record] = None
+        else:
+            self._negative.pop((predicate, record), None)
+
+    def _input(self, predicate: str, record: Record) -> _Input:
+        arguments = record.arguments
+        floats = self._floats.get(predicate)
+        if floats:
+            values = list(arguments)
+            for at in floats:
+                values[at] = widen(values[at])
+            arguments = tuple(values)
+        parafacts = inject(record, self.present.lattices) if record.parafacts else None
+        expires = END if record.expires is None else record.expires
+        return _Input((record.time, *arguments), (expires, parafacts))
+
+    def _give(self, predicate: str, known: _Input, present: bool) -> None:
+        if present:
+            self.support(predicate, known.key, known, known.value)
+        else:
+            self.withdraw(predicate, known.key, known)
+
+    def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
+        """A fact is given from outside at this instant, for this reason."""
+        unit = self._owner.get(predicate)
+        if unit is not None:
+            unit.support(predicate, key, source, value)
+        else:
+            table = self.present.table(predicate)
+            table.supports.setdefault(key, {})[source] = value
+            self._given[predicate, key] = table
+        self._flow()
+
+    def withdraw(self, predicate: str, key: Key, source: Any) -> None:
+        """It is given no longer."""
+        unit = self._owner.get(predicate)
+        if unit is not None:
+            unit.withdraw(predicate, key, source)
+        else:
+            table = self.present.table(predicate)
+            supports = table.supports[key]
+            del supports[source]
+            if not supports:
+                del table.supports[key]
+            self._given[predicate, key] = table
+        self._flow()
+
+    def _flow(self) -> None:
+        """Where changes flow at once, let this one."""
+        if self._scheduler.eager:
+            self._settle_inputs()
+            self._scheduler.flow()
+
+    def _settle_inputs(self) -> None:
+        """Give the facts of inputs what their records say together."""
+        given, self._given = self._given, {}
+        for (predicate, key), table in given.items():
+            old = table.get(key)
+            supports = table.supports.get(key)
+            new: Row | None = None
+            if supports:
+                try:
+                    value = merged_value(supports, self.present.lattices)
+                    assert value is not None
+                    new = old if old is not None and same_value(old, value) else row_of(key, value)
+                except Failed:
+                    new = None
+            if new is not old:
+                table.put(key, new)
+                self.changed(self, predicate, key, old)
+
+    # One instant after the other.
+
+    def advance(self, upper: int) -> Changes:
+        """Go through all instants below `upper`; what changed at them.
+
+        Raises: LimitPassed; UsageError for an input record taken away too often. After an error the engine
+        cannot be used any more.
+        """
+        found = Changes()
+        self.present.horizon = upper
+        if not self._begun:
+            self._begin(found)
+        agenda = self.present.agenda
+        while (soonest := agenda.soonest) is not None and soonest < upper:
+            self.present.now = max(self.present.now, soonest)
+            agenda.happen_until(self.present.now)
+            self._run(found)
+        self._upper = max(self._upper, upper)
+        return found
+
+    def _begin(self, found: Changes) -> None:
+        self._begun = True
+        self.present.agenda.happen_until(self.present.now)
+        state = self._state
+        if state is not None:
+            self._restore(state)
+        for unit in self.units:
+            unit.begin()
+        self._run(found)
+
+    def _restore(self, state: EngineState) -> None:
+        for unit in self.units:
+            if isinstance(unit, AnewUnit):
+                unit.state = state
+                continue
+            for rule in unit.rules:
+                if rule.established is not None:
+                    for solution in state.established.get(rule.form.number, ()):
+                        rule.established.restore(solution)
+
+    def _run(self, found: Changes) -> None:
+        """Let everything that is queued at this instant run, and collect what changed."""
+        for predicate, record in self._negative:
+            raise UsageError(
+                f"input {predicate}: {record} is taken away more often than it was put in, "
+                f"first at {self.present.now}",
+                reason="NegativeMultiplicity", record=record, at=self.present.now,
+            )  # fmt: skip
+        self._settle_inputs()
+        self._scheduler.run()
+        self._collect(found)
+
+    def changed(self, unit: object, predicate: str, key: Key, old: Row | None) -> None:
+        """A row is no longer `old`: tell the units that read it, and remember it for the answer."""
+        for reader in self._readers.get(predicate, ()):
+            if reader is not unit:
+                reader.inbox.setdefault(predicate, {}).setdefault(key, old)
+                self._scheduler.schedule(reader)
+        if predicate in self._reported:
+            self._before.setdefault((predicate, key), old)
+
+    def schedule(self, unit: AnyUnit) -> None:
+        """The unit has something to do at this instant."""
+        self._scheduler.schedule(unit)
+
+    def tick(
+        self, at: int, given: Mapping[str, Iterable[Record]], gone: Mapping[str, Iterable[Record]]
+    ) -> Changes:
+        """Go to one instant of a ticked program, where these input records come and those go."""
+        found = Changes()
+        self.present.now = self.present.horizon = at
+        self.present.agenda.happen_until(at)
+        for records, diff in ((gone, -1), (given, 1)):
+            for name, each in records.items():
+                for record in each:
+                    if name in self._known:
+                        self._apply(name, record, diff)
+        for unit in self.units:
+            if not self._begun:
+                unit.begin()
+            elif isinstance(unit, AnewUnit):
+                self.schedule(unit)
+        self._begun = True
+        self._run(found)
+        self._upper = at + 1
+        return found
+
+    def _collect(self, found: Changes) -> None:
+        at = self.present.now
+        before, self._before = self._before, {}
+        begins: list[FactChange] = []
+        for (predicate, key), old in before.items():
+            new = self.present.table(predicate).get(key)
+            if new is old:
+                continue
+            was = self._record(predicate, key, old) if old is not None else None
+            now = self._record(predicate, key, new) if new is not None else None
+            if was == now:
+                continue
+            if was is not None:
+                found.facts.append(FactChange(at, was, -1))
+            if now is not None:
+                begins.append(FactChange(at, now, 1))
+        found.facts.extend(begins)
+        for text, rule, diff in self.present.errors.take():
+            found.errors.append(ErrorChange(at, text, rule, diff))
+
+    def _record(self, predicate: str, key: Key, row: Row) -> Record:
+        seen = observe_parafacts(row[3], self.present.lattices) if row[3] is not None else ()
+        return Record(predicate, key[1:], key[0], None if row[2] == END else int(row[2]), seen)
+
+    # What holds now.
+
+    def records(self, predicate: str) -> list[Record]:
+        """The records of a predicate at the last instant done, as they are maintained."""
+        table = self.present.table(predicate)
+        return [self._record(predicate, row[4:], row) for row in table.rows]
+
+    def errors(self) -> list[tuple[str, int]]:
+        """The errors at the last instant done, each with its first rule."""
+        return self.present.errors.standing()
+
+    def state(self) -> EngineState:
+        """The solutions that live on without the facts that established them."""
+        established: dict[int, Any] = {}
+        lingering: dict[int, Any] = {}
+        for unit in self.units:
+            if isinstance(unit, Unit):
+                for rule in unit.rules:
+                    if rule.established is not None and (kept := rule.established.solutions()):
+                        established[rule.form.number] = kept
+            else:
+                numbers = {rule.form.number for rule in unit.compiled}
+                for mine, theirs in (
+                    (established, unit.state.established), (lingering, unit.state.lingering)
+                ):  # fmt: skip
+                    mine.update({n: kept for n, kept in theirs.items() if n in numbers})
+        return EngineState(established, lingering)
+
+
+def presences_of_changes(changes: Sequence[FactChange]) -> dict[str, list[Presence]]:
+    """The stretches that a sequence of changes from the beginning draws, by predicate."""
+    found: dict[str, list[Presence]] = {}
+    since: dict[Record, Instant] = {}
+    for change in changes:
+        record = change.record
+        if change.diff > 0:
+            since[record] = change.at
+        else:
+            start = since.pop(record)
+            found.setdefault(record.predicate, []).append(Presence(record, start, change.at))
+    for record, start in since.items():
+        found.setdefault(record.predicate, []).append(Presence(record, start, END))
+    return found

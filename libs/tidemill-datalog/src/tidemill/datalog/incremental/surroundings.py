@@ -1,0 +1,138 @@
+"""What every part of an incremental engine shares: the instant, the tables, what is to happen later, what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from tidemill.datalog.catalog import ColumnType
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.compiled import Surroundings
+from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.incremental.facts import FactTable
+from tidemill.datalog.lattices import Lattice
+from tidemill.datalog.presence import BEGINNING, Instant
+
+TICK = "#tick"
+"""The predicate under which the ticks of a clock that come now are matched."""
+DEMAND = "#clock"
+"""The predicate of rules that say which clocks another rule needs."""
+TICKS_MAX = 1 << 53
+"""Instants below this are told from overflow without a check; far beyond every date."""
+
+
+class Agenda:
+    """What is to happen at later instants, soonest first; at one instant in the order of the entries."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Instant, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def add(self, at: Instant, happen: Callable[[], None]) -> None:
+        """Let something happen at an instant."""
+        heappush(self._entries, (at, next(self._numbers), happen))
+
+    @property
+    def soonest(self) -> Instant | None:
+        """The next instant at which something happens, None for never."""
+        return self._entries[0][0] if self._entries else None
+
+    def happen_until(self, now: Instant) -> None:
+        """Let everything happen that is due at or before `now`."""
+        while self._entries and self._entries[0][0] <= now:
+            heappop(self._entries)[2]()
+
+
+class Errors:
+    """The error collection under changes: how many failures stand behind each text, and what is new."""
+
+    def __init__(self) -> None:
+        self._standing: dict[str, dict[int, int]] = {}
+        self._before: dict[str, int | None] = {}
+
+    def add(self, rule: int, text: str) -> None:
+        """One more failure with this text."""
+        self._note(text)
+        rules = self._standing.setdefault(text, {})
+        rules[rule] = rules.get(rule, 0) + 1
+
+    def remove(self, rule: int, text: str) -> None:
+        """One failure fewer."""
+        self._note(text)
+        rules = self._standing[text]
+        rules[rule] -= 1
+        if not rules[rule]:
+            del rules[rule]
+            if not rules:
+                del self._standing[text]
+
+    def _note(self, text: str) -> None:
+        if text not in self._before:
+            self._before[text] = self._rule(text)
+
+    def _rule(self, text: str) -> int | None:
+        rules = self._standing.get(text)
+        return min(rules) if rules else None
+
+    def take(self) -> list[tuple[str, int, int]]:
+        """What has come or gone since the last call: (text, first rule, 1 or -1)."""
+        found: list[tuple[str, int, int]] = []
+        for text, before in self._before.items():
+            now = self._rule(text)
+            if before is None and now is not None:
+                found.append((text, now, 1))
+            elif before is not None and now is None:
+                found.append((text, before, -1))
+        self._before.clear()
+        return found
+
+    def standing(self) -> list[tuple[str, int]]:
+        """Every error that holds now, with the first rule that has it, by text."""
+        return [(text, min(rules)) for text, rules in sorted(self._standing.items())]
+
+
+@dataclass(slots=True)
+class Present:
+    """The present instant of a program: its tables, its agenda, its errors."""
+
+    checked: CheckedProgram
+    functions: Mapping[str, ScalarFunction]
+    lattices: Mapping[str, Lattice]
+    tables: dict[str, FactTable]
+    agenda: Agenda
+    errors: Errors
+    around: Surroundings
+    now: Instant = BEGINNING
+    horizon: Instant = BEGINNING
+
+    @classmethod
+    def of(
+        cls,
+        checked: CheckedProgram,
+        functions: Mapping[str, ScalarFunction],
+        lattices: Mapping[str, Lattice],
+    ) -> Present:
+        """The instant before everything, without facts."""
+        columns: dict[str, tuple[tuple[str, ColumnType], ...]] = dict(checked.columns)
+        columns[TICK] = (("", "int"), ("", "int"))
+        columns[DEMAND] = (("", "any"), ("", "any"))
+        known = replace(checked, columns=columns)
+        around = Surroundings(known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True)
+        return cls(checked, functions, lattices, {}, Agenda(), Errors(), around)
+
+    def table(self, predicate: str) -> FactTable:
+        """The facts of a predicate; made on first use."""
+        table = self.tables.get(predicate)
+        if table is None:
+            kinds = [kind for _, kind in self.around.checked.columns.get(predicate, ())]
+            table = self.tables[predicate] = FactTable(predicate, kinds)
+        return table
+
+    def match_text(self, reason: str, predicates: list[str], rows: tuple[Any, ...]) -> str:
+        """The text of an error of a match: its facts in the order of the atoms."""
+        facts = [fact_text(name, row[4:]) for name, row in zip(predicates, rows, strict=True)]
+        return f"{reason}: {' ^ '.join(facts)}"

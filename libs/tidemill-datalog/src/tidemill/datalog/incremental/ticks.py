@@ -1,0 +1,146 @@
+"""Ticked programs kept up to date: a tick costs what differs from the tick before (language.md 7).
+
+What rules with `@next` derive is kept as facts of predicates of their own, `#next:p`; between two ticks only the
+difference between what was carried and what is to be carried moves. So a rule `p(x) @next := p(x)`, also with
+further conditions, keeps its facts in place: where nothing changes nothing is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.datalog.incremental.engine import Changes, IncrementalEngine
+from tidemill.datalog.incremental.facts import Value
+from tidemill.datalog.incremental.program import NEXT, SENT
+from tidemill.datalog.incremental.unit import Fact, Unit
+from tidemill.datalog.lattices import observe_parafacts
+from tidemill.datalog.presence import END
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticks import Message
+
+
+class _Carried:
+    """One reason for which a fact is carried, as it is seen in the tick it is carried to."""
+
+    __slots__ = ("present",)
+
+    def __init__(self) -> None:
+        self.present = True
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalTick:
+    """The answer of one tick: what changed since the last one, and what is sent. Valid until the next tick."""
+
+    changes: Changes
+    messages: tuple[Message, ...]
+    engine: IncrementalEngine
+
+    def records(self, predicate: str) -> list[Record]:
+        """The records of a predicate in this tick."""
+        return self.engine.records(predicate)
+
+
+class IncrementalTicker:
+    """Runs the ticks of one program at one node.
+
+    The answer of a tick is that of `tidemill.datalog.ticks.Ticker`. Cost: O(input records of the tick) to
+    see what differs, then what follows from the difference; messages cost their number.
+    """
+
+    def __init__(self, engine: IncrementalEngine) -> None:
+        self._engine = engine
+        self._inputs: dict[str, dict[Record, None]] = {}
+        self._carried: dict[Fact, list[_Carried]] = {}
+        self._touched: dict[Fact, None] = {}
+        self._later = [unit for unit in engine.units if unit.component[0].startswith(NEXT)]
+        self._senders = [unit for unit in engine.units if unit.component[0].startswith(SENT)]
+        for unit in self._later:
+            if isinstance(unit, Unit):
+                unit.touched = self._touched
+
+    def tick(self, at: int, inputs: Mapping[str, Iterable[Record]]) -> IncrementalTick:
+        """The tick at the instant `at`; `inputs` are the facts present then, messages among them.
+
+        A carried fact that has expired by `at` is gone. Instants ascend from tick to tick.
+        """
+        given, gone = self._differences(at, inputs)
+        self._carry(at)
+        changes = self._engine.tick(at, given, gone)
+        return IncrementalTick(changes, tuple(self._messages()), self._engine)
+
+    def _differences(
+        self, at: int, inputs: Mapping[str, Iterable[Record]]
+    ) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
+        """Which input records come and which go."""
+        now = {
+            name: {r: None for r in records if r.expires is None or r.expires > at}
+            for name, records in inputs.items()
+        }
+        before, self._inputs = self._inputs, now
+        given = {
+            name: [record for record in records if record not in before.get(name, {})]
+            for name, records in now.items()
+        }
+        gone = {
+            name: [record for record in records if record not in now.get(name, {})]
+            for name, records in before.items()
+        }
+        return given, gone
+
+    def _carry(self, at: int) -> None:
+        """Let the facts that the last tick derived for this one support what they are."""
+        present = self._engine.present
+        touched = list(self._touched)
+        self._touched.clear()
+        for unit in self._later:
+            if not isinstance(unit, Unit):
+                table = present.table(unit.component[0])
+                names = [fact for fact in self._carried if fact[0] == unit.component[0]]
+                facts = [(unit.component[0], row[4:]) for row in table.rows]
+                touched += dict.fromkeys((*names, *facts))
+        # IMPORTANT: all values first: they are those of the last tick, and giving one may change others.
+        for fact, values in [(fact, self._values(fact)) for fact in touched]:
+            name, key = fact
+            predicate = name.removeprefix(NEXT)
+            for carried in self._carried.pop(fact, ()):
+                self._drop(predicate, key, carried)
+            kept = [self._give(predicate, key, value) for value in values if value[0] > at]
+            if kept:
+                self._carried[fact] = kept
+
+    def _values(self, fact: Fact) -> list[Value]:
+        """What each reason for a fact of the next tick says of it."""
+        table = self._engine.present.table(fact[0])
+        supports = table.supports.get(fact[1])
+        if supports is not None:
+            return list(supports.values())
+        row = table.get(fact[1])
+        return [] if row is None else [(row[2], row[3])]
+
+    def _give(self, predicate: str, key: Any, value: Value) -> _Carried:
+        carried = _Carried()
+        self._engine.support(predicate, key, carried, value)
+        if value[0] != END:
+            agenda = self._engine.present.agenda
+            agenda.add(value[0], lambda: self._drop(predicate, key, carried))
+        return carried
+
+    def _drop(self, predicate: str, key: Any, carried: _Carried) -> None:
+        if carried.present:
+            carried.present = False
+            self._engine.withdraw(predicate, key, carried)
+
+    def _messages(self) -> Iterator[Message]:
+        """What the rules with `@async` send in this tick."""
+        present = self._engine.present
+        for unit in self._senders:
+            name = unit.component[0]
+            for row in present.table(name).rows:
+                _, _, expires, parafacts, time, node, *arguments = row
+                seen = observe_parafacts(parafacts, present.lattices)
+                until = None if expires == END else int(expires)
+                record = Record(name.removeprefix(SENT), tuple(arguments), time, until, seen)
+                yield Message(node, record)

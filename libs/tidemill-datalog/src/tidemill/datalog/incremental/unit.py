@@ -1,0 +1,386 @@
+"""One schedulable unit: the rules of one component of predicates, brought up to the present instant.
+
+Whatever comes or goes is followed through the kept matches. In a recursion a fact that lost a support may stand on
+nothing but itself; there what has no *certain* support any longer goes first, with all that was derived from it,
+and what can still be derived comes back (delete and re-derive). A support is certain if it does not need the
+recursion, or (where facts carry no values) if it only needs facts that were there before the fact itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any, Protocol
+
+from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
+from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.incremental.clocks import Ticking
+from tidemill.datalog.incremental.facts import (
+    FactTable,
+    Value,
+    grown,
+    merged_value,
+    row_of,
+    same_value,
+)
+from tidemill.datalog.incremental.matches import Match, Matches
+from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.presence import END
+from tidemill.datalog.values import Failed
+
+Fact = tuple[str, Key]
+
+
+class Reporter(Protocol):
+    """Who is told of what a unit changed, and who runs units that have something to do."""
+
+    def changed(self, unit: object, predicate: str, key: Key, old: Row | None) -> None:
+        """The row of a fact is no longer `old`."""
+        ...
+
+    def schedule(self, unit: Any) -> None:
+        """The unit has something to do at this instant."""
+        ...
+
+
+class Unit:
+    """The rules that derive one component, and the reasons for its facts."""
+
+    def __init__(
+        self,
+        component: Sequence[str],
+        present: Present,
+        reporter: Reporter,
+        limits: Limits,
+        number: int,
+    ) -> None:
+        self.component = tuple(component)
+        self.number = number
+        self.level = 0
+        self.stratum = 0
+        self.scheduled = False
+        self.recursive = False
+        self.runs = 0
+        self.present = present
+        self.rules: list[Matches] = []
+        self.inbox: dict[str, dict[Key, Row | None]] = {}
+        self.ticks: list[tuple[Matches, int, Row]] = []
+        self.clocks: list[Ticking] = []
+        self.touched: dict[Fact, None] | None = None
+        """Where facts are noted whose supports have changed, for who takes them one by one."""
+        self._reporter = reporter
+        self._limits = limits
+        self._reading: dict[str, list[tuple[Matches, int]]] = {}
+        self._denying: dict[str, list[tuple[Matches, int]]] = {}
+        self._dirty: dict[Fact, None] = {}
+        self._lost: dict[Fact, dict[Any, Value]] = {}
+        self._before: dict[Fact, Row | None] = {}
+        self._plain = True
+        self._decorated: set[str] = set()
+        self._stamps: dict[Fact, int] = {}
+        self._next_stamp = count()
+        self._errors: dict[Fact, str] = {}
+        self._sets = any("set" in present.checked.lattices_of(name) for name in self.component)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether the unit may only see what is final at the instant, because it remembers what it saw."""
+        return any(rule.established is not None for rule in self.rules)
+
+    def add(self, rule: Matches) -> None:
+        """Take a rule whose head is in the component."""
+        self.rules.append(rule)
+        for i in rule.joins.ordinary:
+            predicate = rule.form.atoms[i].predicate
+            self._reading.setdefault(predicate, []).append((rule, i))
+            if predicate in self.component and rule.predicate in self.component:
+                rule.inner.append(i)
+                self.recursive = True
+        for j, absent in enumerate(rule.form.absent):
+            if not absent.is_clock:
+                self._denying.setdefault(absent.predicate, []).append((rule, j))
+
+    @property
+    def reads(self) -> set[str]:
+        """The predicates of other units and inputs that the rules read."""
+        return {*self._reading, *self._denying} - set(self.component)
+
+    def begin(self) -> None:
+        """Derive what needs no facts."""
+        for rule in self.rules:
+            if not rule.joins.ordinary and not rule.joins.clocks:
+                rule.join(None, None)
+        self._reporter.schedule(self)
+
+    # Reasons for facts.
+
+    def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
+        """The fact has this support from now on, or this value of it."""
+        fact = (predicate, key)
+        self.present.table(predicate).supports.setdefault(key, {})[source] = value
+        if value[1] is not None:
+            self._decorated.add(predicate)
+        if value[0] != END or value[1] is not None:
+            self._plain = False
+        self._dirty[fact] = None
+        lost = self._lost.get(fact)
+        if lost is not None and source in lost:
+            before = row_of(key, lost[source])
+            if grown(before, row_of(key, value), self.present.lattices):
+                del lost[source]
+                if not lost:
+                    del self._lost[fact]
+        if not self.scheduled:
+            self._reporter.schedule(self)
+
+    def withdraw(self, predicate: str, key: Key, source: Any) -> None:
+        """The fact has this support no longer."""
+        fact = (predicate, key)
+        value = self.present.table(predicate).supports[key].pop(source)
+        self._dirty[fact] = None
+        if self.recursive:
+            self._lost.setdefault(fact, {})[source] = value
+        if not self.scheduled:
+            self._reporter.schedule(self)
+
+    def touch(self) -> None:
+        """A group of some rule has changed and is to be settled."""
+        if not self.scheduled:
+            self._reporter.schedule(self)
+
+    # One run.
+
+    def run(self) -> None:
+        """Bring the component up to what its inputs are now."""
+        self.runs += 1
+        changes: list[tuple[str, Key, Row | None]] = [
+            (predicate, key, old)
+            for predicate, olds in self.inbox.items()
+            for key, old in olds.items()
+        ]
+        self.inbox = {}
+        rounds = 0
+        while True:
+            self._follow(changes)
+            for clock in self.clocks:
+                clock.wake()
+            if self.recursive:
+                self._overdelete()
+            changes = self._settle()
+            if not (self.recursive and changes):
+                break
+            rounds += 1
+            if rounds > self._limits.rounds:
+                raise LimitPassed(
+                    f"evaluation given up: no fixed point of {', '.join(self.component)} within "
+                    f"{self._limits.rounds} rounds",
+                    reason="LimitPassed", limit="rounds", predicate=self.component[0],
+                )  # fmt: skip
+        self._report()
+
+    def _follow(self, changes: Iterable[tuple[str, Key, Row | None]]) -> None:
+        """Let matches go and find new ones after changes of the facts they read."""
+        stale: list[tuple[Matches, int, Key, FactTable]] = []
+        coming: dict[str, list[Row]] = {}
+        unblocked: list[tuple[Matches, Match]] = []
+        for predicate, key, old in changes:
+            table = self.present.table(predicate)
+            new = table.get(key)
+            if new is old:
+                continue
+            if new is not None:
+                coming.setdefault(predicate, []).append(new)
+            if old is not None:
+                self._let_go(predicate, key, old, new, table, stale)
+            for rule, j in self._denying.get(predicate, ()):
+                for match, blocked in rule.toggled(j, old, new):
+                    if blocked:
+                        rule.reconsider(match)
+                    else:
+                        unblocked.append((rule, match))
+        if self.recursive:
+            self._overdelete()
+        for predicate, rows in coming.items():
+            table = self.present.table(predicate)
+            rows = [row for row in rows if table.get(row[4:]) is row]
+            for rule, i in self._reading.get(predicate, ()):
+                rule.join(i, rows)
+        ticks, self.ticks = self.ticks, []
+        for rule, i, row in ticks:
+            if rule.joins.beginning_with_ticks(i) is None:
+                rule.join(None, None)
+            else:
+                rule.join(i, [row], tick=True)
+        for rule, i, key, table in stale:
+            for match in rule.using(i, key):
+                if match.rows and match.rows[i] is not table.get(key):
+                    rule.remove(match)
+        for rule, match in unblocked:
+            if rule.holds(match):
+                rule.reconsider(match)
+        for rule in self.rules:
+            rule.settle()
+
+    def _let_go(
+        self,
+        predicate: str,
+        key: Key,
+        old: Row,
+        new: Row | None,
+        table: FactTable,
+        stale: list[tuple[Matches, int, Key, FactTable]],
+    ) -> None:
+        goes = new is None or (self.recursive and not grown(old, new, self.present.lattices))
+        for rule, i in self._reading.get(predicate, ()):
+            if goes:
+                for match in rule.using(i, key):
+                    rule.remove(match)
+            else:
+                stale.append((rule, i, key, table))
+
+    # From supports to facts.
+
+    def _settle(self) -> list[tuple[str, Key, Row | None]]:
+        """Give every fact whose supports changed the value that they have together now."""
+        changes: list[tuple[str, Key, Row | None]] = []
+        dirty, self._dirty = self._dirty, {}
+        if self.touched is not None:
+            self.touched.update(dirty)
+        for fact in dirty:
+            predicate, key = fact
+            table = self.present.table(predicate)
+            old = table.get(key)
+            new = self._row(fact, table, old)
+            if new is old:
+                continue
+            self._before.setdefault(fact, old)
+            table.put(key, new)
+            if self.recursive and old is None:
+                self._stamps[fact] = next(self._next_stamp)
+            changes.append((predicate, key, old))
+        return changes
+
+    def _row(self, fact: Fact, table: FactTable, old: Row | None) -> Row | None:
+        """The row of a fact by its supports: the old object if it says the same."""
+        predicate, key = fact
+        supports = table.supports.get(key)
+        if not supports:
+            table.supports.pop(key, None)
+            self._clear_error(fact)
+            return None
+        if len(supports) == 1:
+            ((value),) = supports.values()
+        else:
+            if old is not None and old[2] == END and predicate not in self._decorated:
+                for mine, _ in supports.values():
+                    if mine == END:
+                        return old
+            try:
+                merged = merged_value(supports, self.present.lattices)
+            except Failed as failed:
+                self._set_error(fact, failed.reason)
+                return None
+            assert merged is not None
+            value = merged
+        self._clear_error(fact)
+        if old is not None and same_value(old, value):
+            return old
+        before = self._before.get(fact)
+        if before is not None and same_value(before, value):
+            return before
+        if self._sets:
+            self._check_sets(predicate, value)
+        return row_of(key, value)
+
+    def _check_sets(self, predicate: str, value: Value) -> None:
+        most = self._limits.set_values
+        if any(name == "set" and len(inner) > most for name, inner in value[1] or ()):
+            raise LimitPassed(
+                f"evaluation given up: a set of {predicate} has more than {most} values",
+                reason="LimitPassed", limit="set_values", predicate=predicate,
+            )  # fmt: skip
+
+    def _set_error(self, fact: Fact, reason: str) -> None:
+        self._clear_error(fact)
+        predicate, key = fact
+        text = self.present.match_text(reason, [predicate], ((None,) * 4 + key,))
+        self._errors[fact] = text
+        self.present.errors.add(self.rules[0].form.number, text)
+
+    def _clear_error(self, fact: Fact) -> None:
+        text = self._errors.pop(fact, None)
+        if text is not None:
+            self.present.errors.remove(self.rules[0].form.number, text)
+
+    def _report(self) -> None:
+        before, self._before = self._before, {}
+        for (predicate, key), old in before.items():
+            table = self.present.table(predicate)
+            if table.get(key) is not old:
+                self._reporter.changed(self, predicate, key, old)
+                if len(table) > self._limits.rows:
+                    raise LimitPassed(
+                        f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
+                        reason="LimitPassed", limit="rows", predicate=predicate,
+                    )  # fmt: skip
+
+    # Recursion: what may stand on nothing but itself goes first.
+
+    def _overdelete(self) -> None:
+        """Take away every fact that lost a support and is not certain, with all matches that use it."""
+        while self._lost:
+            waiting = deque(self._lost)
+            self._lost.clear()
+            while waiting:
+                fact = waiting.popleft()
+                predicate, key = fact
+                table = self.present.table(predicate)
+                row = table.get(key)
+                if row is None or self._certain(fact, table, row):
+                    continue
+                self._before.setdefault(fact, row)
+                table.put(key, None)
+                self._stamps.pop(fact, None)
+                self._dirty[fact] = None
+                for rule, i in self._reading.get(predicate, ()):
+                    for match in rule.using(i, key):
+                        rule.remove(match)
+
+    def _certain(self, fact: Fact, table: FactTable, row: Row) -> bool:
+        """Whether the fact is what it is even without those that may depend on it."""
+        supports = table.supports.get(fact[1])
+        if not supports:
+            return False
+        if self._plain:
+            mine = self._stamps.get(fact, -1)
+            return any(self._comes_before(source, mine) for source in supports)
+        independent = {
+            source: value
+            for source, value in supports.items()
+            if not (isinstance(source, Match) and source.of.inner)
+        }
+        try:
+            value = merged_value(independent, self.present.lattices)
+        except Failed:
+            return False
+        return value is not None and same_value(row, value)
+
+    def _comes_before(self, source: Any, stamp: int) -> bool:
+        if not isinstance(source, Match):
+            return True
+        for i in source.of.inner:
+            predicate = source.of.form.atoms[i].predicate
+            known = self._stamps.get((predicate, source.keys[i]))
+            if known is None or known >= stamp:
+                return False
+        return True
+
+    def on_tick(self, rule: Matches, atom: int) -> Callable[[int, int, int], None]:
+        """A function that takes a tick (time, offset, period) of a clock of a rule."""
+
+        def take(time: int, offset: int, period: int) -> None:
+            self.ticks.append((rule, atom, row_of((time, offset, period), (END, None))))
+            self._reporter.schedule(self)
+
+        return take

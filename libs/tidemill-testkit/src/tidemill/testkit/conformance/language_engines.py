@@ -1,0 +1,112 @@
+"""The engines that language cases run on, behind one answer: presences by predicate and the error collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine, ErrorPresence
+from tidemill.datalog.incremental import (
+    ErrorChange,
+    FactChange,
+    IncrementalEngine,
+    Strategy,
+    presences_of_changes,
+)
+from tidemill.datalog.incremental.ticks import IncrementalTick, IncrementalTicker
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticks import Tick, Ticker, TickState
+from tidemill.testkit.conformance.registry import Options
+from tidemill.testkit.conformance.values import CaseError
+
+Delivery: TypeAlias = "tuple[Instant, Mapping[str, Sequence[Presence]]]"
+"""A step of the input: everything below the instant is definite, then these facts are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program derives below `upper`, as an engine found it."""
+
+    presences: Mapping[str, Sequence[Presence]]
+    errors: Sequence[ErrorPresence]
+
+
+def evaluate_case(
+    options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
+) -> Answer:
+    """The program over the deliveries; the incremental engine takes one after the other."""
+    if options.engine == "scratch":
+        inputs: dict[str, list[Presence]] = {}
+        for _, delivered in deliveries:
+            for name, presences in delivered.items():
+                if name in checked.columns:  # a case may feed others
+                    inputs.setdefault(name, []).extend(presences)
+        evaluation = Engine(checked).evaluate(inputs, upper=upper)
+        return Answer(evaluation.presences, evaluation.errors)
+    engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
+    facts: list[FactChange] = []
+    errors: list[ErrorChange] = []
+    for frontier, delivered in (*deliveries, (upper, {})):
+        if frontier > engine.upper:
+            changes = engine.advance(int(min(frontier, upper)))
+            facts += changes.facts
+            errors += changes.errors
+        for name, presences in delivered.items():
+            engine.feed(name, presences)
+    return Answer(presences_of_changes(facts), presences_of_errors(errors))
+
+
+def strategy_of(options: Options) -> Strategy:
+    """The strategy of the options. Raises: CaseError."""
+    if options.strategy == "strata":
+        return "strata"
+    if options.strategy == "retraction":
+        return "retraction"
+    raise CaseError(f"no such strategy: {options.strategy}")
+
+
+def by_instant(inputs: Mapping[str, Sequence[Presence]]) -> list[Delivery]:
+    """Facts delivered at the instants at which they begin, one instant after the other."""
+    steps: dict[Instant, dict[str, list[Presence]]] = {}
+    for name, presences in inputs.items():
+        for presence in presences:
+            steps.setdefault(presence.start, {}).setdefault(name, []).append(presence)
+    return sorted(steps.items(), key=lambda step: step[0])
+
+
+def presences_of_errors(changes: Iterable[ErrorChange]) -> list[ErrorPresence]:
+    """The stretches that the changes of errors draw."""
+    found: list[ErrorPresence] = []
+    since: dict[str, tuple[Instant, int]] = {}
+    for change in changes:
+        if change.diff > 0:
+            since[change.text] = (change.at, change.rule)
+        else:
+            start, rule = since.pop(change.text)
+            found.append(ErrorPresence(change.text, rule, start, change.at))
+    found += [ErrorPresence(text, rule, start, END) for text, (start, rule) in since.items()]
+    return sorted(found, key=lambda error: (error.text, error.start))
+
+
+class Ticks:
+    """The ticks of one program at one node on the engine of the options, with the state between them."""
+
+    def __init__(self, options: Options, checked: CheckedProgram) -> None:
+        self._ticker: Ticker | None = None
+        self._state: TickState | None = None
+        if options.engine == "scratch":
+            self._ticker = Ticker(Engine(checked))
+        else:
+            engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
+            self._incremental = IncrementalTicker(engine)
+
+    def tick(self, at: int, inputs: Mapping[str, Sequence[Record]]) -> Tick | IncrementalTick:
+        """The next tick, at the instant `at`."""
+        if self._ticker is None:
+            return self._incremental.tick(at, inputs)
+        answer = self._ticker.tick(at, inputs, self._state)
+        self._state = answer.state
+        return answer

@@ -198,6 +198,8 @@ spec: {{collection: hosts, frontier: {first}}}
         await asyncio.sleep(0.15)
         await insert(process, "b")
         assert await answer(process, "hosts(n)", first) == [("a",)]
+        kept = (await process.system.describe("table", "hosts")).details["heldBack"]
+        assert any(f"hosts at [{first}]: hold:audit since 20" in line for line in kept), kept
         with pytest.raises(UsageError):
             await process.system.delete("table", "hosts")
         await process.system.delete("hold", "audit")

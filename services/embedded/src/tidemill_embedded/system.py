@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -14,6 +15,7 @@ from ruamel.yaml.scalarstring import LiteralScalarString
 from tidemill.rpc.messages import (
     Applied,
     Inserted,
+    Json,
     Outcome,
     Pushed,
     ResourceDocument,
@@ -22,6 +24,7 @@ from tidemill.rpc.messages import (
 from tidemill.runtime.log import Entry
 from tidemill.runtime.resources import ActionSpec, HoldSpec, SourceSpec, TableSpec, ViewSpec
 from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
+from tidemill_embedded.held_back import why_kept
 from tidemill_embedded.planning import plan_apply, watched_by
 from tidemill_embedded.readers import (
     ActionRunner,
@@ -176,8 +179,15 @@ class System:
         return [await self._status(stored) for stored in found]
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details."""
-        return await self._status(self._live(kind, name))
+        """One resource with its details, and who keeps the history of its collections."""
+        stored = self._live(kind, name)
+        status = await self._status(stored)
+        kept: list[Json] = [
+            line
+            for named in self._made(stored)
+            for line in why_kept(await self._world.collections.status(named.collection))
+        ]
+        return replace(status, details={**status.details, "heldBack": kept})
 
     async def _status(self, stored: Stored) -> ResourceStatus:
         resource = stored.resource

@@ -106,7 +106,8 @@ def update(
     if stated == new:
         return Appended(new), state
     _check_kept(state, write.parts)
-    moved = replace(hold, frontier=new, renewed_ms=max(now_ms, hold.renewed_ms))
+    renewed_ms = max(now_ms, hold.renewed_ms)
+    moved = replace(hold, frontier=new, renewed_ms=renewed_ms, moved_ms=now_ms)
     staged = replace(
         state,
         writes={**state.writes, capability: moved},

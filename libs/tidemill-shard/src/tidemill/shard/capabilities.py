@@ -66,12 +66,16 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps history: a name, the frontier held, when the lease ends (None: never), since when."""
+    """Who keeps history: a name, the frontier held, when the lease ends (None: never), since when.
+
+    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier.
+    """
 
     owner: str
     frontier: Frontier
     lease_end_ms: int | None
     since_ms: int = 0
+    moved_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class CollectionStatus:
     """A collection as its operators see it.
 
     `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
-    are those in the log. `moved_by` names who or what let since come where it is.
+    are those in the log. `moved_by` names who or what let since come where it is. `retained` is how far
+    the retention would let it go, None without one.
     """
 
     id: str
@@ -96,6 +101,7 @@ class CollectionStatus:
     garbage: int = 0
     version: int = 0
     moved_by: str = ""
+    retained: Frontier | None = None
 
     @property
     def kind(self) -> str:

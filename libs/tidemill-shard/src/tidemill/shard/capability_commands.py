@@ -15,7 +15,7 @@ from tidemill.shard.capabilities import (
     ReadCapability,
     WriteCapability,
 )
-from tidemill.shard.state import Description, State, initial_state
+from tidemill.shard.state import Description, Hold, State, initial_state, policy_frontier
 from tidemill.shard.versions import Core
 from tidemill.time import AlreadyUsed, Frontier, frontier
 
@@ -109,10 +109,7 @@ class CapabilityCommands:
         """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection."""
         known = await self._core.versions.known(collection)
         state = known.state
-        holders = (
-            Holder(hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms)
-            for hold in state.reads.values()
-        )
+        holders = (_holder(hold) for hold in state.reads.values())
         return CollectionStatus(
             id=collection,
             description=state.description,
@@ -128,6 +125,7 @@ class CapabilityCommands:
             garbage=len(state.garbage),
             version=known.number,
             moved_by=state.moved_by,
+            retained=policy_frontier(state),
         )
 
     async def description(self, collection: str) -> Description:
@@ -230,3 +228,8 @@ class CapabilityCommands:
             capability.collection,
             lambda state: (None, transitions.expire(state, [capability.id], now_ms)),
         )
+
+
+def _holder(hold: Hold) -> Holder:
+    moved_ms = hold.moved_ms or hold.created_ms
+    return Holder(hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms, moved_ms)

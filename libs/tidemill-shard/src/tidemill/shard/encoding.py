@@ -51,6 +51,7 @@ class _Hold(msgspec.Struct, frozen=True, array_like=True):
     renewed_ms: int
     created_ms: int
     named: bool
+    moved_ms: int = 0
 
 
 class _Part(msgspec.Struct, frozen=True, array_like=True):
@@ -235,8 +236,9 @@ def _packed_description(value: Description) -> _Description:
 
 def _packed_hold(hold: Hold) -> _Hold:
     return _Hold(
-        list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms, hold.named
-    )
+        list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms,
+        hold.named, hold.moved_ms,
+    )  # fmt: skip
 
 
 def _packed_part(part: Part) -> _Part:
@@ -276,7 +278,7 @@ def _hold(data: msgspec.Raw) -> Hold:
     packed = msgspec.msgpack.decode(data, type=_Hold)
     return Hold(
         frontier(*packed.frontier), packed.owner, packed.lease_ms, packed.renewed_ms,
-        packed.created_ms, packed.named,
+        packed.created_ms, packed.named, packed.moved_ms,
     )  # fmt: skip
 
 

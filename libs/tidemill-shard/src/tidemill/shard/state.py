@@ -84,7 +84,7 @@ class Batch:
 class Hold:
     """What a live capability holds; `lease_ms` None never runs out.
 
-    One that is `named` is found again by the name of its owner.
+    One that is `named` is found again by the name of its owner. It holds this frontier since `moved_ms`.
     """
 
     frontier: Frontier
@@ -93,6 +93,7 @@ class Hold:
     renewed_ms: int
     created_ms: int
     named: bool = False
+    moved_ms: int = 0
 
     def lease_end_ms(self) -> int | None:
         """When the lease runs out."""

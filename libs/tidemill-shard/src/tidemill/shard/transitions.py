@@ -74,7 +74,7 @@ def hold_read(
 ) -> tuple[Frontier, State]:
     """A new read capability at since, or at `at` if that is later (AC1, CR1)."""
     held = state.since if at is None or at.precedes(state.since) else at
-    hold = Hold(held, owner, lease_ms, now_ms, now_ms)
+    hold = Hold(held, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms)
     state = replace(state, reads={**state.reads, capability: hold})
     return held, settle(state, owner, now_ms)
 
@@ -112,7 +112,7 @@ def hold_write(
     now_ms: int = 0,
 ) -> tuple[Frontier, State]:
     """A new write capability at upper (AC1, CR1)."""
-    hold = Hold(state.upper, owner, lease_ms, now_ms, now_ms)
+    hold = Hold(state.upper, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms)
     state = replace(state, writes={**state.writes, capability: hold})
     return state.upper, settle(state, owner, now_ms)
 
@@ -164,7 +164,8 @@ def downgrade(
         )  # fmt: skip
     if to == hold.frontier:
         return to, state
-    moved = replace(hold, frontier=to, renewed_ms=max(now_ms, hold.renewed_ms))
+    renewed_ms = max(now_ms, hold.renewed_ms)
+    moved = replace(hold, frontier=to, renewed_ms=renewed_ms, moved_ms=now_ms)
     state = replace(state, reads={**state.reads, capability: moved})
     return to, settle(state, f"downgrade by {hold.owner or 'a reader'}", now_ms)
 

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 CASES ?= $(wildcard ../shared/vectors)
 
-.PHONY: formalism bench-shard help setup demo test lint types contracts format unit conformance protos lock clean
+.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit conformance protos lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ conformance: ## run case files: make conformance CASES=PATH
 
 formalism: ## write docs/formalism.md: every rule with the tests that name it
 	@$(PY) -m tidemill.testkit.rules
+
+bench: setup ## speed of arrangements against the Rust original; BENCH="--only NAME" narrows it
+	@$(PY) -m bench $(BENCH)
 
 bench-shard: setup ## speed of durable collections against the floor of each store; one to two minutes
 	@infra/setup.sh redis objectstore

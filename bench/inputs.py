@@ -56,8 +56,29 @@ def _sum(words: U64Array, diffs: I64Array) -> int:
     return total
 
 
+def digest_of_words(columns: list[U64Array], diffs: I64Array) -> int:
+    """The order-independent sum of mixed rows, each as often as its diff says."""
+    return int(_sum(np.array(columns), diffs)) if len(diffs) else 0
+
+
 def digest(columns: list[U64Array], diffs: I64Array) -> str:
     """The order-independent digest of consolidated rows, as the peer prints it."""
-    if not len(diffs):
-        return f"{0:016x}"
-    return f"{int(_sum(np.array(columns), diffs)):016x}"
+    return f"{digest_of_words(columns, diffs):016x}"
+
+
+@compiled
+def _fnv(data: Any, offsets: Any, words: U64Array) -> None:
+    for i in range(words.size):
+        h = np.uint64(0xCBF2_9CE4_8422_2325)
+        for at in range(offsets[i], offsets[i + 1]):
+            h = (h ^ np.uint64(data[at])) * np.uint64(0x100_0000_01B3)
+        words[i] = h
+
+
+def text_words(texts: Any) -> U64Array:
+    """Each text of an Arrow column as a number: FNV-1a, as the peer's."""
+    _, offsets, data = texts.buffers()
+    words = np.empty(len(texts), np.uint64)
+    starts = np.frombuffer(offsets, np.int32)[texts.offset :]
+    _fnv(np.frombuffer(data, np.uint8), starts, words)
+    return words

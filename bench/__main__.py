@@ -1,0 +1,75 @@
+"""Both sides of every workload, interleaved: python -m bench [--only NAME ...] [--seed S].
+
+Medians of the repetitions and their ratios go to bench/results and into docs/performance.md; a
+workload that is measured alone replaces its own lines only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.table import RESULTS, about_this_run, write_results
+from bench.workloads import WORKLOADS, Workload
+
+PEER = Path("bench/peers/differential")
+BINARY = PEER / "target/release/tidemill-bench-peer"
+
+
+class SidesDiffer(Exception):
+    """Both sides ran on the same input and do not agree: no time means anything."""
+
+
+def one_run(command: list[str]) -> Any:
+    """What a run says in its last line."""
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def measured(name: str, workload: Workload, seed: int, repetitions: int) -> list[dict[str, Any]]:
+    """The rows of one workload. Raises: SidesDiffer."""
+    sizes = [str(size) for size in workload.sizes]
+    theirs_by = [str(BINARY), workload.peer, str(seed), *sizes]
+    ours_by = [sys.executable, "-m", "bench.ours", name, str(seed)]
+    one_run(ours_by)  # compiles what was never compiled here, and is not counted
+    theirs, ours = [], []
+    for _ in range(repetitions):
+        theirs.append(one_run(theirs_by))
+        ours.append(one_run(ours_by))
+        for run in (theirs[-1], ours[-1]):
+            if (run["digest"], run["rows"]) != (theirs[0]["digest"], theirs[0]["rows"]):
+                raise SidesDiffer(f"{name}: {theirs[-1]['digest']} and {ours[-1]['digest']}")
+    found = []
+    for row in workload.rows:
+        peer, own = ([row.of(run["figures"]) for run in runs] for runs in (theirs, ours))
+        found.append({
+            "workload": name, "row": row.title, "unit": row.unit, "work": row.work,
+            "theirs": median(peer), "ours": median(own), "ratio": median(peer) / median(own),
+            "reach": row.reach, "all_theirs": peer, "all_ours": own, "seed": seed,
+            "sizes": workload.sizes, "digest": theirs[0]["digest"],
+        })  # fmt: skip
+        print(f"{row.title}: {median(peer):.6g} and {median(own):.6g}: {found[-1]['ratio']:.2f}")
+    return found
+
+
+def main() -> None:
+    """Build the peer, measure, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--repetitions", type=int, default=5)
+    chosen = parser.parse_args()
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=PEER, check=True)
+    RESULTS.mkdir(exist_ok=True)
+    for name in chosen.only:
+        rows = measured(name, WORKLOADS[name], chosen.seed, chosen.repetitions)
+        write_results(rows, about_this_run(chosen.seed, chosen.repetitions), list(WORKLOADS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Where results are kept, and the table that people read."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from importlib.metadata import version
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path("bench/results")
+DOCUMENT = Path("docs/performance.md")
+START, END = "<!-- table of make bench -->", "<!-- end of the table -->"
+
+
+def about_this_run(seed: int, repetitions: int) -> dict[str, str]:
+    """What the figures were measured on, with and how."""
+    info = Path("/proc/cpuinfo").read_text()
+    models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
+    memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
+    rust = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)
+    return {
+        "processor": f"{cpu_count()} × {models[0] if models else platform.machine()}",
+        "memory": f"{memory_kb / 2**20:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "ours": f"Python {platform.python_version()}, numpy {version('numpy')}, numba {version('numba')}, pyarrow {version('pyarrow')}",
+        "theirs": f"differential-dataflow 0.25.0, timely 0.31.0, mimalloc, {rust.stdout.strip()}",
+        "how": f"seed {seed}, {repetitions} repetitions of both sides in turn, medians, one thread each",
+    }
+
+
+def write_results(rows: list[dict[str, Any]], about: dict[str, str], order: list[str]) -> None:
+    """Replace the lines of the workloads that were measured; the others stay."""
+    path = RESULTS / "arrangements.json"
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    fresh = {row["workload"] for row in rows}
+    kept = [row for row in before if row["workload"] not in fresh and row["workload"] in order]
+    everything = sorted([*kept, *rows], key=lambda row: order.index(row["workload"]))
+    found = {"about": about, "rows": everything}
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    table = as_markdown(everything, about)
+    (RESULTS / "arrangements.md").write_text(f"# Arrangements against the Rust original\n\n{table}")
+    if DOCUMENT.exists():
+        text = DOCUMENT.read_text()
+        start, end = text.index(START) + len(START), text.index(END)
+        DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
+
+
+def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
+    """A table with a line for each row; the ratio is theirs by ours."""
+    lines = [f"* {name}: {value}" for name, value in about.items()]
+    lines += ["", "| what | theirs | ours | ratio | aim |", "|---|---|---|---|---|"]
+    for row in rows:
+        theirs, ours = (_shown(row[side], row) for side in ("theirs", "ours"))
+        reach = "" if row["reach"] is None else f"≥ {row['reach']:g}"
+        lines.append(f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: float, row: dict[str, Any]) -> str:
+    if row["work"]:
+        return f"{row['work'] / value / 1e6:.1f} M/s"
+    if row["unit"] == "bytes":
+        return f"{value / 1e6:.0f} MB"
+    if row["unit"] == "s":
+        for scale, unit in ((1, "s"), (1e3, "ms")):
+            if value * scale >= 1:
+                return f"{value * scale:.2f} {unit}"
+        return f"{value * 1e6:.0f} µs"
+    return f"{value:.1f}"

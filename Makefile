@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 CASES ?= $(wildcard ../shared/vectors)
 
-.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit conformance protos lock clean
+.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit conformance protos charts lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 	@.venv/bin/tidemill demo
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
-	@infra/setup.sh spark kafka redis objectstore
+	@infra/setup.sh spark kafka redis objectstore prometheus
 	@$(MAKE) --no-print-directory lint types contracts
 	@$(MAKE) --no-print-directory unit
 
@@ -54,6 +54,9 @@ format: ## let ruff rewrite the sources
 
 protos: ## generate libs/tidemill-protos from protos/
 	@$(PY) protos/generate.py
+
+charts: ## write what the charts ship from code: dashboards
+	@.venv/bin/tidemill-manifests charts
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh

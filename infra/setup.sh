@@ -5,6 +5,7 @@
 #   setup.sh kafka      also the jars of the test broker
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
+#   setup.sh prometheus   also prometheus and promtool, for tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -98,6 +99,7 @@ for part in "$@"; do
     kafka) java_ready; need mvn maven; infra/kafka/kafka.sh jars ;;
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
+    prometheus) need promtool prometheus; need curl curl ;;
     *) die "unknown part $part" ;;
   esac
 done

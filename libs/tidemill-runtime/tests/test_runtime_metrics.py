@@ -20,6 +20,9 @@ from tidemill.runtime.metrics import (
 from tidemill.time.antichain import frontier
 from tidemill.time.errors import UsageError
 
+AT_REST = {"tidemill_compaction_refusals_total": 0.0, "tidemill_orphans_deleted_total": 0.0}
+"""Counters without labels are there from the beginning."""
+
 
 def samples(metrics: Metrics) -> dict[str, float]:
     """Every sample line, without comments and buckets."""
@@ -46,11 +49,28 @@ def test_a_collection_without_frontier_has_no_lag_and_counts_as_hydrating() -> N
         lambda: [
             CollectionReading("new"),
             CollectionReading("closed", since=frontier(), upper=frontier()),
-            CollectionReading("air", "air", frontier(0), frontier(5_000), 2, 30, 999, ("s", "s")),
+            CollectionReading(
+                "air",
+                "air",
+                frontier(0),
+                frontier(5_000),
+                2,
+                30,
+                999,
+                ("s", "s"),
+                "view",
+                "View/air",
+                500,
+            ),
         ]
     )
-    assert samples(metrics) == {
+    info = "tidemill_collection_info"
+    assert samples(metrics) == AT_REST | {
         "tidemill_collections_hydrating": 1,
+        f'{info}{{collection="new",kind="",resource="",timeline="system"}}': 1,
+        f'{info}{{collection="closed",kind="",resource="",timeline="system"}}': 1,
+        f'{info}{{collection="air",kind="view",resource="View/air",timeline="air"}}': 1,
+        'tidemill_collection_retain_seconds{collection="air",timeline="air"}': 0.5,
         'tidemill_collection_since{collection="air",timeline="air"}': 0,
         'tidemill_collection_upper{collection="air",timeline="air"}': 5_000,
         'tidemill_collection_history_seconds{collection="air",timeline="air"}': 5,
@@ -74,7 +94,7 @@ def test_counters_histograms_and_watched_gauges_are_exposed() -> None:
         lambda: [({"source": "flights", "partition": str(p)}, at) for p, at in known.items()],
     )
     known[0] = 18
-    assert samples(metrics) == {
+    assert samples(metrics) == AT_REST | {
         'tidemill_decode_errors_total{source="flights"}': 3,
         'tidemill_reclock_duration_seconds_count{source="flights"}': 1,
         'tidemill_reclock_duration_seconds_sum{source="flights"}': 0.5,
@@ -108,4 +128,4 @@ def test_names_follow_the_conventions() -> None:
 def test_two_processes_in_one_interpreter_count_apart() -> None:
     one, two = Metrics(ManualClock()), Metrics(ManualClock())
     one.increment(DECODE_ERRORS, source="flights")
-    assert samples(two) == {}
+    assert samples(two) == AT_REST

@@ -11,13 +11,18 @@ from tidemill.rpc.handlers import QueryHandlers
 from tidemill.rpc.messages import Answer, CollectionInfo, Event, Explanation
 from tidemill.runtime import logs
 from tidemill.runtime.metrics import (
+    ACTION_LAG,
     ACTION_OUTBOX,
     APPEND_MISMATCHES,
     CATALOGUE,
     COMPACTION_FUEL,
+    COMPACTION_REFUSALS,
     MINT_RETRIES,
+    ORPHANS_DELETED,
     QUERY_DURATION,
     REMAP_BINDINGS,
+    RESOURCE_READY,
+    RESOURCE_RETRIES,
     SOURCE_OFFSET_BOUND,
     SOURCE_OFFSET_COMMITTED,
     SOURCE_OFFSET_KNOWN,
@@ -25,12 +30,15 @@ from tidemill.runtime.metrics import (
     SPARK_JOBS,
     STORE_NOT_DURABLE,
     SUBSCRIPTIONS,
+    VIEW_GLOBAL_LAG,
     VIEW_LOCAL_LAG,
     CollectionReading,
     Metrics,
     Reading,
 )
 from tidemill.shard import Collections
+from tidemill.shard.state import KEEP_ALL_MS
+from tidemill.time import sole_time
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.readers import ActionRunner, ViewRunner
 from tidemill_embedded.sources import SourceRunner
@@ -48,18 +56,30 @@ def watch(
 ) -> None:
     """Register everything that is read at the scrape; `risks` are those of a store that is not durable."""
     metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
-    metrics.watch_collections(lambda: _collections(collections))
+    metrics.watch_collections(lambda: _collections(collections, system))
     metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
     metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_offsets(system, "bound")))
     metrics.watch(SOURCE_OFFSET_COMMITTED, lambda: list(_offsets(system, "committed")))
     metrics.watch(SOURCE_UNBOUND_UPDATES, lambda: list(_unbound(system)))
     metrics.watch(VIEW_LOCAL_LAG, lambda: list(_view_lags(system)))
+    metrics.watch(VIEW_GLOBAL_LAG, lambda: list(_global_lags(system, collections)))
+    metrics.watch(ACTION_LAG, lambda: list(_action_lags(system, collections)))
+    metrics.watch(RESOURCE_READY, lambda: list(_readiness(system)))
+    metrics.watch(RESOURCE_RETRIES, lambda: list(_retries(system)))
+    metrics.watch(COMPACTION_REFUSALS, lambda: [({}, compaction.counts.skipped)])
+    metrics.watch(ORPHANS_DELETED, lambda: [({}, compaction.counts.orphans)])
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(system)))
     metrics.watch(REMAP_BINDINGS, lambda: list(_mints(system, "minted")))
     metrics.watch(MINT_RETRIES, lambda: list(_mints(system, "lost")))
     metrics.watch(SPARK_JOBS, lambda: list(_jobs(system)))
-    metrics.watch(APPEND_MISMATCHES, lambda: list(_by_collection(collections.mismatches)))
-    metrics.watch(COMPACTION_FUEL, lambda: list(_by_collection(compaction.counts.rewritten)))
+    metrics.watch(
+        APPEND_MISMATCHES,
+        lambda: list(_by_collection(_from_0(collections, collections.mismatches))),
+    )
+    metrics.watch(
+        COMPACTION_FUEL,
+        lambda: list(_by_collection(_from_0(collections, compaction.counts.rewritten))),
+    )
 
 
 class CallRecorder:
@@ -143,6 +163,11 @@ class ObservedQueries:
             return await self._inner.collections()
 
 
+def _from_0(collections: Collections, counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts, and 0 for collections that have none: an increase is seen from the first on."""
+    return dict.fromkeys(collections.known(), 0) | dict(counts)
+
+
 def _by_collection(counts: Mapping[str, int]) -> Iterator[Reading]:
     for collection, count in counts.items():
         yield {"collection": collection}, count
@@ -160,8 +185,9 @@ def _jobs(system: System) -> Iterator[Reading]:
         yield {"state": state}, found[state]
 
 
-def _collections(collections: Collections) -> list[CollectionReading]:
+def _collections(collections: Collections, system: System) -> list[CollectionReading]:
     found = []
+    made = system.made()
     for name, state in collections.known().items():
         parts = state.parts()
         found.append(
@@ -174,6 +200,9 @@ def _collections(collections: Collections) -> list[CollectionReading]:
                 sum(part.rows for part in parts),
                 sum(part.size for part in parts),
                 tuple(hold.owner or "session" for hold in state.reads.values()),
+                state.description.kind,
+                made.get(name, ""),
+                None if state.description.retain_ms == KEEP_ALL_MS else state.description.retain_ms,
             )
         )
     return found
@@ -210,6 +239,46 @@ def _view_lags(system: System) -> Iterator[Reading]:
                 slowest = min(progress.inputs, key=lambda each: progress.inputs[each])
                 behind = max(0, progress.inputs[slowest] - progress.lower) / 1000
                 yield {"view": name, "slowest": slowest}, behind
+
+
+def _global_lags(system: System, collections: Collections) -> Iterator[Reading]:
+    uppers = _uppers(collections)
+    for (_, name), supervised in system.each().items():
+        if isinstance(supervised.runner, ViewRunner):
+            outputs = [uppers[each] for each in supervised.runner.outputs if each in uppers]
+            roots = [each for each in supervised.runner.roots if each in uppers]
+            if outputs and roots:
+                furthest = max(roots, key=lambda each: uppers[each])
+                behind = max(0, uppers[furthest] - min(outputs)) / 1000
+                yield {"view": name, "furthest": furthest}, behind
+
+
+def _action_lags(system: System, collections: Collections) -> Iterator[Reading]:
+    uppers = _uppers(collections)
+    for (_, name), supervised in system.each().items():
+        runner = supervised.runner
+        if isinstance(runner, ActionRunner) and {runner.watched, runner.outbox} <= uppers.keys():
+            behind = max(0, uppers[runner.watched] - uppers[runner.outbox]) / 1000
+            yield {"action": name}, behind
+
+
+def _uppers(collections: Collections) -> dict[str, int]:
+    """The upper of every collection that has one and is not closed."""
+    return {
+        name: sole_time(state.upper)
+        for name, state in collections.known().items()
+        if not state.upper.empty
+    }
+
+
+def _readiness(system: System) -> Iterator[Reading]:
+    for (kind, name), supervised in system.each().items():
+        yield {"kind": kind, "name": name}, float(supervised.health.ready)
+
+
+def _retries(system: System) -> Iterator[Reading]:
+    for (kind, name), supervised in system.each().items():
+        yield {"kind": kind, "name": name}, supervised.retries
 
 
 def _outboxes(system: System) -> Iterator[Reading]:

@@ -91,8 +91,17 @@ class ViewRunner:
     @property
     def collections(self) -> list[str]:
         """What it writes."""
-        outputs = [named.collection for named in self._view.outputs.values()]
-        return [*outputs, self._errors, self._state]
+        return [*self.outputs, self._errors, self._state]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The collections that users read."""
+        return [named.collection for named in self._view.outputs.values()]
+
+    @property
+    def roots(self) -> list[str]:
+        """The collections of the sources and tables below it."""
+        return self._world.shapes.roots_of(self._view.stored.resource.name)
 
     async def prepare(self) -> None:
         """Create the outputs where every input can be read from on, and hold the inputs there."""
@@ -152,6 +161,11 @@ class ActionRunner:
             ),
             self._sink(), world.collections, world.clock, world.settings.compute,
         )  # fmt: skip
+
+    @property
+    def watched(self) -> str:
+        """The collection that its goal is about."""
+        return self._watched.collection
 
     def _sink(self) -> Sink:
         sink = self._spec.sink

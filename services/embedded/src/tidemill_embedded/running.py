@@ -57,6 +57,7 @@ class Supervised:
     def __init__(self, runner: Runner, clock: Clock, settings: EmbeddedSettings) -> None:
         self.runner = runner
         self.health = STARTING
+        self.retries = 0
         self._clock = clock
         self._settings = settings
         self._pause_s = settings.retry_s_min
@@ -98,6 +99,7 @@ class Supervised:
             log.warning(
                 "retrying", resource=self.runner.name, error=str(error), pause_s=self._pause_s
             )
+            self.retries += 1
             await self._clock.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
 

@@ -325,6 +325,20 @@ class Shapes:
             if named.name == name or named.name.startswith(f"{name}/")
         )
 
+    def roots_of(self, view: str) -> list[str]:
+        """The collections of sources and tables that a view reads, itself or through other views."""
+        found: dict[str, None] = {}
+        waiting, seen = [view], {view}
+        while waiting:
+            for named in self.planned(waiting.pop()).inputs.values():
+                below = named.name.rpartition("/")[0]
+                if named.kind != "View":
+                    found[named.collection] = None
+                elif below not in seen:
+                    seen.add(below)
+                    waiting.append(below)
+        return list(found)
+
     def forget(self, name: str) -> None:
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)

@@ -183,6 +183,9 @@ class SourceRunner:
 
     async def prepare(self) -> None:
         """Create the collections; hold what a restart of the stage and of reclock will read."""
+        for counter in (SOURCE_RECORDS, SOURCE_BYTES, DECODE_ERRORS, LATE_EVENTS):
+            # From 0 on: whoever asks for an increase does not see a counter appear.
+            self._world.metrics.increment(counter, 0, source=self._source)
         for collection, description in self.made().items():
             await self._world.ensure(collection, description)
         if self._stage is not None:

@@ -294,6 +294,14 @@ class System:
         await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
         return Pushed(len(rows))
 
+    def made(self) -> dict[str, str]:
+        """Collection → the resource by whose name users know it, for metrics."""
+        return {
+            named.collection: str(stored.resource)
+            for stored in self._store.live()
+            for named in self._made(stored)
+        }
+
     def each(self) -> dict[Key, Supervised]:
         """The running resources, for metrics."""
         return self._running

@@ -84,6 +84,18 @@ COLLECTION_HISTORY = _gauge(
     "How much of the timeline can be asked for: upper minus since.",
     *_OF_A_COLLECTION,
 )
+COLLECTION_RETAIN = _gauge(
+    "tidemill_collection_retain_seconds",
+    "How much history the collection keeps by itself; no sample if it keeps all or what readers hold.",
+    *_OF_A_COLLECTION,
+)
+COLLECTION_INFO = _gauge(
+    "tidemill_collection_info",
+    "Always 1: what the collection is, and the resource that users know it by, if it is one's.",
+    *_OF_A_COLLECTION,
+    "kind",
+    "resource",
+)
 COLLECTIONS_HYDRATING = _gauge(
     "tidemill_collections_hydrating", "Collections that no frontier is known of yet."
 )
@@ -165,6 +177,32 @@ QUERY_DURATION = _histogram(
     "tidemill_query_duration_seconds", "Time to answer, waiting included.", "kind"
 )
 SUBSCRIPTIONS = _gauge("tidemill_subscriptions", "Open subscriptions.", "collection")
+VIEW_GLOBAL_LAG = _gauge(
+    "tidemill_view_global_lag_seconds",
+    "How far the view is behind the furthest of the sources and tables below it.",
+    "view",
+    "furthest",
+)
+ACTION_LAG = _gauge(
+    "tidemill_action_lag_seconds",
+    "How far the action is behind what it watches.",
+    "action",
+)
+RESOURCE_READY = _gauge(
+    "tidemill_resource_ready", "1 if the resource does its work, else 0.", "kind", "name"
+)
+RESOURCE_RETRIES = _counter(
+    "tidemill_resource_retries_total",
+    "Times the work of the resource began again because a store or a log was away.",
+    "kind",
+    "name",
+)
+COMPACTION_REFUSALS = _counter(
+    "tidemill_compaction_refusals_total", "Looks at a collection that a store refused."
+)
+ORPHANS_DELETED = _counter(
+    "tidemill_orphans_deleted_total", "Objects deleted that no version of a collection named."
+)
 SPARK_JOBS = _gauge("tidemill_spark_jobs", "Bulk jobs by state.", "state")
 
 _OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
@@ -204,6 +242,9 @@ class CollectionReading:
     updates: int | None = None
     bytes: int | None = None
     holders: tuple[str, ...] = field(default=())
+    kind: str = ""
+    resource: str = ""
+    retain_ms: int | None = None
 
 
 class Metrics:
@@ -332,7 +373,11 @@ def _collection_samples(readings: list[CollectionReading], now_ms: int) -> Itera
             COLLECTION_UPDATES: reading.updates,
             COLLECTION_BYTES: reading.bytes,
         }
+        described = {"kind": reading.kind, "resource": reading.resource}
+        yield COLLECTION_INFO, {**labels, **described}, 1
         seconds: dict[Metric, float] = {}
+        if reading.retain_ms is not None:
+            seconds[COLLECTION_RETAIN] = reading.retain_ms / 1000
         if since is not None and upper is not None:
             seconds[COLLECTION_HISTORY] = max(0, upper - since) / 1000
         if reading.timeline == SYSTEM_TIMELINE:

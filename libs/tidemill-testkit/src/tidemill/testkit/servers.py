@@ -74,6 +74,15 @@ def object_server(name: str = "objectstore") -> Iterator[Server]:
         yield up
 
 
+@contextmanager
+def prometheus_server(target: str, rules: str, name: str = "prometheus") -> Iterator[Server]:
+    """A Prometheus of its own that scrapes HOST:PORT each second; `rules` is a path in the checkout."""
+    options = ("--target", target, "--rules", str(_repository() / rules))
+    port = str(_free_ports(1))
+    with _server("infra/prometheus/prometheus.sh", name, "--port", port, *options) as up:
+        yield up
+
+
 @pytest.fixture(scope="session")
 def kafka_bootstrap() -> Iterator[str]:
     """The bootstrap servers of one real broker for the whole run."""
@@ -127,7 +136,7 @@ def _stop_leftovers(root: Path) -> None:
     for folder in (root / ".state" / "tests").glob("*"):
         if folder.name.isdigit() and not Path("/proc", folder.name).exists():
             for state in folder.iterdir():
-                for server in ("kafka", "redis", "objectstore"):
+                for server in ("kafka", "redis", "objectstore", "prometheus"):
                     if (state / server).exists():
                         script = root / "infra" / server / f"{server}.sh"
                         _run(script, "wipe", environment={"STATE": str(state)})

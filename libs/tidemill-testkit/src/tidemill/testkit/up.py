@@ -60,7 +60,7 @@ class UpProcess:
 
     def fetched(self, path: str) -> str:
         """What the server answers over HTTP."""
-        address = self._address("http")
+        address = self.address("http")
         with urlopen(f"{address}{path}", timeout=START_S_MAX) as answer:
             return str(answer.read().decode())
 
@@ -72,10 +72,10 @@ class UpProcess:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """A client of the server that runs now, once it listens."""
-        with Client(self._address("grpc")) as client:
+        with Client(self.address("grpc")) as client:
             yield client
 
-    def _address(self, server: str) -> str:
+    def address(self, server: str) -> str:
         """Where a server of the process listens, once it does."""
         address = self.folder / "state" / f"{server}.address"
         deadline = time.monotonic() + START_S_MAX

@@ -1,0 +1,1 @@
+"""What the chart ships, built from code: Grafana's dashboards, and the custom resource definitions."""

@@ -155,7 +155,7 @@ def located(resource: Resource, *path: str | int) -> Iterator[None]:
         field = path or ("spec", "program")
         raise UsageError(
             f"{resource.place(*field)}: {resource}: {field_name(field)} has mistakes\n{error.render()}",
-            reason=error.diagnostics[0].code, located=True,
+            reason=error.diagnostics[0].code, located=True, program=error,
         ) from None  # fmt: skip
     except UsageError as error:
         if error.details.get("located"):
@@ -163,7 +163,7 @@ def located(resource: Resource, *path: str | int) -> Iterator[None]:
         named = f"{field_name(path)}: " if path else ""
         raise type(error)(
             f"{resource.place(*path)}: {resource}: {named}{error}",
-            **{**error.details, "located": True},
+            **{**error.details, "located": True, "position": resource.place(*path)},
         ) from None
 
 
@@ -255,6 +255,10 @@ class Shapes:
                 checked.timeline or SYSTEM, "View", shape,
             )  # fmt: skip
         return PlannedView(stored, checked, inputs, outputs)
+
+    def inputs_of(self, view: str) -> dict[str, InputSchema]:
+        """What a view's program may read, by predicate."""
+        return {p: named.as_input(p) for p, named in self.planned(view).inputs.items()}
 
     def knows(self, name: str) -> bool:
         """Whether the name, or a predicate of one view, can be read."""

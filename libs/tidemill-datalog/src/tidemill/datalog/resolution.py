@@ -34,11 +34,15 @@ class Resolution:
         for rule in self._program.rules:
             for application in (rule.head.application, *(atom.application for atom in rule.atoms)):
                 schema = self.inputs.get(application.name)
-                if schema is not None:
+                if schema is not None and self._knows(application.name):
                     timelines.setdefault(schema.timeline, schema.name)
                     if len(timelines) == 2:
                         self._report_timelines(timelines, application)
                         return
+
+    def _knows(self, name: str) -> bool:
+        """Whether the timeline of an input is one that somebody stated."""
+        return not self._catalog.closed or name in self._catalog.inputs
 
     def _report_timelines(self, timelines: Mapping[str, str], place: Application) -> None:
         (one, first), (other, second) = timelines.items()

@@ -1,0 +1,145 @@
+"""`tidemill check` and `tidemill fmt` on files, without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tidemill_embedded import check_command
+from tidemill_embedded.checking import check_files, format_file
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
+SOURCE = f"""{HEAD}kind: Source
+metadata: {{name: flights}}
+spec:
+  http: {{}}
+  columns: [{{name: plane, type: text}}, {{name: delay, type: int}}]
+"""
+UNKNOWN = f"{HEAD}kind: Source\nmetadata: {{name: u}}\nspec: {{kafka: {{topic: t}}, infer: {{}}}}\n"
+
+
+def view(name: str, program: str, more: str = "") -> str:
+    lines = "".join(f"    {line}\n" for line in program.split("\n"))
+    return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  program: |\n{lines}"
+
+
+def action(view_name: str, goal: str) -> str:
+    spec = f'{{view: {view_name}, goal: "{goal}", sink: {{file: {{path: x}}}}}}'
+    return f"{HEAD}kind: Action\nmetadata: {{name: a}}\nspec: {spec}\n"
+
+
+def run_command(command: Callable[..., None], arguments: list[str], stdin: str = "") -> Result:
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+def told(**texts: str) -> list[tuple[str, int, int, str]]:
+    files = {f"{name}.yaml": text for name, text in texts.items()}
+    found = check_files(files)
+    return [(f.position.file, f.position.line, f.position.column, f.code) for f in found]
+
+
+def test_the_examples_are_right() -> None:
+    files = {str(file): file.read_text() for file in EXAMPLES.rglob("*.yaml")}
+    assert len(files) >= 3
+    assert [finding.shown for finding in check_files(files) if not finding.warning] == []
+    for file, text in files.items():
+        assert format_file(text, file) == text
+
+
+def test_resources_see_each_other_across_files_in_any_order() -> None:
+    late = view("delays", "late(p) := flights(p, d) if d > 30;")
+    worse = view("worse", "bad(p) := late(p) ^ not flights(p, 0);")
+    assert told(c=action("worse", "bad(p)"), b=worse, a=late, s=SOURCE) == []
+    assert told(b=worse, s=SOURCE) == [("b.yaml", 6, 15, "S124")]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (view("v", "p(x) :=\n  flights(x);"), (7, 7, "S109")),
+        (view("v", "p(x) := flights(x, _) ^ ~q(x);"), (6, 29, "E003")),
+        (view("v", "p(x) := r(x);", "  inputs: {r: nosuch}\n"), (5, 15, "resource")),
+        (view("v", "p(x) := flights(x, _);", "  outputs: [p, q]\n"), (5, 16, "resource")),
+        (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "q(x)"), (11, 23, "resource")),
+        (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "p(x"), (1, 4, "E002")),
+        (
+            view("v", "p(x) := flights(x, _);").replace("spec:", "spec:\n  inptus: {}"),
+            (5, 3, "resource"),
+        ),
+        (HEAD + "kind: [", (2, 8, "resource")),
+    ],
+)
+def test_a_mistake_has_its_place(text: str, place: tuple[int, int, str]) -> None:
+    assert [found[1:] for found in told(s=SOURCE, v=text)] == [place]
+
+
+def test_a_warning_has_its_place_and_refuses_nothing() -> None:
+    never = view("v", "p(x) := flights(x, d)\n  if false;")
+    (finding,) = check_files({"s.yaml": SOURCE, "v.yaml": never})
+    assert (finding.code, finding.warning, finding.position.line) == ("W204", True, 7)
+
+
+def test_what_only_rows_can_tell_is_not_judged() -> None:
+    over = view("v", "p(x) := u(x, 1, 2);") + "---\n" + view("w", "q(x) := p(x);")
+    assert told(u=UNKNOWN, v=over, a=action("v", "p(x)")) == []
+
+
+def test_a_program_alone_reads_whatever_it_names() -> None:
+    assert check_files({"p.tidelog": "p(x) := q(x) ^ not r(x);"}) == []
+    (finding,) = check_files({"p.tidelog": "p(x, y) := q(x);"})
+    assert (finding.code, finding.position.line, finding.position.column) == ("S101", 1, 6)
+    assert "\n   |      ^\n" in finding.shown
+    assert check_files({"p.tidelog": "p(x) ~time := q(x);"}, "events")[0].code == "S111"
+    assert check_files({"p.tidelog": "p(x) ~time := q(x);"}) == []
+
+
+def test_the_command_speaks_to_people_and_to_editors(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SOURCE)
+    (tmp_path / "v.tidelog").write_text("p(x, y) := q(x);\n")
+    run = run_command(check_command.check, [str(tmp_path)])
+    assert run.exit_code == 1
+    assert "v.tidelog:1:6: S101" in run.output
+    assert "2 files: 1 mistakes, 0 warnings" in run.output
+    run = run_command(check_command.check, [str(tmp_path), "--json"])
+    (finding,) = json.loads(run.stdout)["findings"]
+    assert (finding["code"], finding["severity"], finding["line"], finding["column"]) == (
+        "S101", "error", 1, 6,
+    )  # fmt: skip
+    assert (finding["endLine"], finding["endColumn"]) == (1, 7)
+    run = run_command(check_command.check, [str(tmp_path / "none")])
+    assert (run.exit_code, "none: No such file" in run.output) == (1, True)
+
+
+def test_fmt_changes_programs_in_place_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "v.yaml"
+    wild = (
+        "# kept\n" + SOURCE + "---\n" + view("v", "p( x ):=flights(x,_) ; // why\n\n\nq(x):=p(x);")
+    )
+    file.write_text(wild + "  retain: all  # kept\n---\n" + view("w", "r(x):=p(x);"))
+    assert run_command(check_command.fmt, [str(file), "--check"]).exit_code == 1
+    assert (
+        "+    p(x) := flights(x, _);  // why"
+        in run_command(check_command.fmt, [str(file), "--diff"]).output
+    )
+    assert run_command(check_command.fmt, [str(file)]).exit_code == 0
+    text = file.read_text()
+    assert (
+        "    p(x) := flights(x, _);  // why\n\n    q(x) := p(x);\n  retain: all  # kept\n" in text
+    )
+    assert text.startswith("# kept\n" + SOURCE)
+    assert text.endswith("  program: |\n    r(x) := p(x);\n")
+    assert run_command(check_command.fmt, [str(file), "--check"]).exit_code == 0
+    piped = run_command(check_command.fmt, ["-"], "p(x):=q(x);")
+    assert piped.output == "p(x) := q(x);\n"
+    file.write_text(view("w", "r(x):=p(x)"))
+    broken = run_command(check_command.fmt, [str(file)])
+    assert (broken.exit_code, "v.yaml:6:" in broken.output) == (1, True)

@@ -162,13 +162,12 @@ def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> Non
         times = times_of(lattice, piece.times)
         found.extend(zip(data, times, piece.diffs.tolist(), strict=True))
 
-    for (left, right), upper, since in rounds:
+    for (left, right), upper, _ in rounds:
         join.push(columns(lattice, left), columns(lattice, right), upper)
         lefts += left
         rights += right
         for _ in range(3):
             take()
-        join.compact(since)
         join.exert(64)
     while not join.done:
         take()

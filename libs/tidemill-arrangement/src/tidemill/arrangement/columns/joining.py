@@ -21,6 +21,9 @@ _PIECE = 64
 _PIECE_MAX = 1 << 18
 """The pairs of a piece that still fit in the caches."""
 
+_KEYS = 1 << 14
+"""The keys that are located at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -59,11 +62,12 @@ class Joined:
 class _Matching:
     """The matches of fresh updates with one stored batch, a bounded piece at a time."""
 
-    __slots__ = ("_batch", "_fresh", "_places", "_room", "_swapped", "done")
+    __slots__ = ("_batch", "_fresh", "_places", "_positions", "_room", "_swapped", "done")
 
     def __init__(self, fresh: Columns, batch: ColumnBatch, swapped: bool) -> None:
         self._fresh, self._batch, self._swapped = fresh, batch, swapped
-        self._places = np.zeros(3, np.int64)
+        self._places = np.zeros(4, np.int64)
+        self._positions = np.empty(min(len(fresh), _KEYS), np.int64)
         self._room = _PIECE
         self.done = False
 
@@ -73,7 +77,9 @@ class _Matching:
         room = min(self._room, limit)
         lefts, rights = np.empty(room, np.int64), np.empty(room, np.int64)
         table = batch.layout.table
-        n = match_packed(fresh.keys, batch.rows, table, self._places, lefts, rights)
+        n = match_packed(
+            fresh.keys, batch.rows, table, self._positions, self._places, lefts, rights
+        )
         self.done = n < room
         self._room = min(self._room * 16, _PIECE_MAX)
         if not n:
@@ -93,7 +99,8 @@ class ColumnJoin:
 
     A pair is matched when the later of its two batches arrives; what is to be matched waits in a
     queue and is given out piece by piece, so output never needs more memory than one call asks for.
-    Waiting matches keep the batches they read, whatever the traces compact meanwhile.
+    Waiting matches keep the batches they read, whatever the traces compact meanwhile. Its own holds
+    let both traces compact to `upper`: later updates are beyond it and match all alike.
     """
 
     def __init__(self, lattice: ColumnLattice, storage: Storage = MEMORY, effort: int = 1) -> None:
@@ -128,6 +135,8 @@ class ColumnJoin:
         if len(fresh_right):
             self._match(fresh_right, self.left.batches(), swapped=True)
         self.right.insert(fresh_right)
+        self.left.compact(upper)
+        self.right.compact(upper)
 
     def work(self, limit: int) -> Joined:
         """The next matches: at most `limit` or a quarter of a million, also inside a key.
@@ -148,14 +157,6 @@ class ColumnJoin:
             if matching.done:
                 self._queue.popleft()
         return Joined.concatenate(found, self._lanes)
-
-    def compact(self, to: Times) -> None:
-        """Let both traces forget differences between times that no time beyond `to` can tell.
-
-        `to` is at or before upper: later updates are beyond it, so their matches are the same.
-        """
-        self.left.compact(to)
-        self.right.compact(to)
 
     def exert(self, effort: int | None = None) -> bool:
         """Spend one piece of idle maintenance on each trace; whether there was anything to do."""

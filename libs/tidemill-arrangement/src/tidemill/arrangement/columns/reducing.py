@@ -167,13 +167,14 @@ def history_of(keys: U64Array, batches: Sequence[ColumnBatch], lanes: int) -> Co
 
 
 def _rows_of(keys: U64Array, batch: ColumnBatch, lanes: int) -> Columns:
-    places, room = np.zeros(3, np.int64), _PIECE
+    places, room = np.zeros(4, np.int64), _PIECE
+    located = np.empty(len(keys), np.int64)
     table = batch.layout.table
     owners, positions = np.empty(0, np.int64), np.empty(0, np.int64)
     done = False
     while not done:
         left, right = np.empty(room, np.int64), np.empty(room, np.int64)
-        n = match_packed(keys, batch.rows, table, places, left, right)
+        n = match_packed(keys, batch.rows, table, located, places, left, right)
         owners = np.concatenate([owners, left[:n]]) if len(owners) else left[:n]
         positions = np.concatenate([positions, right[:n]]) if len(positions) else right[:n]
         done = n < room

@@ -11,6 +11,9 @@ from tidemill.arrangement.kernels.arrays import DiffArray, I64Array, U64Array, c
 from tidemill.arrangement.kernels.packing import field_of
 from tidemill.arrangement.kernels.products import product_fits
 
+_MERGED_BELOW = 8
+"""Up to so many rows for each key all rows are read: cheaper than looking for keys one by one."""
+
 
 @inlined
 def key_of(rows: U64Array, i: int, table: U64Array) -> np.uint64:
@@ -21,36 +24,15 @@ def key_of(rows: U64Array, i: int, table: U64Array) -> np.uint64:
 
 @compiled
 def seek_key(rows: U64Array, table: U64Array, start: int, key: np.uint64) -> int:
-    """The first row from `start` on whose key is not below `key`.
-
-    Starts where the key would be if keys were spread evenly, and goes on in growing steps.
-    Cost: O(log of the distance), less for keys spread evenly.
-    """
-    last = rows.shape[0] - 1
-    if start > last:
+    """The first row from `start` on whose key is not below `key`. Cost: O(log of the distance)."""
+    end = rows.shape[0]
+    if start >= end or key_of(rows, start, table) >= key:
         return int(start)
-    first_key, last_key = key_of(rows, start, table), key_of(rows, last, table)
-    if first_key >= key:
-        return int(start)
-    if last_key < key:
-        return int(last + 1)
-    low, high = start, last  # the key of the one is below, of the other not below
-    share = np.float64(key - first_key) / np.float64(last_key - first_key)
-    guess = low + max(1, int(share * (high - low)))
-    step = 1
-    if guess < high:
-        if key_of(rows, guess, table) < key:
-            low = guess
-            while low + step < high and key_of(rows, low + step, table) < key:
-                low += step
-                step *= 2
-            high = min(high, low + step)
-        else:
-            high = guess
-            while high - step > low and key_of(rows, high - step, table) >= key:
-                high -= step
-                step *= 2
-            low = max(low, high - step)
+    low, step = start, 1
+    while low + step < end and key_of(rows, low + step, table) < key:
+        low += step
+        step *= 2
+    high = min(end, low + step)
     while high - low > 1:
         middle = (low + high) // 2
         if key_of(rows, middle, table) < key:
@@ -61,52 +43,92 @@ def seek_key(rows: U64Array, table: U64Array, start: int, key: np.uint64) -> int
 
 
 @compiled
+def _seek_around(rows: U64Array, table: U64Array, guess: int, key: np.uint64) -> int:
+    """The first of all rows whose key is not below `key`, looked for around `guess`."""
+    if key_of(rows, guess, table) < key:
+        return seek_key(rows, table, guess, key)
+    high, step = guess, 1  # the key of this row is not below
+    while high - step >= 0 and key_of(rows, high - step, table) >= key:
+        high -= step
+        step *= 2
+    low = max(-1, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if key_of(rows, middle, table) < key:
+            low = middle
+        else:
+            high = middle
+    return int(high)
+
+
+@compiled
+def locate(keys: U64Array, rows: U64Array, table: U64Array, positions: I64Array) -> None:
+    """For each sorted key the first row whose key is not below it.
+
+    Few keys among many rows are looked for where they would be if keys were spread evenly. Each
+    guess is made for all keys before the next one, so that waiting for memory overlaps.
+    Cost: O(rows) or O(keys · log of the distance from the guess), whichever promises less.
+    """
+    # NB: in locals, or the compiler reads the table again after each write to `positions`.
+    low, mask, shift = table[0, 0], table[0, 1], table[0, 3]
+    size = rows.shape[0]
+    if size < _MERGED_BELOW * keys.size:
+        at = 0
+        for i in range(keys.size):
+            key = keys[i]
+            while at < size and ((rows[at, 0] >> shift) & mask) + low < key:
+                at += 1
+            positions[i] = at
+        return
+    least, greatest = key_of(rows, 0, table), key_of(rows, size - 1, table)
+    rows_per_key = np.float64(size - 1) / max(np.float64(greatest - least), np.float64(1))
+    found = np.empty(keys.size, np.uint64)
+    for i in range(keys.size):
+        key = min(max(keys[i], least), greatest)
+        guess = min(int(np.float64(key - least) * rows_per_key), size - 1)
+        positions[i] = guess
+        found[i] = ((rows[guess, 0] >> shift) & mask) + low
+    for i in range(keys.size):
+        off = np.float64(min(max(keys[i], least), greatest)) - np.float64(found[i])
+        guess = min(max(positions[i] + int(off * rows_per_key), 0), size - 1)
+        positions[i] = guess
+        found[i] = ((rows[guess, 0] >> shift) & mask) + low
+    for i in range(keys.size):
+        positions[i] = _seek_around(rows, table, positions[i], keys[i])
+
+
+@compiled
 def match_packed(
-    keys: U64Array, rows: U64Array, table: U64Array,
+    keys: U64Array, rows: U64Array, table: U64Array, positions: I64Array,
     places: I64Array, lefts: I64Array, rights: I64Array,
 ) -> int:  # fmt: skip
     """The next pairs of positions of equal keys in a sorted column and in packed rows.
 
-    As `match_keys`, with packed rows in place of the second column.
+    As many as there is room for; fewer: there are no more. `places` holds where to go on, also
+    inside a key: which key, how many of its rows were matched, and the end of the keys whose
+    `positions` are known. There is room for some of these, so a call locates a bounded number.
+    Cost: that of `locate`, and O(pairs).
     """
-    i, j, k = places[0], places[1], places[2]
+    i, done, known = places[0], places[1], places[2]
     n, size = 0, rows.shape[0]
-    while i < keys.size and j < size:
+    while i < keys.size:
+        if i >= known:
+            known = min(i + positions.size, keys.size)
+            locate(keys[i:known], rows, table, positions[: known - i])
+            places[3] = i
+        at = positions[i - places[3]] + done
         key = keys[i]
-        here = key_of(rows, j, table)
-        if key < here:
-            i += 1
-            if i < keys.size and keys[i] < here:
-                step = 1
-                while i + step < keys.size and keys[i + step] < here:
-                    i += step
-                    step *= 2
-                end = min(i + step, keys.size)
-                i += 1
-                while i < end:
-                    middle = (i + end) // 2
-                    if keys[middle] < here:
-                        i = middle + 1
-                    else:
-                        end = middle
-            continue
-        if here < key:
-            j = seek_key(rows, table, j, key)
-            k = j
-            continue
-        while k < size and key_of(rows, k, table) == key:
+        while at < size and key_of(rows, at, table) == key:
             if n == lefts.size:
-                places[0], places[1], places[2] = i, j, k
+                places[0], places[1], places[2] = i, done, known
                 return n
-            lefts[n], rights[n] = i, k
+            lefts[n], rights[n] = i, at
             n += 1
-            k += 1
+            at += 1
+            done += 1
         i += 1
-        if i < keys.size and keys[i] == key:
-            k = j
-        else:
-            j = k
-    places[0], places[1], places[2] = i, j, k
+        done = 0
+    places[0], places[1], places[2] = i, done, known
     return n
 
 
@@ -168,11 +190,13 @@ def add_sums(
     Cost: a search for each key, and its rows.
     """
     each = 1 if diffs.size > 1 else 0
-    j, size = 0, rows.shape[0]
+    size = rows.shape[0]
+    positions = np.empty(keys.size, np.int64)
+    locate(keys, rows, table, positions)
+    low, mask, shift = table[0, 0], table[0, 1], table[0, 3]
     for i in range(keys.size):
-        key = keys[i]
-        j = seek_key(rows, table, j, key)
-        while j < size and key_of(rows, j, table) == key:
+        key, j = keys[i], positions[i]
+        while j < size and ((rows[j, 0] >> shift) & mask) + low == key:
             term = np.int64(diffs[j * each])
             if weighted:
                 val = np.int64(field_of(rows, j, table, 1))

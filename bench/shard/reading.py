@@ -27,11 +27,12 @@ async def large(seed: int, count: int) -> list[Figure]:
     try:
         random = np.random.default_rng(seed)
         store = files_at(folder)
-        await store.create("large", TABLE, lease_ms=None)
+        first, _ = await store.create("large", TABLE, lease_ms=None)
         times = range(-(-count // STEP))
         for time in times:
             await commit(store, "large", time, rows(STEP, time, random, time * STEP))
         read = await store.read_hold("large", owner="bench", at=frontier(times[-1]), lease_ms=None)
+        await store.drop(first)
         begin = perf_counter()
         await store.compact("large")
         rate = count / (perf_counter() - begin)
@@ -67,12 +68,31 @@ async def _snapshots(folder: Path, read: ReadCapability, as_of: int) -> list[Fig
         begin = perf_counter()
         pq.read_table(plain)
         theirs.append(count / (perf_counter() - begin))
+    tail = await _with_a_tail(folder, read, as_of, count)
     mine, least = (sorted(rates)[len(rates) // 2] / 1e6 for rates in (ours[1:], theirs[1:]))
     stored, bare = size / count, plain.stat().st_size / count
     return [
         Figure("files", "snapshot", mine, "M rows/s", least, "plain Parquet, read on two cores"),
+        Figure("files", "snapshot with ten fresh batches of 1,000 rows", tail, "M rows/s"),
         Figure("files", "space of a million rows", stored, "MB", bare, "plain Parquet zstd"),
     ]
+
+
+async def _with_a_tail(folder: Path, read: ReadCapability, as_of: int, count: int) -> float:
+    """Million rows a second of a snapshot of what is not all compacted."""
+    store = files_at(folder)
+    random = np.random.default_rng(0)
+    for time in range(as_of + 1, as_of + 11):
+        await commit(store, "large", time, rows(1_000, time, random, time * 1_000))
+    await store.close()
+    store = files_at(folder)
+    begin = perf_counter()
+    contents = await store.snapshot(read, as_of + 10)
+    rate = contents.num_rows / (perf_counter() - begin)
+    await store.close()
+    assert contents.num_rows == count
+    assert int(np.asarray(contents["_diff"].to_numpy()).sum()) == count + 10_000
+    return rate / 1e6
 
 
 async def _lookups(

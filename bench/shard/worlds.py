@@ -47,7 +47,7 @@ def rows(count: int, time: int, random: np.random.Generator, first: int = 0) -> 
         {
             "key": pa.array(keys),
             "val": pa.array(value_of(keys)),
-            "name": pa.array(np.char.add("name-", (keys * 7919 % 100_003).astype(str))),
+            "name": pa.array(np.char.add("name-", (mixed(keys) // 1009 % 100_003).astype(str))),
             "_time": pa.array(np.full(count, time, np.uint64)),
             "_diff": pa.array(np.ones(count, np.int64)),
         }
@@ -55,8 +55,16 @@ def rows(count: int, time: int, random: np.random.Generator, first: int = 0) -> 
 
 
 def value_of(keys: np.ndarray) -> np.ndarray:
-    """The value that goes with a key."""
-    return keys * 31 % 1009
+    """The value that goes with a key; those of adjacent keys have nothing in common."""
+    return (mixed(keys) % 1009).astype(np.int64)
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """Keys as if drawn by lot, always the same for each."""
+    with np.errstate(over="ignore"):
+        words = np.asarray(keys, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+        return words ^ (words >> np.uint64(29))
 
 
 def plain_bytes(table: pa.Table) -> bytes:

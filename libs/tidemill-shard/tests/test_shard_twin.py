@@ -26,6 +26,7 @@ from tidemill.shard import (
     ReadCapability,
     Subscription,
     WriteCapability,
+    reading,
 )
 from tidemill.testkit.twins.durable import CollectionTwin, Update
 from tidemill.time import Frontier, TidemillError, frontier
@@ -358,4 +359,7 @@ def test_a_collection_answers_as_its_rules_say(
         for step in script:
             await duel.step(step)
 
-    asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        if limits == "split":
+            patch.setattr(reading, "APART_ROWS_MIN", 0)
+        asyncio.run(run())

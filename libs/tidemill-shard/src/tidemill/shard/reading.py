@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
-from tidemill.shard.lookup import PartLookup, Scalars
+from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
@@ -19,8 +19,12 @@ from tidemill.shard.pruning import Equal, equal_scalars, parts_equal, parts_wher
 from tidemill.shard.state import Description, State
 from tidemill.time import U64_MAX, Corrupt, UsageError
 
+Column: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
+
 TOGETHER = 4
 """So many parts are read and decoded at the same time."""
+APART_ROWS_MIN = 50_000
+"""A batch of so many rows is not sorted again together with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +51,31 @@ class Reader:
 
         Multiplicities are counted before columns are left out, and added up after. Raises: PartGone;
         Corrupt naming the row if one is negative and the collection does not allow it.
-        Cost: O(n log n) in the updates up to `as_of` that the query can need; O(n) after compaction.
+        Cost: O(n) in the updates up to `as_of` that the query can need, and O(m log m) in those m that
+        may share a record with one outside the oldest batch.
         """
         until = None if as_of >= U64_MAX else as_of + 1
-        pieces = await self.pieces(state, 0, until, query)
-        # Parts of one run have no record in common: each can be added up by itself.
-        apart = len(state.batches) == 1 and state.batches[0].runs == 1
-        if not apart and len(pieces) > 1:
-            pieces = [concatenate(pieces)]
-        contents = [
-            await computed(piece.num_rows, partial(_accumulated, state.description, piece, query))
-            for piece in pieces
-        ]
-        if not contents:
-            empty = state.description.update_schema().empty_table()
-            return _accumulated(state.description, empty, query)
-        if len(contents) == 1:
-            return contents[0]
-        present = pa.concat_tables(contents)
-        if query.columns is None:
+        description = state.description
+        oldest, others = _parted(state)
+        pieces = await self.pieces(others, 0, until, query)
+        recent = concatenate([description.update_schema().empty_table(), *pieces])
+        touched = _Touched.by(recent, description)
+        settled: list[pa.Table] = []
+
+        def kept_apart(part: Part, updates: pa.Table) -> pa.Table:
+            alone, shared = touched.split(updates)
+            settled.append(_accumulated(description, alone, query, in_order=True))
+            return shared
+
+        shared = await self._made(oldest, 0, until, query, kept_apart)
+        rest = concatenate([recent, *shared])
+        settled.append(
+            await computed(
+                rest.num_rows, lambda: _accumulated(description, rest, query, in_order=False)
+            )
+        )
+        present = pa.concat_tables([table for table in settled if table.num_rows] or settled[:1])
+        if query.columns is None or len(settled) == 1:
             return present
         return await computed(present.num_rows, lambda: consolidate(present))
 
@@ -89,6 +99,17 @@ class Reader:
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
     ) -> list[pa.Table]:
         """All updates with lower <= time < upper that the query selects, part by part, not added up."""
+        return await self._made(state, lower, upper, query, lambda part, updates: updates)
+
+    async def _made(
+        self,
+        state: State,
+        lower: int,
+        upper: int | None,
+        query: Query,
+        make: Callable[[Part, pa.Table], pa.Table],
+    ) -> list[pa.Table]:
+        """What `make` makes of the selected updates of each part that has any, several at a time."""
         description = state.description
         _check_columns(query, description.schema.names)
         scalars = equal_scalars(description, query.equal or {})
@@ -97,15 +118,23 @@ class Reader:
             chosen = parts_equal(chosen, description, scalars)
         if query.where is not None:
             chosen = parts_where(chosen, description.schema, query.where)
-        tables: list[pa.Table] = []
-        for start in range(0, len(chosen), TOGETHER):
-            some = chosen[start : start + TOGETHER]
-            read = [self._rows(description, part, scalars) for part in some]
-            for part, table in zip(some, await asyncio.gather(*read), strict=True):
-                selected = _selected(table, part, lower, upper, query)
-                if selected.num_rows:
-                    tables.append(selected)
-        return tables
+        turns = asyncio.Semaphore(TOGETHER)
+
+        async def made(part: Part) -> pa.Table | None:
+            async with turns:
+                table = await self._rows(description, part, scalars)
+
+                def work() -> pa.Table | None:
+                    selected = _selected(table, part, lower, upper, query)
+                    return make(part, selected) if selected.num_rows else None
+
+                return await computed(table.num_rows, work)
+
+        return [
+            table
+            for table in await asyncio.gather(*(made(part) for part in chosen))
+            if table is not None
+        ]
 
     async def _rows(self, description: Description, part: Part, scalars: Scalars) -> pa.Table:
         schema = description.update_schema()
@@ -115,15 +144,66 @@ class Reader:
         return await self._lookup.rows(part, schema, order, scalars)
 
 
-def _accumulated(description: Description, updates: pa.Table, query: Query) -> pa.Table:
-    """Contents that updates add up to, with the columns that the query wants."""
+def _parted(state: State) -> tuple[State, State]:
+    """The oldest batch, if it is large and its parts share no record with each other, and all others."""
+    large = bool(state.batches) and state.batches[0].rows >= APART_ROWS_MIN
+    count = 1 if large and state.batches[0].runs == 1 else 0
+    oldest, others = state.batches[:count], state.batches[count:]
+    return replace(state, batches=oldest), replace(state, batches=others)
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """Which updates may be of a record that some other updates are of, by one column.
+
+    `values` are those of the other updates; None if every update may be.
+    """
+
+    column: str
+    values: Values | None
+
+    @classmethod
+    def by(cls, others: pa.Table, description: Description) -> _Touched:
+        """Told by the first column that parts are sorted by."""
+        column = sort_key(others.schema, description.key)[0]
+        exact = searchable(others.schema.field(column).type)
+        return cls(column, others.column(column).unique() if exact or not others.num_rows else None)
+
+    def split(self, updates: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """(updates of records that the others do not touch, the rest), each in their order."""
+        if self.values is None:
+            return updates.slice(0, 0), updates
+        if not len(self.values):
+            return updates, updates.slice(0, 0)
+        touched = pc.is_in(updates.column(self.column), value_set=self.values)
+        return updates.filter(pc.invert(touched)), updates.filter(touched)
+
+
+def _accumulated(
+    description: Description, updates: pa.Table, query: Query, *, in_order: bool
+) -> pa.Table:
+    """Contents that updates add up to, with the columns that the query wants.
+
+    `in_order` are updates as parts hold them, consolidated and sorted; then those with a first column
+    of their own are records of their own, with nothing to add.
+    """
     order = [*sort_key(updates.schema, description.key), DIFF]
-    present = consolidate(updates.select(order))
+    present = updates.select(order)
+    if not (in_order and _strictly_ascending(present.column(0))):
+        present = consolidate(present)
     if not description.allow_negative:
         _refuse_negative(present)
     if query.columns is None:
         return present.select([*description.schema.names, DIFF])
     return consolidate(present.select([*query.columns, DIFF]))
+
+
+def _strictly_ascending(column: Column) -> bool:
+    """Whether no value of a sorted column comes twice."""
+    if not searchable(column.type):
+        return False
+    differs = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+    return bool(pc.all(differs, skip_nulls=False).as_py())
 
 
 def _selected(table: pa.Table, part: Part, lower: int, upper: int | None, query: Query) -> pa.Table:

@@ -1,0 +1,186 @@
+"""Reads touch only the parts they need, and give what adding everything up gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import (
+    Collections,
+    Description,
+    Limits,
+    MemoryBlob,
+    MemoryConsensus,
+    ReadCapability,
+    reading,
+)
+from tidemill.time import UsageError, frontier
+
+ROWS = pa.schema([("n", pa.int64()), ("s", pa.string())])
+OBJECTS = Limits(inline_bytes_max=0, cache_bytes_max=0)
+
+
+class Opened(MemoryBlob):
+    """Remembers which objects were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+
+    async def get(self, key: str) -> bytes | None:
+        self.read.add(key)
+        return await super().get(key)
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        self.read.add(key)
+        return await super().get_range(key, start, stop)
+
+
+class World:
+    """A collection whose every write is an object of its own."""
+
+    def __init__(self, limits: Limits = OBJECTS, key: tuple[str, ...] = ("n",)) -> None:
+        self.blob = Opened()
+        names = count()
+        self.store = Collections(
+            MemoryConsensus(), self.blob, ManualClock(), lambda: f"{next(names)}", limits=limits
+        )
+        self.key = key
+
+    async def create(self) -> ReadCapability:
+        read, _ = await self.store.create("c", Description(ROWS, key=self.key), lease_ms=None)
+        return read
+
+    async def write(self, lower: int, upper: int, rows: list[tuple[Any, ...]]) -> None:
+        schema = Description(ROWS).update_schema()
+        table = pa.Table.from_pylist(
+            [dict(zip(schema.names, row, strict=True)) for row in rows], schema
+        )
+        await self.store.compare_and_append(
+            "c", frontier(lower), frontier(upper), table, writer="w"
+        )
+
+    async def parts_read(self, read: Any) -> int:
+        """How many objects an awaitable reads."""
+        self.blob.read.clear()
+        await read
+        return len(self.blob.read)
+
+
+async def test_a_read_as_of_t_touches_only_parts_with_updates_before_it() -> None:
+    world = World()
+    read = await world.create()
+    for time in range(8):
+        await world.write(time, time + 1, [(time, "x", time, 1)])
+    store = world.store
+    assert await world.parts_read(store.snapshot(read, 2)) == 3
+    assert await world.parts_read(store.snapshot(read, 7)) == 8
+    assert await world.parts_read(store.changes(read, 3, 5)) == 2
+    assert await world.parts_read(store.changes(read, 5, 5)) == 0
+    assert await world.parts_read(store.snapshot(read, 7, where=pc.field("n") > 5)) == 2
+    assert await world.parts_read(store.snapshot(read, 7, equal={"n": 4})) == 1
+    assert await world.parts_read(store.snapshot(read, 7, equal={"s": "y"})) == 0
+
+
+async def test_a_key_is_looked_up_in_the_part_of_its_hash_range_alone() -> None:
+    world = World(Limits(inline_bytes_max=0, part_bytes_max=2_000, cache_bytes_max=0))
+    read = await world.create()
+    await world.write(0, 1, [(n, f"s{n}", 0, 1) for n in range(1_000)])
+    parts = (await world.store.state("c")).parts()
+    assert len(parts) >= 8
+    ranges = sorted((part.hash_min, part.hash_max) for part in parts)
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    for key in (0, 17, 999):
+        assert await world.parts_read(world.store.snapshot(read, 0, equal={"n": key})) == 1
+    assert await world.parts_read(world.store.snapshot(read, 0)) == len(parts)
+
+
+records = st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from(["a", "b"]))
+changes = st.lists(st.tuples(records, st.integers(1, 3)), min_size=1, max_size=4)
+writes = st.lists(changes, min_size=2, max_size=5)
+wheres = st.sampled_from([None, pc.field("n") > 1, pc.field("s") == "b"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def however_small() -> Iterator[None]:
+    """The oldest batch is kept apart from the others however small it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "APART_ROWS_MIN", 0)
+        yield
+
+
+@pytest.mark.rule("F5", "F11", "P6", "SU6")
+@settings(max_examples=60, deadline=None)
+@given(
+    writes, st.sets(st.integers(0, 3), max_size=2), st.sampled_from([("n",), (), ("s", "n")]),
+    wheres, st.sampled_from([None, ["s"]]), st.sampled_from([9, 9, 1]),
+)  # fmt: skip
+def test_contents_are_what_all_updates_add_up_to(
+    given_writes: list[list[tuple[tuple[int | None, str], int]]],
+    compacted_after: set[int],
+    key: tuple[str, ...],
+    where: pc.Expression | None,
+    columns: list[str] | None,
+    at: int,
+) -> None:
+    async def run() -> None:
+        world = World(Limits(inline_bytes_max=0, part_bytes_max=64), key)
+        read = await world.create()
+        total: Counter[tuple[int | None, str]] = Counter()
+        for time, some in enumerate(given_writes):
+            await world.write(time, time + 1, [(*row, time, diff) for row, diff in some])
+            if time <= at:
+                for row, diff in some:
+                    total[row] += diff
+            if time in compacted_after:
+                await world.store.compact("c")
+        as_of = min(at, len(given_writes) - 1)
+        table = await world.store.snapshot(read, as_of, columns=columns, where=where)
+        expected: Counter[tuple[object, ...]] = Counter()
+        for (n, s), diff in total.items():
+            if where is None or ((n is not None and n > 1) if "n" in str(where) else s == "b"):
+                expected[(s,) if columns else (n, s)] += diff
+        names = columns or ROWS.names
+        found = [(*(row[name] for name in names), row["_diff"]) for row in table.to_pylist()]
+        assert len(found) == len({row[:-1] for row in found})
+        assert {row[:-1]: row[-1] for row in found} == expected
+
+    asyncio.run(run())
+
+
+@pytest.mark.rule("L1")
+async def test_a_schema_gains_nullable_columns_and_nothing_else() -> None:
+    world = World()
+    read = await world.create()
+    await world.write(0, 1, [(1, "a", 0, 1)])
+    wider = ROWS.append(pa.field("more", pa.float64()))
+    await world.store.extend_schema("c", wider)
+    assert (await world.store.snapshot(read, 0)).to_pylist() == [
+        {"n": 1, "s": "a", "more": None, "_diff": 1}
+    ]
+    table = pa.table({"n": [2], "s": ["b"], "more": [0.5], "_time": [1], "_diff": [1]})
+    await world.store.compare_and_append("c", frontier(1), frontier(2), table, writer="w")
+    await world.store.compact("c")
+    rows = (await world.store.snapshot(read, 1)).sort_by("n").to_pylist()
+    assert [row["more"] for row in rows] == [None, 0.5]
+    for refused in (
+        ROWS,
+        wider.remove(1),
+        wider.set(0, pa.field("n", pa.int32())),
+        wider.append(pa.field("must", pa.int64(), nullable=False)),
+        pa.schema([wider.field(1), wider.field(0), wider.field(2)]),
+    ):
+        with pytest.raises(UsageError) as error:
+            await world.store.extend_schema("c", refused)
+        assert error.value.details["reason"] == "Schema"
+    assert (await world.store.description("c")).schema.equals(wider)

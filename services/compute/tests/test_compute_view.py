@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from random import Random
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,7 @@ from tidemill_compute.view import (
 )
 
 END = 40
+Maintenance: TypeAlias = Literal["auto", "windows", "changes"]
 
 PROGRAMS = {
     "join and absence": """
@@ -156,8 +158,12 @@ class World:
         consensus = MortalConsensus(self.stores[0], fuse)
         return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
 
-    def view(self, collections: Collections, changes_max: int) -> ViewDriver:
-        settings = ComputeSettings(window_changes_max=changes_max, hold_interval_s=0.0)
+    def view(
+        self, collections: Collections, changes_max: int, maintenance: Maintenance = "auto"
+    ) -> ViewDriver:
+        settings = ComputeSettings(
+            window_changes_max=changes_max, hold_interval_s=0.0, maintenance=maintenance
+        )
         return ViewDriver(self.target, collections, self.clock, settings)
 
     async def create(self, fed: int = 0) -> int:
@@ -210,10 +216,12 @@ async def follow(world: World, view: ViewDriver, upper: int) -> None:
 @pytest.mark.rule("C1", "C4", "MV3", "MV5", "D2")
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("maintenance", ["windows", "changes", "either"])
 async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
-    name: str, seed: int
+    name: str, seed: int, maintenance: str
 ) -> None:
     random = Random(f"{name} {seed}")
+    ways = ("windows", "changes") if maintenance == "either" else (maintenance,)
     world = World(PROGRAMS[name], seed)
     await world.create()
     fed = deaths = 0
@@ -223,7 +231,8 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         fed = upper
         for _ in range(random.randrange(1, 4)):
             fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
-            view = world.view(world.process(fuse), random.randrange(1, 9))
+            way: Maintenance = random.choice(ways)  # type: ignore[arg-type]  # one of the two
+            view = world.view(world.process(fuse), random.randrange(1, 9), way)
             await follow(world, view, fed)
             deaths += fuse.blown
     await follow(world, world.view(world.process(Fuse(None)), 5), END)

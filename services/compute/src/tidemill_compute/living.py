@@ -64,12 +64,42 @@ class LivingInput:
         """The times of the changes not yet evaluated, ascending."""
         return self._times
 
+    @property
+    def alive(self) -> int:
+        """How many rows are present just before `lower`."""
+        return len(self._present)
+
+    def waiting(self, upper: int) -> int:
+        """How many changes before `upper` are not yet evaluated."""
+        return int(np.searchsorted(self._times, upper))
+
+    def present(self) -> list[Presence]:
+        """The rows that are present just before `lower`, as stretches that do not end."""
+        return [held.presence for held in self._present.values()]
+
     def advance(self, upper: int) -> list[Presence]:
         """The presences of the window [lower − 1, upper); the input then begins at `upper`.
 
         Raises: Corrupt if a row is taken away more often than it was put in.
         """
-        stretches: list[Presence] = []
+        stretches = [
+            Presence(held.presence.record, held.presence.start, time)
+            for held, time, diff in self._moved(upper)
+            if diff < 0
+        ]
+        stretches.extend(held.presence for held in self._present.values())
+        return stretches
+
+    def take(self, upper: int) -> list[tuple[Record, int, int]]:
+        """The records that begin (1) or end (-1) before `upper`; the input then begins there.
+
+        Raises: Corrupt as `advance`. Cost: O(changes).
+        """
+        return [(held.presence.record, time, diff) for held, time, diff in self._moved(upper)]
+
+    def _moved(self, upper: int) -> list[tuple[_Held, int, int]]:
+        """Apply the changes before `upper`: which rows begin and which end, and when."""
+        moved: list[tuple[_Held, int, int]] = []
         for row, time, diff in self._take(upper):
             held = self._present.get(row)
             before = held.copies if held is not None else 0
@@ -82,15 +112,16 @@ class LivingInput:
                     time=time,
                 )
             if held is None:
-                self._present[row] = _Held(after, Presence(self.make_record(row), time, END))
+                held = _Held(after, Presence(self.make_record(row), time, END))
+                self._present[row] = held
+                moved.append((held, time, 1))
             elif after:
                 held.copies = after
             else:
-                stretches.append(Presence(held.presence.record, held.presence.start, time))
                 del self._present[row]
+                moved.append((held, time, -1))
         self.lower = upper
-        stretches.extend(held.presence for held in self._present.values())
-        return stretches
+        return moved
 
     def _take(self, upper: int) -> Sequence[tuple[Row, int, int]]:
         """The changes before `upper`, by time; at one time what goes comes before what comes."""

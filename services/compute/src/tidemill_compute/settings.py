@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -10,6 +12,10 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     window_changes_max: int = 5_000
     """Input changes that one evaluation window of a view covers, as far as instants can be told apart."""
+
+    maintenance: Literal["auto", "windows", "changes"] = "auto"
+    """How a view is kept up to date: by windows over all that is alive (what a backlog needs), by the changes
+    alone (what a live stream needs), or each where it costs less. The answers are the same."""
 
     poll_timeout_s: float = 5.0
     """How long to wait for an input before looking again; inputs that advance never wait so long."""

@@ -11,12 +11,14 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
+from tidemill.datalog.evaluation import Engine, EngineState
 from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.incremental import follows
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Frontier, NotYet, frontier, sole_time
 from tidemill_compute.appending import append_through
+from tidemill_compute.following import Followed, Follower, changes_are_few
 from tidemill_compute.holds import Holds
 from tidemill_compute.living import LivingInput, cut_window
 from tidemill_compute.record_rows import PredicateShape, record_of, row_of, table_of
@@ -54,8 +56,9 @@ class ViewProgress:
 class ViewDriver:
     """At each instant below upper, output = program(inputs), exactly.
 
-    Work is cut into windows. A window evaluates [lower − 1, upper): what is present at lower − 1 was
-    written by the window before, so differences are what begins or ends from `lower` on. The state,
+    Work is cut into windows. Where a window holds many changes it is evaluated over all that is alive in
+    [lower − 1, upper): what is present at lower − 1 was written by the window before, so differences
+    are what begins or ends from `lower` on. Where it holds few, they alone are followed. The state,
     the outputs and the errors are written from the same lower to the same upper, the state first;
     a restart goes on from the least of them with the state as of then, and writes what is missing.
     """
@@ -73,6 +76,8 @@ class ViewDriver:
             for predicate, (_, shape) in target.inputs.items()
         }
         self._engine = Engine(target.program)
+        self._follows = settings.maintenance != "windows" and follows(target.program)
+        self._follower: Follower | None = None
         self._state: EngineState | None = None
         self._state_rows: set[StateRow] = set()
         self._fresh = False
@@ -128,7 +133,7 @@ class ViewDriver:
         lower = min(sole_time(upper) for upper in uppers)
         # The hold on the state moves only behind a window that is complete.
         self._fresh = await self._holds.take(self._target.state) == frontier(lower)
-        self.progress.lower, self._state = lower, None
+        self.progress.lower, self._state, self._follower = lower, None, None
         self._state_upper = sole_time(uppers[0])
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
@@ -179,25 +184,61 @@ class ViewDriver:
             # A window that was half written is written again as it was: the state is one of its end.
             upper = self._state_upper
         began_at = self._clock.monotonic_s()
-        evaluation, updates = await asyncio.to_thread(self._evaluate, lower, upper)
+        updates = await asyncio.to_thread(self._evaluate, lower, upper)
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
         for collection, table in updates:
             await append_through(self._collections, collection, table, upper, self._target.name)
-        self._state, self._fresh = evaluation.state, False
+        self._fresh = False
         self.progress.lower = upper
         self.progress.windows += 1
-        seconds = self._clock.monotonic_s() - began_at
-        self.progress.seconds += seconds
-        self.timed(seconds)
+        self.progress.seconds += self._clock.monotonic_s() - began_at
 
-    def _evaluate(self, lower: int, upper: int) -> tuple[Evaluation, list[tuple[str, pa.Table]]]:
-        """The window [lower − 1, upper) and the updates from `lower` on, state first."""
+    def _evaluate(self, lower: int, upper: int) -> list[tuple[str, pa.Table]]:
+        """The updates from `lower` on, state first."""
+        inputs = list(self._inputs.values())
+        if self._fresh or not self._follows:
+            few = False
+        else:
+            few = self._settings.maintenance == "changes" or changes_are_few(inputs, upper)
+        if few:
+            if self._follower is None:
+                self._follower = Follower(self._target.program, inputs, lower, self._state)
+            updates = self._followed(self._follower.step(upper), upper)
+        else:
+            if self._follower is not None:
+                self._state, self._follower = self._follower.state(), None
+            updates = self._window(lower, upper)
+        self.progress.changes += sum(table.num_rows for _, table in updates)
+        return updates
+
+    def _followed(self, followed: Followed, upper: int) -> list[tuple[str, pa.Table]]:
+        """What the changes of the inputs have changed, as updates."""
+        gone, come = followed.state_gone, followed.state_come
+        self._state_rows.difference_update(gone)
+        self._state_rows.update(come)
+        rows = [(row, upper - 1, -1) for row in gone] + [(row, upper - 1, 1) for row in come]
+        updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
+        facts: dict[str, list[Change]] = {name: [] for name in self._target.outputs}
+        writers = {name: row_of(shape) for name, (_, shape) in self._target.outputs.items()}
+        for change in followed.changes.facts:
+            name = change.record.predicate
+            if name in facts:
+                facts[name].append((writers[name](change.record), int(change.at), change.diff))
+        for name, (collection, shape) in self._target.outputs.items():
+            updates.append((collection, update_table(facts[name], shape.schema)))
+        failed = [((e.text,), int(e.at), e.diff) for e in followed.changes.errors]
+        updates.append((self._target.errors, update_table(failed, ERROR_SCHEMA)))
+        return updates
+
+    def _window(self, lower: int, upper: int) -> list[tuple[str, pa.Table]]:
+        """Evaluate the window [lower − 1, upper) over all that is alive in it."""
         presences = {name: living.advance(upper) for name, living in self._inputs.items()}
         # A fresh view writes all that is present at its first instant; later windows look back one.
         seen = lower if self._fresh else lower - 1
         evaluation = self._engine.evaluate(
             presences, lower=seen if lower else None, upper=upper, state=self._state
         )
+        self._state = evaluation.state
         updates = [(self._target.state, self._state_updates(evaluation.state, upper - 1))]
         for predicate, (collection, shape) in self._target.outputs.items():
             row = row_of(shape)
@@ -207,8 +248,7 @@ class ViewDriver:
         failed = (((e.text,), e.start, e.end) for e in evaluation.errors)
         errors = differences(failed, seen, lower, upper)
         updates.append((self._target.errors, update_table(errors, ERROR_SCHEMA)))
-        self.progress.changes += sum(table.num_rows for _, table in updates)
-        return evaluation, updates
+        return updates
 
     def _state_updates(self, state: EngineState, time: int) -> pa.Table:
         """What changed in the state, at the last instant of the window."""

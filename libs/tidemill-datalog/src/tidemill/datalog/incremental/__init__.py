@@ -7,8 +7,10 @@ from tidemill.datalog.incremental.engine import (
     IncrementalEngine,
     presences_of_changes,
 )
+from tidemill.datalog.incremental.program import follows
 from tidemill.datalog.incremental.scheduling import Strategy
 
 __all__ = [
-    "Changes", "ErrorChange", "FactChange", "IncrementalEngine", "Strategy", "presences_of_changes",
+    "Changes", "ErrorChange", "FactChange", "IncrementalEngine", "Strategy", "follows",
+    "presences_of_changes",
 ]  # fmt: skip

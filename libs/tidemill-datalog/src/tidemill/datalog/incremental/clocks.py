@@ -104,6 +104,10 @@ class Demand:
     def touch(self) -> None:
         """Demands are no groups."""
 
+    def defer(self, happen: Callable[[], None]) -> None:
+        """A demand may come at any point of an instant."""
+        happen()
+
 
 def demand_form(form: RuleForm, atom: int) -> RuleForm | None:
     """A rule that derives the clocks which a clock atom needs; None where they are constants."""

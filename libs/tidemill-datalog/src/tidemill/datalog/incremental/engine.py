@@ -9,14 +9,14 @@ from typing import Any
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.engine import inject
 from tidemill.datalog.evaluation.fixpoint import Limits
-from tidemill.datalog.evaluation.state import EngineState
+from tidemill.datalog.evaluation.state import EngineState, EstablishedSolution
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.facts import FactTable, Value, merged_value, row_of, same_value
 from tidemill.datalog.incremental.program import AnyUnit, build_units
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
-from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
@@ -142,9 +142,10 @@ class IncrementalEngine:
                 reason="BelowUpper", at=at, upper=self._upper,
             )  # fmt: skip
         if predicate in self._known:
-            self.present.agenda.add(at, lambda: self._apply(predicate, record, diff))
+            self.present.agenda.update(at, (predicate, record, diff))
 
-    def _apply(self, predicate: str, record: Record, diff: int) -> None:
+    def _apply(self, update: Update) -> None:
+        predicate, record, diff = update
         known = self._inputs.get((predicate, record))
         if known is None:
             known = self._inputs[predicate, record] = self._input(predicate, record)
@@ -241,14 +242,14 @@ class IncrementalEngine:
         agenda = self.present.agenda
         while (soonest := agenda.soonest) is not None and soonest < upper:
             self.present.now = max(self.present.now, soonest)
-            agenda.happen_until(self.present.now)
+            agenda.happen_until(self.present.now, self._apply)
             self._run(found)
         self._upper = max(self._upper, upper)
         return found
 
     def _begin(self, found: Changes) -> None:
         self._begun = True
-        self.present.agenda.happen_until(self.present.now)
+        self.present.agenda.happen_until(self.present.now, self._apply)
         state = self._state
         if state is not None:
             self._restore(state)
@@ -297,12 +298,12 @@ class IncrementalEngine:
         """Go to one instant of a ticked program, where these input records come and those go."""
         found = Changes()
         self.present.now = self.present.horizon = at
-        self.present.agenda.happen_until(at)
+        self.present.agenda.happen_until(at, self._apply)
         for records, diff in ((gone, -1), (given, 1)):
             for name, each in records.items():
                 for record in each:
                     if name in self._known:
-                        self._apply(name, record, diff)
+                        self._apply((name, record, diff))
         for unit in self.units:
             if not self._begun:
                 unit.begin()
@@ -347,6 +348,23 @@ class IncrementalEngine:
     def errors(self) -> list[tuple[str, int]]:
         """The errors at the last instant done, each with its first rule."""
         return self.present.errors.standing()
+
+    def take_state_changes(self) -> tuple[EngineState, EngineState]:
+        """What has left the state and what has come to it since the last call, of rules with their own expiry.
+
+        Only for programs that `follows` accepts. Cost: O(changes).
+        """
+        gone: dict[int, tuple[EstablishedSolution, ...]] = {}
+        come: dict[int, tuple[EstablishedSolution, ...]] = {}
+        for unit in self.units:
+            for rule in unit.rules if isinstance(unit, Unit) else ():
+                if rule.established is not None:
+                    left, entered = rule.established.take_changes()
+                    if left:
+                        gone[rule.form.number] = tuple(left)
+                    if entered:
+                        come[rule.form.number] = tuple(entered)
+        return EngineState(gone), EngineState(come)
 
     def state(self) -> EngineState:
         """The solutions that live on without the facts that established them."""

@@ -29,6 +29,7 @@ class Established:
     def __init__(self, matches: Matches) -> None:
         self._matches = matches
         self._living: dict[Any, _Living] = {}
+        self._before: dict[Any, EstablishedSolution | None] = {}
 
     def note(
         self,
@@ -44,6 +45,7 @@ class Established:
         known = self._living.get(identity)
         if known is None:
             versions = ((now, passed),)
+            self._before.setdefault(identity, None)
             self._begin(
                 EstablishedSolution(identity, arguments, time, expires, values, versions), passed
             )
@@ -51,10 +53,12 @@ class Established:
         said = known.solution.versions
         if any(mine is passed or mine == passed for _, mine in said):
             return
+        before = known.solution
         known.solution = EstablishedSolution(
             identity, arguments, time, known.solution.expires, values, (*said, (now, passed))
         )
         known.passed = merge_parafacts(known.passed, passed, self._matches._present.lattices)
+        self._before.setdefault(identity, before)
         self._leave(known)
         self._enter(known)
 
@@ -88,7 +92,23 @@ class Established:
     def _end(self, living: _Living) -> None:
         if self._living.get(living.solution.identity) is living:
             del self._living[living.solution.identity]
+            self._before.setdefault(living.solution.identity, living.solution)
             self._leave(living)
+
+    def take_changes(self) -> tuple[list[EstablishedSolution], list[EstablishedSolution]]:
+        """Which solutions have gone and which have come since the last call; a changed one does both."""
+        gone, come = [], []
+        for identity, before in self._before.items():
+            living = self._living.get(identity)
+            now = living.solution if living is not None else None
+            if before is now:
+                continue
+            if before is not None:
+                gone.append(before)
+            if now is not None:
+                come.append(now)
+        self._before.clear()
+        return gone, come
 
     def solutions(self) -> tuple[EstablishedSolution, ...]:
         """Every solution that lives now."""

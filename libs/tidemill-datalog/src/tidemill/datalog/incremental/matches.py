@@ -83,6 +83,10 @@ class Target(Protocol):
         """A group of the rule has changed and is to be settled."""
         ...
 
+    def defer(self, happen: Callable[[], None]) -> None:
+        """Something is due at this instant, but not before the changes of the instant are followed."""
+        ...
+
 
 class Matches:
     """All matches of one rule at the present instant."""
@@ -205,7 +209,7 @@ class Matches:
         if self.joins.clocks:
             match.begins = max(match.rows[i][TIME] for i in self.joins.clocks)
             if match.begins > self._present.now:
-                self._present.agenda.add(match.begins, lambda: self._come(match))
+                self._later(match.begins, lambda: self._come(match))
         self.reconsider(match)
 
     def _ask(self, match: Match) -> None:
@@ -214,12 +218,13 @@ class Matches:
         for number, absence in enumerate(self._absences):
             try:
                 wanted = names[f"wanted{number}"](match.rows, match.values)
-                match.waits.append(wanted)
-                match.blocked.append(absence.blocks(wanted, match, self))
+                blocked = absence.blocks(wanted, match, self)
             except Failed as failed:
                 match.waits.append(failed)
                 match.blocked.append(False)
                 continue
+            match.waits.append(wanted)
+            match.blocked.append(blocked)
             absence.waiting.setdefault(absence.place(wanted), {})[match] = None
 
     # What goes.
@@ -323,7 +328,7 @@ class Matches:
         if head.expires and expires <= now:
             return
         if head.time and time > now:
-            self._present.agenda.add(time, lambda: self._come(match))
+            self._later(time, lambda: self._come(match))
             return
         if self.established is not None:
             identity = names["identity"](match.rows, match.values)
@@ -331,6 +336,10 @@ class Matches:
             return
         identity = names["identity"](match.rows, match.values) if self._tallied else None
         match.home = self.enter(match, arguments, time, expires, values, passed, identity)
+
+    def _later(self, at: Instant, happen: Callable[[], None]) -> None:
+        """Let something happen at a later instant, when what changes then is followed."""
+        self._present.agenda.add(at, lambda: self._target.defer(happen))
 
     def _come(self, match: Match) -> None:
         """The tick, or the head time, of a match has come."""
@@ -494,6 +503,6 @@ class _Absence:
                 return False
         assert first is not None
         if first > self._present.now:
-            self._present.agenda.add(first, lambda: matches.recheck(match))
+            matches._later(first, lambda: matches.recheck(match))
             return False
         return True

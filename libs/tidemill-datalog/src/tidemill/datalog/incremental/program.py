@@ -58,6 +58,14 @@ def components_of(checked: CheckedProgram) -> list[Component]:
     return found
 
 
+def follows(checked: CheckedProgram) -> bool:
+    """Whether every part of a program is kept up to date at the cost of what changes.
+
+    Not so are rules with `~expires` in the body, and recursions that group facts with times or ends.
+    """
+    return not any(component.anew for component in components_of(checked))
+
+
 def _component(
     predicates: tuple[str, ...],
     forms: tuple[RuleForm, ...],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
@@ -16,7 +15,10 @@ from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.records import Record
 
+Update: TypeAlias = "tuple[str, Record, int]"
+"""Predicate, record, how much its multiplicity changes."""
 TICK = "#tick"
 """The predicate under which the ticks of a clock that come now are matched."""
 DEMAND = "#clock"
@@ -29,22 +31,43 @@ class Agenda:
     """What is to happen at later instants, soonest first; at one instant in the order of the entries."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Instant, int, Callable[[], None]]] = []
-        self._numbers = count()
+        self._entries: dict[Instant, list[Callable[[], None]]] = {}
+        self._updates: dict[Instant, list[Update]] = {}
+        self._instants: list[Instant] = []
 
     def add(self, at: Instant, happen: Callable[[], None]) -> None:
         """Let something happen at an instant."""
-        heappush(self._entries, (at, next(self._numbers), happen))
+        entries = self._entries.get(at)
+        if entries is not None:
+            entries.append(happen)
+            return
+        self._entries[at] = [happen]
+        if at not in self._updates:
+            heappush(self._instants, at)
+
+    def update(self, at: Instant, update: Update) -> None:
+        """Let an input change at an instant."""
+        updates = self._updates.get(at)
+        if updates is not None:
+            updates.append(update)
+            return
+        self._updates[at] = [update]
+        if at not in self._entries:
+            heappush(self._instants, at)
 
     @property
     def soonest(self) -> Instant | None:
         """The next instant at which something happens, None for never."""
-        return self._entries[0][0] if self._entries else None
+        return self._instants[0] if self._instants else None
 
-    def happen_until(self, now: Instant) -> None:
-        """Let everything happen that is due at or before `now`."""
-        while self._entries and self._entries[0][0] <= now:
-            heappop(self._entries)[2]()
+    def happen_until(self, now: Instant, apply: Callable[[Update], None]) -> None:
+        """Let everything happen that is due at or before `now`; updates of inputs are given to `apply`."""
+        while self._instants and self._instants[0] <= now:
+            at = heappop(self._instants)
+            for update in self._updates.pop(at, ()):
+                apply(update)
+            for happen in self._entries.pop(at, ()):
+                happen()
 
 
 class Errors:

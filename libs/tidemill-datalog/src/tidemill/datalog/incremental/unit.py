@@ -73,6 +73,7 @@ class Unit:
         self._limits = limits
         self._reading: dict[str, list[tuple[Matches, int]]] = {}
         self._denying: dict[str, list[tuple[Matches, int]]] = {}
+        self._due: list[Callable[[], None]] = []
         self._dirty: dict[Fact, None] = {}
         self._lost: dict[Fact, dict[Any, Value]] = {}
         self._before: dict[Fact, Row | None] = {}
@@ -149,6 +150,11 @@ class Unit:
         if not self.scheduled:
             self._reporter.schedule(self)
 
+    def defer(self, happen: Callable[[], None]) -> None:
+        """Something is due at this instant, after its changes."""
+        self._due.append(happen)
+        self.touch()
+
     # One run.
 
     def run(self) -> None:
@@ -219,6 +225,9 @@ class Unit:
         for rule, match in unblocked:
             if rule.holds(match):
                 rule.reconsider(match)
+        due, self._due = self._due, []
+        for happen in due:
+            happen()
         for rule in self.rules:
             rule.settle()
 

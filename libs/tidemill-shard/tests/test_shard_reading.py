@@ -24,7 +24,7 @@ from tidemill.shard import (
     ReadCapability,
     reading,
 )
-from tidemill.time import UsageError, frontier
+from tidemill.time import CapabilityExpired, UsageError, frontier
 
 ROWS = pa.schema([("n", pa.int64()), ("s", pa.string())])
 OBJECTS = Limits(inline_bytes_max=0, cache_bytes_max=0)
@@ -50,10 +50,10 @@ class World:
     """A collection whose every write is an object of its own."""
 
     def __init__(self, limits: Limits = OBJECTS, key: tuple[str, ...] = ("n",)) -> None:
-        self.blob = Opened()
+        self.blob, self.clock = Opened(), ManualClock(1_000_000)
         names = count()
         self.store = Collections(
-            MemoryConsensus(), self.blob, ManualClock(), lambda: f"{next(names)}", limits=limits
+            MemoryConsensus(), self.blob, self.clock, lambda: f"{next(names)}", limits=limits
         )
         self.key = key
 
@@ -184,3 +184,32 @@ async def test_a_schema_gains_nullable_columns_and_nothing_else() -> None:
             await world.store.extend_schema("c", refused)
         assert error.value.details["reason"] == "Schema"
     assert (await world.store.description("c")).schema.equals(wider)
+
+
+@pytest.mark.rule("P8", "P9")
+async def test_objects_of_a_version_that_a_live_capability_keeps_are_not_deleted() -> None:
+    world = World()
+    read = await world.create()
+    slow = await world.store.read_hold("c", owner="job", lease_ms=10_000)
+    for time in range(3):
+        await world.write(time, time + 1, [(time, "x", time, 1)])
+    store, clock = world.store, world.clock
+    async with store.kept_version(slow) as version:
+        kept = version.objects()
+        assert len(kept) == 3
+        clock.move(-5)  # Another machine, whose clock is behind.
+        await store.compact("c")
+        clock.move(9)
+        assert await store.collect_garbage("c", grace_ms=0) == 0
+        assert kept <= {entry.key for entry in await world.blob.list("")}
+        await world.write(3, 4, [(9, "x", 3, 1)])
+        await store.compact("c")
+    assert await store.collect_garbage("c", grace_ms=0) == 5
+    assert (await store.snapshot(read, 3)).num_rows == 4
+    async with store.kept_version(slow):
+        await world.write(4, 5, [(10, "x", 4, 1)])
+        await store.compact("c")
+        clock.move(11)  # The holder is dead or stands still: its lease is over.
+        assert await store.collect_garbage("c", grace_ms=0) == 2
+    with pytest.raises(CapabilityExpired):
+        await store.snapshot(slow, 3)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
 from tidemill.shard.parts import Part
-from tidemill.shard.state import Batch, LastWrite, State, at_upper, settle
+from tidemill.shard.state import Batch, LastWrite, State, at_upper, given_up_ms, settle
 from tidemill.shard.transitions import live_write
 from tidemill.time import Frontier, Unavailable, UsageError
 
@@ -177,7 +177,8 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
     dropped = sorted(
         part.key for each in present for part in each.parts if part.key and part.key not in named
     )
-    return True, replace(after, garbage={**state.garbage, **dict.fromkeys(dropped, now_ms)})
+    given_up = dict.fromkeys(dropped, given_up_ms(state, now_ms))
+    return True, replace(after, garbage={**state.garbage, **given_up})
 
 
 def reap(state: State, before_ms: int) -> State:

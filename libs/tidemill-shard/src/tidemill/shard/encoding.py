@@ -52,6 +52,7 @@ class _Hold(msgspec.Struct, frozen=True, array_like=True):
     created_ms: int
     named: bool
     moved_ms: int = 0
+    keeps_ms: int | None = None
 
 
 class _Part(msgspec.Struct, frozen=True, array_like=True):
@@ -237,7 +238,7 @@ def _packed_description(value: Description) -> _Description:
 def _packed_hold(hold: Hold) -> _Hold:
     return _Hold(
         list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms,
-        hold.named, hold.moved_ms,
+        hold.named, hold.moved_ms, hold.keeps_ms,
     )  # fmt: skip
 
 
@@ -278,7 +279,7 @@ def _hold(data: msgspec.Raw) -> Hold:
     packed = msgspec.msgpack.decode(data, type=_Hold)
     return Hold(
         frontier(*packed.frontier), packed.owner, packed.lease_ms, packed.renewed_ms,
-        packed.created_ms, packed.named, packed.moved_ms,
+        packed.created_ms, packed.named, packed.moved_ms, packed.keeps_ms,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from tidemill.shard.appending import forget_garbage, reap
 from tidemill.shard.log import folder_of
 from tidemill.shard.parts import begun_ms_of
 from tidemill.shard.ports import Blob, Clock
+from tidemill.shard.state import collectable
 from tidemill.shard.versions import Versions
 
 
@@ -20,11 +21,12 @@ class GarbageCollection:
     async def collect(self, collection: str, grace_ms: int) -> int:
         """Delete the objects that were given up at least `grace_ms` ago; how many.
 
-        A read that comes too late for one reads the newest version again and finds the same answer.
+        Those of a version that a live capability keeps stay. Any other read that comes too late for one
+        reads the newest version again and finds the same answer.
         """
         state = (await self._versions.known(collection)).state
         latest = self._clock.now_ms() - grace_ms
-        due = {key for key, at_ms in state.garbage.items() if at_ms <= latest} - state.objects()
+        due = collectable(state, latest)
         # IMPORTANT: deleted first, forgotten after: the other way round a crash would leak them.
         for key in sorted(due):
             await self._blob.delete(key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -95,6 +96,28 @@ class ReadCommands:
             return advance(table, frontier(reached)) if lower == 0 < reached else table
 
         return await self._core.versions.read(capability.collection, read)
+
+    @asynccontextmanager
+    async def kept_version(self, capability: ReadCapability) -> AsyncIterator[State]:
+        """The newest version, whose objects nobody deletes as long as the capability lives (P8).
+
+        For one who hands out parts to be read by others and in its own time, such as a job. One version
+        for each capability: clone it to keep several. Raises: errors of the capability.
+        """
+        now_ms = self._core.clock.now_ms()
+
+        def kept(state: State) -> tuple[State, State]:
+            after = transitions.keep_version(state, capability.id, now_ms)
+            return after, after
+
+        state = await self._core.versions.commit(capability.collection, kept)
+        try:
+            yield state
+        finally:
+            await self._core.versions.commit(
+                capability.collection,
+                lambda held: (None, transitions.release_version(held, capability.id)),
+            )
 
     async def stored(self, collection: str) -> pa.Table:
         """All updates that upper has passed, at the times where compaction has left them."""

@@ -85,6 +85,7 @@ class Hold:
     """What a live capability holds; `lease_ms` None never runs out.
 
     One that is `named` is found again by the name of its owner. It holds this frontier since `moved_ms`.
+    Objects that were given up after `keeps_ms` are kept for it; None: it asks for none.
     """
 
     frontier: Frontier
@@ -94,6 +95,7 @@ class Hold:
     created_ms: int
     named: bool = False
     moved_ms: int = 0
+    keeps_ms: int | None = None
 
     def lease_end_ms(self) -> int | None:
         """When the lease runs out."""
@@ -184,9 +186,23 @@ def at_upper(state: State, upper: Frontier, by: str, now_ms: int = 0) -> State:
     if since is not state.since:
         state = replace(state, since=since, moved_by=by)
     if state.closed and (state.batches or state.staged):
-        garbage = {**state.garbage, **dict.fromkeys(sorted(state.objects()), now_ms)}
+        given_up = dict.fromkeys(sorted(state.objects()), given_up_ms(state, now_ms))
+        garbage = {**state.garbage, **given_up}
         state = replace(state, batches=(), staged={}, garbage=garbage, last_writes={})
     return state
+
+
+def given_up_ms(state: State, now_ms: int) -> int:
+    """The stamp of objects that this version gives up: after every version that somebody keeps."""
+    kept = (hold.keeps_ms for hold in state.reads.values() if hold.keeps_ms is not None)
+    return max([now_ms, *(1 + at_ms for at_ms in kept)])
+
+
+def collectable(state: State, before_ms: int) -> set[str]:
+    """Objects given up by `before_ms` that no kept version names (P8)."""
+    kept = (hold.keeps_ms for hold in state.reads.values() if hold.keeps_ms is not None)
+    latest = min([before_ms, *kept])
+    return {key for key, at_ms in state.garbage.items() if at_ms <= latest} - state.objects()
 
 
 def compaction_frontier(since: Frontier) -> int:

@@ -124,7 +124,9 @@ def clone(
     reads = capability in state.reads
     hold = state.reads[capability] if reads else live_write(state, capability)
     named = hold.owner if owner is None else owner
-    twin = replace(hold, owner=named, renewed_ms=now_ms, created_ms=now_ms, named=False)
+    twin = replace(
+        hold, owner=named, renewed_ms=now_ms, created_ms=now_ms, named=False, keeps_ms=None
+    )
     if reads:
         return hold.frontier, replace(state, reads={**state.reads, copy: twin})
     return hold.frontier, replace(state, writes={**state.writes, copy: twin})
@@ -142,6 +144,23 @@ def transfer(state: State, capability: str, owner: str, now_ms: int = 0) -> Stat
 def renew(state: State, capability: str, now_ms: int) -> State:
     """The lease begins anew (K12)."""
     return _with_hold(state, capability, lambda hold: replace(hold, renewed_ms=now_ms))
+
+
+def keep_version(state: State, capability: str, now_ms: int) -> State:
+    """The objects of this version are not deleted while the read capability lives and keeps it (P8)."""
+    hold = live_read(state, capability)
+    # Clocks differ: what is garbage by now is so by its stamp, whoever stamped it.
+    keeps_ms = max([now_ms, *state.garbage.values()])
+    kept = replace(hold, keeps_ms=keeps_ms, renewed_ms=max(now_ms, hold.renewed_ms))
+    return replace(state, reads={**state.reads, capability: kept})
+
+
+def release_version(state: State, capability: str) -> State:
+    """Nothing is kept for the capability any more; one that is gone keeps nothing anyway."""
+    hold = state.reads.get(capability)
+    if hold is None or hold.keeps_ms is None:
+        return state
+    return replace(state, reads={**state.reads, capability: replace(hold, keeps_ms=None)})
 
 
 def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) -> State:

@@ -2,9 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+LAW_EXAMPLES ?= 500
 CASES ?= $(wildcard ../shared/vectors)
 
-.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit conformance protos charts lock clean
+.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit laws conformance protos charts lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ contracts: ## import-linter: the layers of ARCHITECTURE.md
 
 unit: ## pytest alone; T="path or -k expression" narrows it
 	@$(PY) -m pytest $(T)
+
+laws: ## random programs on the engines against each other: make laws LAW_EXAMPLES=2000
+	@LAW_EXAMPLES=$(LAW_EXAMPLES) $(PY) -m pytest -q libs/tidemill-datalog/tests/test_datalog_incremental.py
 
 conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.evaluation import Engine, LimitPassed
-from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.catalog import Catalog
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
+from tidemill.datalog.incremental import (
+    FactChange,
+    IncrementalEngine,
+    Strategy,
+    follows,
+    presences_of_changes,
+)
+from tidemill.datalog.incremental.ticks import IncrementalTicker
+from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import format_record
-from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
+from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.ticks import Ticker, present_at
+from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, ticked_programs
+from tidemill.time import UsageError
 
-EXAMPLES = int(os.environ.get("TIDELOG_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
 LAW = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -55,14 +71,224 @@ def held(engine: IncrementalEngine) -> dict[str, set[str]]:
     return {**found, "errors": {text for text, _ in engine.errors()}}
 
 
+def fed(example: Example, given_: Inputs, strategy: Strategy) -> IncrementalEngine:
+    """An engine that knows all inputs and has done nothing yet."""
+    engine = IncrementalEngine(example.checked, strategy=strategy)
+    for name, presences in given_.items():
+        engine.feed(name, presences)
+    return engine
+
+
+def texts_at(presences: Sequence[Presence], at: int) -> set[str]:
+    return {format_record(p.record) for p in presences if p.start <= at < p.end}
+
+
+def program(text: str) -> CheckedProgram:
+    return check(parse(text), Catalog(closed=False))
+
+
 @LAW
 @given(programs(), inputs(), STRATEGIES)
 def test_it_holds_at_every_instant_what_scratch_finds(
     example: Example, given_: Inputs, strategy: Strategy
 ) -> None:
-    engine = IncrementalEngine(example.checked, strategy=strategy)
-    for name, presences in given_.items():
-        engine.feed(name, presences)
+    engine = fed(example, given_, strategy)
     for at, expected in enumerate(from_scratch(example, given_), -1):
         engine.advance(at + 1)
         assert held(engine) == expected, (at, example.text)
+
+
+@LAW
+@given(programs(), inputs(), STRATEGIES, st.lists(st.integers(0, UPPER - 1)), st.integers(0, 999))
+def test_neither_steps_nor_the_time_of_delivery_nor_the_order_of_rules_have_a_meaning(
+    example: Example, given_: Inputs, strategy: Strategy, stops: list[int], seed: int
+) -> None:
+    rng = Random(seed)
+    rules = tuple(rng.sample(example.checked.rules, len(example.checked.rules)))
+    engine = IncrementalEngine(replace(example.checked, rules=rules), strategy=strategy)
+    waiting = [(rng.randint(0, p.start), name, p) for name, found in given_.items() for p in found]
+    facts: list[FactChange] = []
+    for stop in sorted({*stops, UPPER}):
+        rng.shuffle(waiting)
+        late = [each for each in waiting if each[0] >= stop]
+        for _, name, presence in waiting:
+            if (_, name, presence) not in late:
+                engine.feed(name, [presence])
+        waiting = late
+        facts += engine.advance(stop).facts
+    drawn = presences_of_changes(facts)
+    for at, expected in enumerate(from_scratch(example, given_), -1):
+        for name in DERIVED:
+            assert texts_at(drawn.get(name, ()), at) == expected[name], (at, example.text)
+
+
+@LAW
+@given(programs(), inputs(), inputs(), STRATEGIES, st.integers(0, UPPER - 1))
+def test_what_comes_and_goes_at_one_instant_was_never_there(
+    example: Example, given_: Inputs, passing: Inputs, strategy: Strategy, at: int
+) -> None:
+    engine = fed(example, given_, strategy)
+    for name, presences in passing.items():
+        for diff in (1, -1):
+            for presence in presences:
+                engine.update(name, presence.record, at, diff)
+    for instant, expected in enumerate(from_scratch(example, given_), -1):
+        engine.advance(instant + 1)
+        assert held(engine) == expected, (instant, example.text)
+
+
+@LAW
+@given(programs(), inputs(), STRATEGIES, st.integers(1, UPPER - 1))
+def test_a_restart_from_the_state_and_the_facts_alive_changes_nothing(
+    example: Example, given_: Inputs, strategy: Strategy, cut: int
+) -> None:
+    expected = from_scratch(example, given_)
+    engine = fed(example, given_, strategy)
+    engine.advance(cut)
+    rows = engine.state().to_rows()
+    again = IncrementalEngine(
+        example.checked, strategy=strategy, begin=cut - 1, state=EngineState.from_rows(rows)
+    )
+    for name, presences in given_.items():
+        again.feed(name, [p for p in presences if p.end >= cut])
+    for at in range(cut - 1, UPPER):
+        again.advance(at + 1)
+        assert held(again) == expected[at + 1], (at, cut, example.text)
+
+
+@LAW
+@given(programs(), inputs(), st.integers(1, UPPER - 1))
+def test_changes_of_the_state_add_up_to_the_state(
+    example: Example, given_: Inputs, cut: int
+) -> None:
+    assume(follows(example.checked))
+    engine = fed(example, given_, "strata")
+    rows: set[tuple[int, str, str]] = set()
+    from_scratch(example, given_)
+    for upper in (cut, UPPER):
+        engine.advance(upper)
+        gone, come = engine.take_state_changes()
+        assert rows.issuperset(gone.to_rows())
+        rows = rows.difference(gone.to_rows()).union(come.to_rows())
+        assert rows == set(engine.state().to_rows())
+
+
+@LAW
+@given(
+    ticked_programs(),
+    inputs(),
+    st.lists(st.integers(0, UPPER - 1), min_size=1, unique=True),
+    STRATEGIES,
+)
+def test_its_ticks_are_those_of_the_other_ticker(
+    example: Example, given_: Inputs, instants: list[int], strategy: Strategy
+) -> None:
+    known = {name: found for name, found in given_.items() if name in example.checked.columns}
+    ticker, state = Ticker(Engine(example.checked)), None
+    mine = IncrementalTicker(IncrementalEngine(example.checked, strategy=strategy))
+    for at in sorted(instants):
+        records = present_at(known, at)
+        try:
+            tick = ticker.tick(at, records, state)
+        except LimitPassed:
+            assume(False)
+            raise
+        state = tick.state
+        found = mine.tick(at, records)
+        for name in DERIVED:
+            expected = set(map(format_record, tick.records(name)))
+            assert set(map(format_record, found.records(name))) == expected, (at, example.text)
+
+
+def test_a_ring_that_is_cut_keeps_nothing_that_stands_on_itself() -> None:
+    """Cyclic support: what can only be derived from itself goes, what has another way stays."""
+    size = 30
+    text = "reach(y) := start(y);\nreach(y) := reach(x) ^ edge(x, y);"
+    for strategy in ("strata", "retraction"):
+        engine = IncrementalEngine(program(text), strategy=strategy)  # type: ignore[arg-type]
+        ring = [(i, (i + 1) % size) for i in range(size)]
+        engine.update("start", Record("start", (0,)), 0, 1)
+        for edge in (*ring, *((b, a) for a, b in ring)):
+            engine.update("edge", Record("edge", edge), 0, 1)
+        engine.advance(1)
+        assert len(engine.records("reach")) == size
+        for edge in ((9, 10), (10, 9)):
+            engine.update("edge", Record("edge", edge), 1, -1)
+        engine.advance(2)
+        assert len(engine.records("reach")) == size
+        for edge in ((19, 20), (20, 19)):
+            engine.update("edge", Record("edge", edge), 2, -1)
+        engine.advance(3)
+        reached = {record.arguments[0] for record in engine.records("reach")}
+        assert reached == {*range(10), *range(20, size)}
+
+
+def test_a_shortest_path_grows_when_its_edge_goes_and_shrinks_when_one_comes() -> None:
+    text = "dist(x) @min(0) := start(x);\ndist(y) @min(d + w) := dist(x) @min(d) ^ edge(x, y, w);"
+    engine = IncrementalEngine(program(text))
+    engine.update("start", Record("start", (0,)), 0, 1)
+    for edge in ((0, 1, 1), (1, 2, 1), (2, 1, 0), (0, 2, 5)):
+        engine.update("edge", Record("edge", edge), 0, 1)
+    engine.update("edge", Record("edge", (0, 1, 1)), 1, -1)
+    engine.update("edge", Record("edge", (0, 1, 3)), 2, 1)
+    lengths = []
+    for upper in (1, 2, 3):
+        engine.advance(upper)
+        lengths.append({r.arguments[0]: r.parafacts[0][1] for r in engine.records("dist")})
+    assert lengths == [{0: 0, 1: 1, 2: 2}, {0: 0, 1: 5, 2: 5}, {0: 0, 1: 3, 2: 4}]
+
+
+def test_an_input_taken_away_too_often_is_refused() -> None:
+    engine = IncrementalEngine(program("p(x) := r(x);"))
+    engine.update("r", Record("r", (1,)), 3, -1)
+    with pytest.raises(UsageError) as refused:
+        engine.advance(10)
+    assert refused.value.details["at"] == 3
+    with pytest.raises(UsageError):
+        IncrementalEngine(program("p(x) := r(x);"), begin=5).update("r", Record("r", (1,)), 3, 1)
+
+
+@pytest.mark.parametrize("limit", [Limits(rows=50), Limits(rounds=5), Limits(set_values=3)])
+def test_passing_a_limit_stops_without_an_answer(limit: Limits) -> None:
+    text = """
+        path(x, y) := r(x, y);
+        path(x, z) := path(x, y) ^ r(y, z);
+        all() @set(x) := r(x, _);
+    """
+    engine = IncrementalEngine(program(text), limits=limit)
+    for i in range(20):
+        engine.update("r", Record("r", (i, i + 1)), 0, 1)
+    with pytest.raises(LimitPassed):
+        engine.advance(1)
+
+
+def test_what_is_only_kept_costs_nothing_in_a_tick() -> None:
+    text = "kept(x) := new(x);\nkept(x) @next := kept(x) ^ not gone(x);"
+    engine = IncrementalEngine(program(text))
+    ticker = IncrementalTicker(engine)
+    ticker.tick(0, {"new": [Record("new", (i,)) for i in range(500)]})
+    ticker.tick(1, {})
+    ticker.tick(2, {})
+    found = [rule.found for unit in engine.units for rule in unit.rules]  # type: ignore[union-attr]
+    for at in range(3, 20):
+        assert len(ticker.tick(at, {}).records("kept")) == 500
+    assert found == [rule.found for unit in engine.units for rule in unit.rules]  # type: ignore[union-attr]
+    ticker.tick(20, {"gone": [Record("gone", (7,))]})
+    assert len(ticker.tick(21, {}).records("kept")) == 499
+
+
+def test_a_unit_runs_once_at_an_instant_and_not_without_work() -> None:
+    """The scheduled bit, and levels in order: a diamond above one input runs each unit once."""
+    text = "b(x) := a(x);\nc(x) := a(x);\nd(x) := b(x) ^ c(x);\ne(x) := r(x) ^ not d(x);"
+    engine = IncrementalEngine(program(text))
+    engine.advance(0)
+    begun = {unit.component[0]: unit.runs for unit in engine.units}
+    engine.update("a", Record("a", (1,)), 5, 1)
+    engine.update("a", Record("a", (2,)), 5, 1)
+    engine.advance(10)
+    runs = {unit.component[0]: unit.runs - begun[unit.component[0]] for unit in engine.units}
+    assert runs == {"b": 1, "c": 1, "d": 1, "e": 1}
+    engine.update("r", Record("r", (1,)), 12, 1)
+    engine.advance(20)
+    later = {unit.component[0]: unit.runs - begun[unit.component[0]] for unit in engine.units}
+    assert later == {"b": 1, "c": 1, "d": 1, "e": 2}

@@ -108,9 +108,9 @@ class Unit:
         return {*self._reading, *self._denying} - set(self.component)
 
     def begin(self) -> None:
-        """Derive what needs no facts."""
+        """Derive what needs no facts, clocks that have ticked before among it."""
         for rule in self.rules:
-            if not rule.joins.ordinary and not rule.joins.clocks:
+            if not rule.joins.ordinary:
                 rule.join(None, None)
         self._reporter.schedule(self)
 

@@ -1,0 +1,77 @@
+"""Stories: text files of commands and the answers they got, run again and reviewed as a difference.
+
+A line that begins with `> ` is a command; the lines below it, up to an empty one or the next command,
+are its answer. Lines that begin with `#` are for the reader. With REWRITE=1 in the environment of a test
+the answers are written anew.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Answer = Callable[[Sequence[str]], Awaitable[str]]
+"""What a command, given as its words, answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Lines for the reader, then one command and its answer; the last passage may have no command."""
+
+    prose: tuple[str, ...]
+    command: str | None
+    answer: tuple[str, ...]
+
+
+def read_story(text: str) -> list[Passage]:
+    """The passages of a story."""
+    passages: list[Passage] = []
+    prose: list[str] = []
+    answer: list[str] | None = None
+    command = ""
+
+    def finish() -> None:
+        if answer is not None:
+            passages.append(Passage(tuple(prose), command, tuple(answer)))
+            prose.clear()
+
+    for line in text.splitlines():
+        if line.startswith("> "):
+            finish()
+            command, answer = line[2:], []
+        elif answer is None or not line or line.startswith("#"):
+            finish()
+            answer = None
+            prose.append(line)
+        else:
+            answer.append(line)
+    finish()
+    if prose:
+        passages.append(Passage(tuple(prose), None, ()))
+    return passages
+
+
+def write_story(passages: Sequence[Passage]) -> str:
+    """The text of a story."""
+    lines: list[str] = []
+    for passage in passages:
+        lines += passage.prose
+        if passage.command is not None:
+            lines += [f"> {passage.command}", *passage.answer]
+    return "\n".join(lines) + "\n"
+
+
+async def run_story(file: Path, answer: Answer, *, rewrite: bool) -> None:
+    """Run every command of a story; fails at the first whose answer is another one, unless `rewrite`."""
+    found = []
+    for passage in read_story(file.read_text()):
+        lines: tuple[str, ...] = ()
+        if passage.command is not None:
+            lines = tuple((await answer(shlex.split(passage.command))).splitlines())
+        if not rewrite:
+            assert lines == passage.answer, f"{file.name}: {passage.command}"
+        found.append(Passage(passage.prose, passage.command, lines))
+    if rewrite:
+        file.write_text(write_story(found))

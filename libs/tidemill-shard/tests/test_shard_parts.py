@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.arrangement.updates import consolidate
 from tidemill.shard import Description, MemoryBlob
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.lookup import PartLookup
@@ -376,3 +377,24 @@ def test_every_type_comes_back_from_its_encoding(name: str, repeated: bool) -> N
     ((part, data),) = encode_parts(sorted_table, (name,), inline_bytes_max=0)
     back = decode_part(data, placed(part, "p/1"), sorted_table.schema)
     assert back.combine_chunks().equals(sorted_table.combine_chunks())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2), st.integers(-1, 2)), max_size=8),
+    st.sampled_from([pa.int64(), pa.int8(), pa.float64()]),
+)
+def test_sorting_by_a_number_alone_gives_what_sorting_by_everything_gives(
+    rows: list[tuple[int, int, int]], kind: pa.DataType
+) -> None:
+    numbers, times, diffs = ([row[at] for row in rows] for at in range(3))
+    table = pa.table(
+        {
+            "s": pa.array([f"s{n % 2}" for n in numbers], pa.string()),
+            "n": pa.array(numbers, pa.int64()).cast(kind),
+            "_time": pa.array(times, pa.uint64()),
+            "_diff": pa.array(diffs, pa.int64()),
+        }
+    )
+    expected = consolidate(table.select(["n", "s", "_time", "_diff"])).select(table.column_names)
+    assert sorted_updates(table, ("n",)).to_pylist() == expected.to_pylist()

@@ -1,7 +1,11 @@
-"""One collection through its life: commands and answers in stories/*.txt."""
+"""One collection through its life: commands and answers in stories/*.txt.
+
+REWRITE=1 in the environment writes the answers anew, to be reviewed as a difference.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from itertools import count
@@ -23,7 +27,7 @@ from tidemill.shard import (
 )
 from tidemill.shard.appending import Merged, apply_merge
 from tidemill.shard.compaction import Merge, plan_all
-from tidemill.testkit.scripts import read_story, run_story, write_story
+from tidemill.testkit.scripts import read_story, retold, write_story
 from tidemill.time import Frontier, TidemillError, frontier
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
@@ -215,16 +219,16 @@ def row_of(word: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("file", STORIES, ids=lambda file: file.stem)
-async def test_a_story_goes_as_it_is_told(file: Path) -> None:
-    await run_story(file, Teller().answer, rewrite=bool(os.environ.get("REWRITE")))
+def test_a_story_goes_as_it_is_told(file: Path) -> None:
+    told = file.read_text()
+    found = asyncio.run(retold(told, Teller().answer))
+    if os.environ.get("REWRITE"):
+        file.write_text(found)
+    else:
+        assert found == told
 
 
-async def test_a_story_that_went_otherwise_is_noticed(tmp_path: Path) -> None:
+def test_a_story_that_went_otherwise_is_noticed() -> None:
     text = "# A start.\n\n> create 3\nsince [3] upper [3]\n\n> frontiers\nsince [3] upper [4]\n"
     assert write_story(read_story(text)) == text
-    story = tmp_path / "story.txt"
-    story.write_text(text)
-    with pytest.raises(AssertionError, match="frontiers"):
-        await run_story(story, Teller().answer, rewrite=False)
-    await run_story(story, Teller().answer, rewrite=True)
-    assert story.read_text() == text.replace("[4]", "[3]")
+    assert asyncio.run(retold(text, Teller().answer)) == text.replace("[4]", "[3]")

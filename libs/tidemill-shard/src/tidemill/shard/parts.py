@@ -136,8 +136,32 @@ def sort_key(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
 def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
     """Consolidated and sorted by (key, other columns, `_time`), columns as they came."""
     names = updates.column_names
+    apart = _by_distinct_numbers(updates, sort_key(updates.schema, key)[:1])
+    if apart is not None:
+        return apart
     order = [*sort_key(updates.schema, key), TIME, DIFF]
     return consolidate(updates.select(order)).select(names)
+
+
+def _by_distinct_numbers(updates: pa.Table, first: Sequence[str]) -> pa.Table | None:
+    """The updates sorted by a column of whole numbers that are all different; None if they are not.
+
+    Then no two are of one record, and nothing has to be compared or added. Floats are left to
+    `consolidate`, which writes each value in one way.
+    """
+    kinds = updates.schema.types
+    if not first or any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in kinds):
+        return None
+    column = updates.column(first[0])
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return None
+    numbers = column.to_numpy()
+    order = np.argsort(numbers)
+    ascending = numbers[order]
+    if not bool((ascending[1:] > ascending[:-1]).all()):
+        return None
+    kept = order[np.asarray(updates.column(DIFF).to_numpy())[order] != 0]
+    return updates.take(pa.array(kept))
 
 
 def encode_parts(

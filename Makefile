@@ -59,7 +59,7 @@ format: ## let ruff rewrite the sources
 protos: ## generate libs/tidemill-protos from protos/
 	@$(PY) protos/generate.py
 
-charts: ## write what the charts ship from code: dashboards
+charts: ## write what the charts ship from code: dashboards, definitions
 	@.venv/bin/tidemill-manifests charts
 
 lock: ## resolve the dependencies anew into requirements.lock

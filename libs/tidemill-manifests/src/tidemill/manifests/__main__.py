@@ -6,12 +6,17 @@ import sys
 from pathlib import Path
 
 from tidemill.manifests.dashboards import BOARDS
+from tidemill.manifests.definitions import NAMES, template
 
 
 def generated() -> dict[str, str]:
     """Path below the folder of the charts → text, for every generated file."""
-    folder = "tidemill/monitoring/dashboards"
-    return {f"{folder}/{board.uid}.json": board.to_json() for board in BOARDS}
+    dashboards = "tidemill/monitoring/dashboards"
+    definitions = "tidemill/charts/crds/templates"
+    return {
+        **{f"{dashboards}/{board.uid}.json": board.to_json() for board in BOARDS},
+        **{f"{definitions}/{each.plural}.yaml": template(kind) for kind, each in NAMES.items()},
+    }
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"(\d+)(ms|s|m|h|d)")
+_PART = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 DURATION_RULE = "a duration is written like 250ms, 1s, 10m, 24h, 7d or 1h30m"
 
 

@@ -108,6 +108,8 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")
         case "minItems" | "minLength":
             yield Problem(place, field, "is empty")
+        case "maxItems" | "maxLength" | "maxProperties":
+            yield Problem(place, field, "is too long", f"at most {rule}")
         case "uniqueItems":
             yield Problem(place, field, "holds something twice")
         case _:

@@ -15,7 +15,7 @@ from jsonschema import FormatChecker
 from tidemill.runtime.durations import DURATION_RULE, parse_duration
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]*")
+PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]{0,254}")
 COLUMN = re.compile(r"(?!_)[^\W\d][\w.-]{0,254}")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
@@ -31,11 +31,11 @@ RULES: dict[str, str] = {}
 def parse_instant(value: object) -> int | None:
     """Milliseconds of a timeline; None if `value` is neither those nor ISO 8601 (UTC unless it says)."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value if value >= 0 else None
-    if not isinstance(value, str):
+        return value if 0 <= value < 1 << 63 else None
+    if not isinstance(value, str) or len(value) > 64:
         return None
-    if value.isdigit():
-        return int(value)
+    if value.isascii() and value.isdigit():
+        return parse_instant(int(value))
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
@@ -105,7 +105,9 @@ _form("character", "a delimiter is one character", lambda value: len(str(value))
 _form(
     "start-offset",
     "an offset is earliest, latest, or a whole number from 0 on",
-    lambda value: value in ("earliest", "latest") or (isinstance(value, int) and value >= 0),
+    lambda value: (
+        value in ("earliest", "latest") or (isinstance(value, int) and 0 <= value < 1 << 63)
+    ),
     text_only=False,
 )
 _form(

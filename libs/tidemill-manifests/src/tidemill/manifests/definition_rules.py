@@ -1,0 +1,224 @@
+"""What the schemas of resources say beyond types: forms as patterns, rules between fields in CEL.
+
+Each form stands for one of tidemill.runtime.resources.words, each rule for one of
+tidemill.runtime.resources.rules or for what an existing resource may not change; the tests hold both
+sides against each other. Patterns are RE2: no look-ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemill.runtime.durations import DURATION_RULE
+from tidemill.runtime.resources.words import RESERVED_WORDS
+from tidemill.runtime.resources.words import RULES as SAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition in CEL on `self`, what is said when it does not hold, and about which field."""
+
+    cel: str
+    message: str
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a word: a pattern, lengths, words that are not allowed, or a rule."""
+
+    pattern: str = ""
+    length_max: int = 0
+    length_min: int = 0
+    excluded: tuple[str, ...] = ()
+    rule: Rule | None = None
+
+
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_PREDICATE = "([A-Za-z][A-Za-z0-9_]{0,254}|_[A-Za-z0-9_]{1,254})"
+_SPAN = "".join(f"([0-9]{{1,15}}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
+_BELOW_50_MS = "(0+d)?(0+h)?(0+m)?(0+s)?(0*[0-4]?[0-9]ms)?"
+_RESERVED = tuple(sorted(RESERVED_WORDS))
+_MOMENT = "self.size() <= 64 && self.matches('^([0-9]{1,19}|[0-9]{4}-?(W[0-9]{2}|[0-9]{2}).*)$')"
+_NUMBER_OR = "type(self) == int ? self >= 0 : "
+
+FORMS: Mapping[str, Form] = {
+    "dns-label": Form(f"^{_LABEL}$", 63),
+    "predicate": Form(f"^{_PREDICATE}$", 255, excluded=_RESERVED),
+    "column": Form(r"^[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_.-]*$", 255),
+    "topic": Form("^[A-Za-z0-9._-]{1,249}$", 249, excluded=(".", "..")),
+    "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
+    "duration": Form(f"^{_SPAN}$", 90, 2),
+    "retention": Form(f"^(all|{_SPAN})$", 90, 2),
+    "character": Form(length_max=1, length_min=1),
+    "start-offset": Form(
+        rule=Rule(f"{_NUMBER_OR}self in ['earliest', 'latest']", SAYS["start-offset"])
+    ),
+    "instant": Form(rule=Rule(f"{_NUMBER_OR}{_MOMENT}", SAYS["instant"])),
+    "fire-from": Form(
+        rule=Rule(f"{_NUMBER_OR}self in ['creation', 'beginning'] || {_MOMENT}", SAYS["fire-from"])
+    ),
+}
+"""An instant is only looked at from afar here: whether it is one is said in the status."""
+
+KEY_RULES: Mapping[str, Rule] = {
+    "predicate": Rule(
+        f"self.all(name, name.matches('^{_PREDICATE}$') && !(name in {list(_RESERVED)}))",
+        SAYS["predicate"],
+    )
+}
+
+NAME_RULE = Rule(f"self.metadata.name.matches('^{_LABEL}$')", SAYS["dns-label"])
+
+
+def _immutable(kind: str, *fields: str) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(
+            f"has(self.{name}) == has(oldSelf.{name}) && "
+            f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
+            f"{name} cannot change while the {kind} exists: delete it first",
+            f".{name}",
+        )
+        for name in fields
+    )
+
+
+_EVENT_COLUMNS = Rule(
+    "!has(self.eventTime) || !has(self.columns) || "
+    "self.columns.all(c, !(c.name in ['time', 'expires']))",
+    "an event has a time and an expires already: give the columns other names",
+    ".columns",
+)
+
+
+def _time_column(field: str) -> Rule:
+    return Rule(
+        f"!has(self.eventTime) || !has(self.eventTime.{field}) || !has(self.columns) || "
+        f"self.columns.exists(c, c.name == self.eventTime.{field} && c.type in ['int', 'text'])",
+        f"eventTime.{field} names no column that is int (milliseconds) or text (ISO 8601)",
+        ".eventTime",
+    )
+
+
+_SOURCE = (
+    Rule(
+        "(has(self.kafka) ? 1 : 0) + (has(self.file) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1",
+        "exactly one of kafka, file and http says where the rows come from",
+    ),
+    Rule(
+        "!has(self.format) || !(has(self.format.json) && has(self.format.csv))",
+        "json and csv exclude each other",
+        ".format",
+    ),
+    Rule(
+        "has(self.file) || !has(self.format) || !has(self.format.csv) || "
+        "!has(self.format.csv.header) || !self.format.csv.header",
+        "records of a log have no header line",
+        ".format",
+    ),
+    Rule(
+        "!has(self.file) || !has(self.format) || "
+        "((!has(self.format.csv) || self.file.format == 'csv') && "
+        "(!has(self.format.json) || self.file.format == 'jsonl'))",
+        "the format is not that of the file",
+        ".format",
+    ),
+    Rule(
+        "!(has(self.columns) && has(self.infer))",
+        "the columns are stated, nothing is left to infer",
+        ".infer",
+    ),
+    Rule(
+        "has(self.columns) || (has(self.infer) && !has(self.http)) || "
+        "(has(self.file) && self.file.format == 'parquet')",
+        "columns are missing; a log or a file may have infer instead",
+    ),
+    _EVENT_COLUMNS,
+    Rule(
+        f"!has(self.timestampInterval) || !self.timestampInterval.matches('^{_BELOW_50_MS}$')",
+        f"the interval is at least 50ms; {DURATION_RULE}",
+        ".timestampInterval",
+    ),
+    Rule(
+        "!has(self.eventTime) || self.eventTime.timeline != 'system'",
+        "system is the timeline of Tidemill itself: name an event timeline",
+        ".eventTime.timeline",
+    ),
+    Rule(
+        "!has(self.eventTime) || "
+        "!(has(self.eventTime.expiresColumn) && has(self.eventTime.expiresAfter))",
+        "expiresColumn and expiresAfter exclude each other",
+        ".eventTime",
+    ),
+    Rule(
+        "!has(self.eventTime) || !has(self.timeline)",
+        "the timeline is that of eventTime: leave this one out",
+        ".timeline",
+    ),
+    _time_column("column"),
+    _time_column("expiresColumn"),
+    Rule(
+        "!has(self.timeline) || has(self.eventTime) || has(self.file)",
+        "only a file can be reference data of a timeline",
+        ".timeline",
+    ),
+    *_immutable(
+        "Source", "kafka", "file", "http", "format", "columns", "infer", "timestampInterval",
+        "eventTime", "timeline", "engine",
+    ),
+)  # fmt: skip
+
+_VIEW = (
+    Rule(
+        "!has(self.outputs) || !has(self.columns) || self.columns.all(name, name in self.outputs)",
+        "columns are named for something that is no output",
+        ".columns",
+    ),
+    *_immutable("View", "program", "inputs", "outputs", "columns", "strategy", "engine"),
+)
+
+_ACTION = (
+    Rule(
+        "has(self.sink.file) != has(self.sink.log)",
+        "exactly one of file and log says what is told",
+        ".sink",
+    ),
+    *_immutable("Action", "view", "goal", "sink", "fireFrom"),
+)
+
+_ZONED = (
+    "'^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$'"
+)
+
+_HOLD = (
+    *_immutable("Hold", "collection"),
+    Rule(
+        "!has(oldSelf.frontier) || has(self.frontier)",
+        "a hold that has a frontier keeps one",
+        ".frontier",
+    ),
+    Rule(
+        "!has(oldSelf.frontier) || !has(self.frontier) || type(self.frontier) != int || "
+        "type(oldSelf.frontier) != int || self.frontier >= oldSelf.frontier",
+        "the frontier of a hold only moves forward",
+        ".frontier",
+    ),
+    Rule(
+        "!has(oldSelf.frontier) || !has(self.frontier) || type(self.frontier) != string || "
+        f"type(oldSelf.frontier) != string || !self.frontier.matches({_ZONED}) || "
+        f"!oldSelf.frontier.matches({_ZONED}) || "
+        "timestamp(self.frontier) >= timestamp(oldSelf.frontier)",
+        "the frontier of a hold only moves forward",
+        ".frontier",
+    ),
+)
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "Source": _SOURCE,
+    "Table": _immutable("Table", "columns", "timeline"),
+    "View": _VIEW,
+    "Action": _ACTION,
+    "Hold": _HOLD,
+}
+"""The rules on the spec of each kind."""

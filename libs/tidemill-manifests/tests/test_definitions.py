@@ -1,0 +1,250 @@
+"""The definitions of custom resources take exactly what `tidemill apply` takes."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from tidemill.manifests.definitions import NAMES, definition, object_schema
+from tidemill.runtime.documents import Document
+from tidemill.runtime.resources import KINDS, load_resource_files, resource_from
+from tidemill.runtime.resources.validation import find_problems
+from tidemill.testkit.custom_resources import refusals
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMAS = {kind: object_schema(kind) for kind in KINDS}
+
+COLUMNS = [{"name": "at", "type": "int"}, {"name": "who", "type": "text", "nullable": True}]
+EVENT = {"column": "at", "timeline": "air", "expiresAfter": "1h", "skew": "5m", "late": "correct"}
+SPECS: dict[str, list[dict[str, Any]]] = {
+    "Source": [
+        {"kafka": {"topic": "flights", "startOffset": 17}, "columns": COLUMNS, "retain": "all"},
+        {"file": {"path": "a.csv", "format": "csv"}, "infer": {"sample": 9}, "timeline": "air"},
+        {"file": {"path": "a.parquet", "format": "parquet"}, "format": {}},
+        {"http": {}, "columns": COLUMNS, "eventTime": EVENT, "timestampInterval": "50ms"},
+        {"kafka": {"topic": "t", "bootstrap": "b:1"}, "format": {"csv": {"delimiter": ";"}},
+         "columns": COLUMNS, "engine": "spark"},
+    ],
+    "Table": [{"columns": COLUMNS, "timeline": "air", "retain": "1d"}],
+    "View": [
+        {"program": "p(x) := q(x);"},
+        {"program": "p(x) := q(x);", "inputs": {"q": "flights/raw"}, "outputs": ["p"],
+         "columns": {"p": ["x"]}, "strategy": "retraction"},
+    ],
+    "Action": [
+        {"view": "v", "goal": "p(x)", "sink": {"file": {"path": "f"}}, "fireFrom": "beginning"},
+        {"view": "v", "goal": "p(x)", "sink": {"log": {"topic": "t"}}, "fireFrom": 17},
+    ],
+    "Hold": [{"collection": "flights"}, {"collection": "v/p", "frontier": "2013-07-04T12:00:00Z"}],
+}  # fmt: skip
+WORDS: list[Any] = [
+    "", "a", "air", "system", "Air", "a-b", "-a", "a_b", "_", "_x", "not", "time", "expires", "ä1", "1a",
+    "v/p", "v/", "v/not", "a.b", ".", "..", "x" * 64, "x" * 256, "0s", "49ms", "50ms", "0s50ms", "1m30s",
+    "30s1m", "1h", "all", "1w", "json", "csv", "jsonl", "parquet", "text", "int", "earliest", "latest",
+    "creation", "2013-07-04", "; ", ";", None, True, False, 0, -1, 17, 100_001, 1 << 63, 1.5, [], {}, ["p"],
+    {"p": "q"}, {"_": "q"}, {"not": "q"}, {"p": ["x", "x"]}, {"name": "at", "type": "int"}, COLUMNS,
+    [COLUMNS[0], COLUMNS[0]], [{"name": "time", "type": "int"}], {"csv": {}}, {"json": {}},
+    {"json": {}, "csv": {}}, {"csv": {"header": True}}, {"sample": 0}, {"path": "x"},
+    {"file": {"path": "x"}, "log": {"topic": "t"}}, {"path": "x", "format": "csv"}, EVENT,
+    {**EVENT, "column": "who"}, {**EVENT, "column": "gone"}, {**EVENT, "timeline": "system"},
+    {**EVENT, "expiresColumn": "at"},
+]  # fmt: skip
+
+
+def document(kind: str, spec: Any, name: str = "one") -> dict[str, Any]:
+    return {
+        "apiVersion": "tidemill.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    }  # fmt: skip
+
+
+def applied(value: dict[str, Any]) -> bool:
+    return not find_problems(Document("test", value))
+
+
+def taken(value: dict[str, Any]) -> bool:
+    return not refusals(SCHEMAS[value["kind"]], value)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every field of a value, by its path."""
+    found: list[tuple[Any, ...]] = []
+    steps = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, inner in steps:
+        found.append((*path, step))
+        if isinstance(inner, dict | list):
+            found += places(inner, (*path, step))
+    return found
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """A document that fits, with up to two fields changed, added or taken away."""
+    kind = draw(st.sampled_from(KINDS))
+    spec = deepcopy(draw(st.sampled_from(SPECS[kind])))
+    for _ in range(draw(st.integers(0, 2))):
+        *path, last = draw(st.sampled_from(places(spec) or [("collection",)]))
+        holder = spec
+        for step in path:
+            holder = holder[step]
+        fields = sorted(SCHEMAS[kind]["properties"]["spec"]["properties"])
+        change = draw(st.sampled_from(["set", "drop", "add"]))
+        if change == "set":
+            holder[last] = deepcopy(draw(st.sampled_from(WORDS)))
+        elif change == "drop" and isinstance(holder, dict):
+            holder.pop(last, None)
+        else:
+            spec[draw(st.sampled_from([*fields, "unknown"]))] = deepcopy(
+                draw(st.sampled_from(WORDS))
+            )
+    return document(kind, spec)
+
+
+@settings(max_examples=400, deadline=None)
+@given(documents())
+def test_the_cluster_takes_what_apply_takes(value: dict[str, Any]) -> None:
+    assert taken(value) == applied(value), refusals(SCHEMAS[value["kind"]], value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_word_at_every_place_is_judged_alike(kind: str) -> None:
+    differing = []
+    for spec in SPECS[kind]:
+        for path in places(spec):
+            for word in WORDS:
+                changed = deepcopy(spec)
+                holder: Any = changed
+                for step in path[:-1]:
+                    holder = holder[step]
+                holder[path[-1]] = word
+                value = document(kind, changed)
+                if taken(value) != applied(value):
+                    differing.append((path, word, applied(value)))
+    assert differing == []
+
+
+@pytest.mark.parametrize("name", ["one", "One", "a" * 63, "a" * 64, "a.b", "-a", "1", ""])
+def test_names_are_judged_alike(name: str) -> None:
+    value = document("Hold", {"collection": "flights"}, name)
+    assert taken(value) == applied(value)
+
+
+def test_the_examples_are_taken() -> None:
+    found = [
+        resource
+        for folder in (ROOT / "examples").iterdir()
+        for resource in load_resource_files([*folder.glob("*.yaml")])
+    ]
+    assert found
+    for resource in found:
+        value = resource.to_document()
+        assert refusals(SCHEMAS[resource.kind], value, value) == []
+
+
+def test_defaults_say_what_apply_assumes() -> None:
+    for kind, specs in SPECS.items():
+        for spec in specs:
+            filled = defaulted(SCHEMAS[kind]["properties"]["spec"], spec)
+            assert (
+                resource_from(document(kind, filled)).spec
+                == resource_from(document(kind, spec)).spec
+            )
+
+
+def defaulted(schema: dict[str, Any], value: Any) -> Any:
+    """The value as the API server stores it."""
+    if isinstance(value, dict):
+        inner = schema.get("properties", {})
+        filled = {
+            name: each["default"] for name, each in inner.items() if "default" in each
+        } | value
+        return {name: defaulted(inner.get(name, {}), each) for name, each in filled.items()}
+    if isinstance(value, list):
+        return [defaulted(schema.get("items", {}), each) for each in value]
+    return value
+
+
+CHANGES = [
+    ("Source", 0, {"retain": "1h"}, True),
+    ("Source", 0, {"engine": "spark"}, False),
+    ("Source", 0, {"columns": COLUMNS[:1]}, False),
+    ("Source", 0, {"kafka": {"topic": "other", "startOffset": 17}}, False),
+    ("Table", 0, {"retain": "all"}, True),
+    ("Table", 0, {"columns": COLUMNS[:1]}, False),
+    ("View", 1, {"retain": "1h"}, True),
+    ("View", 0, {"program": "p(x) := r(x);"}, False),
+    ("View", 0, {"inputs": {"q": "other"}}, False),
+    ("Action", 0, {"goal": "p(y)"}, False),
+    ("Action", 0, {"fireFrom": "creation"}, False),
+    ("Hold", 0, {"frontier": 5}, True),
+    ("Hold", 0, {"collection": "other"}, False),
+    ("Hold", 1, {"frontier": "2013-07-05T00:00:00Z"}, True),
+    ("Hold", 1, {"frontier": "2013-07-03T00:00:00Z"}, False),
+    ("Hold", 1, {"frontier": "2013-07-04T13:00:00+02:00"}, False),
+    ("Hold", 1, {"frontier": None}, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "index", "change", "allowed"), CHANGES)
+def test_what_exists_changes_only_where_that_keeps_its_promises(
+    kind: str, index: int, change: dict[str, Any], allowed: bool
+) -> None:
+    old = document(kind, SPECS[kind][index])
+    merged = {**SPECS[kind][index], **change}
+    new = document(kind, {name: value for name, value in merged.items() if value is not None})
+    assert refusals(SCHEMAS[kind], old) == refusals(SCHEMAS[kind], new) == []
+    assert (refusals(SCHEMAS[kind], new, old) == []) == allowed
+
+
+@pytest.mark.parametrize(("old", "new", "allowed"), [(5, 5, True), (5, 6, True), (5, 4, False)])
+def test_a_hold_only_moves_forward(old: int, new: int, allowed: bool) -> None:
+    before, after = (document("Hold", {"collection": "c", "frontier": at}) for at in (old, new))
+    assert (refusals(SCHEMAS["Hold"], after, before) == []) == allowed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_definition_is_structural(kind: str) -> None:
+    """The rules of structural schemas that a mistake of ours could break."""
+
+    def look(schema: dict[str, Any], where: str) -> None:
+        assert "type" in schema or schema.get("x-kubernetes-int-or-string"), where
+        assert not ("properties" in schema and "additionalProperties" in schema), where
+        assert not schema.keys() & {"$ref", "propertyNames", "uniqueItems", "$schema", "title"}, (
+            where
+        )
+        for rule in schema.get("x-kubernetes-validations", ()):
+            assert "\n" not in rule["message"], where
+            assert (
+                "fieldPath" not in rule
+                or rule["fieldPath"][1:].split(".")[0] in schema["properties"]
+            )
+        for name, inner in schema.get("properties", {}).items():
+            look(inner, f"{where}.{name}")
+        for name in ("items", "additionalProperties"):
+            if name in schema:
+                look(schema[name], f"{where}[]")
+
+    made = definition(kind)
+    (version,) = made["spec"]["versions"]
+    look(version["schema"]["openAPIV3Schema"], kind)
+    shown = [
+        column["name"] for column in version["additionalPrinterColumns"] if not column["priority"]
+    ]
+    assert shown == ["READY", "SINCE", "UPPER", "LAG", "AGE"]
+    assert made["spec"]["names"]["categories"] == ["tidemill"]
+
+
+def test_names_are_distinct_and_the_templates_are_yaml() -> None:
+    assert len({each.short for each in NAMES.values()}) == len(KINDS)
+    for kind, names in NAMES.items():
+        text = (ROOT / f"charts/tidemill/charts/crds/templates/{names.plural}.yaml").read_text()
+        plain = "".join(line for line in text.splitlines(True) if "{{" not in line)
+        read = YAML(typ="safe").load(plain)
+        assert read["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert json.dumps(read["spec"]) == json.dumps(definition(kind)["spec"])

@@ -1,0 +1,102 @@
+"""What an API server says to an object of a custom resource: schema, then rules, as far as ours need.
+
+    refusals(schema, {"spec": …})              on create
+    refusals(schema, new, old)                 on update: rules that name oldSelf run, too
+
+Unknown fields are refused, as kubectl asks the server to. Values are not defaulted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import cel
+from jsonschema import Draft202012Validator
+
+_MISSING = object()
+_METADATA = {"type": "object"}
+
+
+def refusals(schema: dict[str, Any], new: Any, old: Any = _MISSING) -> list[str]:  # any JSON
+    """Why the server would refuse the object; empty if it takes it. Rules run if the schema fits."""
+    shape = [
+        f"{error.json_path}: {error.message}"
+        for error in Draft202012Validator(_plain(schema)).iter_errors(new)
+    ]
+    return shape or list(_broken(schema, new, old, "$"))
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """The structural schema as a JSON schema that means the same."""
+    made: dict[str, Any] = {}
+    for name, value in schema.items():
+        match name:
+            case "properties":
+                made[name] = {each: _plain(inner) for each, inner in value.items()}
+            case "items" | "additionalProperties":
+                made[name] = _plain(value)
+            case "x-kubernetes-int-or-string":
+                made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+            case "pattern" | "format" | "default" | "description":
+                pass  # patterns are RE2, and run with the rules
+            case _ if not name.startswith("x-kubernetes"):
+                made[name] = value
+    if schema.get("type") == "object" and schema != _METADATA:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def _broken(schema: dict[str, Any], new: Any, old: Any, path: str) -> Iterator[str]:
+    for rule in _rules(schema):
+        names_old = "oldSelf" in rule["rule"]
+        if names_old and old is _MISSING:
+            continue
+        known = {"self": new, "oldSelf": old} if names_old else {"self": new}
+        if not _holds(rule["rule"], known):
+            yield f"{path}: {rule['message']}"
+    yield from _twins(schema, new, path)
+    if isinstance(new, dict):
+        inner = schema.get("properties", {})
+        others = schema.get("additionalProperties")
+        for name, value in new.items():
+            below = inner.get(name, others)
+            if isinstance(below, dict):
+                before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
+                yield from _broken(below, value, before, f"{path}.{name}")
+    if isinstance(new, list) and "items" in schema:
+        for index, value in enumerate(new):
+            yield from _broken(schema["items"], value, _MISSING, f"{path}[{index}]")
+
+
+def _rules(schema: dict[str, Any]) -> list[dict[str, str]]:
+    found = list(schema.get("x-kubernetes-validations", ()))
+    if "pattern" in schema:
+        quoted = schema["pattern"].replace("\\", "\\\\").replace("'", "\\'")
+        found.append({"rule": f"self.matches('{quoted}')", "message": "does not match"})
+    return found
+
+
+def _twins(schema: dict[str, Any], new: Any, path: str) -> Iterator[str]:
+    """Elements that are there twice, in a list whose kind excludes that."""
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "set" and len({repr(each) for each in new}) != len(new):
+        yield f"{path}: holds something twice"
+    if kind == "map":
+        keys = schema["x-kubernetes-list-map-keys"]
+        if len({tuple(each[key] for key in keys) for each in new}) != len(new):
+            yield f"{path}: holds something twice"
+
+
+def _holds(rule: str, known: dict[str, Any]) -> bool:
+    """Whether the rule is true; one that fails on its way is not."""
+    try:
+        return _program(rule).execute(known) is True
+    except (RuntimeError, TypeError, ValueError):
+        return False
+
+
+@cache
+def _program(rule: str) -> Any:  # the evaluator has no types
+    return cel.compile(rule)

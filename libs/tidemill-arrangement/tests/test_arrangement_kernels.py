@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement import kernels
-from tidemill.arrangement.kernels import Columns, Layout, RunJoin, RunMerge
+from tidemill.arrangement.kernels import Columns, Layout, RunJoin, RunMerge, consolidating
 from tidemill.arrangement.operators import (
     Reduction,
     count,
@@ -74,8 +74,12 @@ def test_consolidate_gives_one_row_for_each_record_and_time(
 
 @pytest.mark.parametrize("bits", [3, 20, 33, 64])
 @pytest.mark.parametrize("spread", [1, 7, 2**40])
-def test_consolidate_agrees_on_thousands_of_rows_of_every_width(bits: int, spread: int) -> None:
-    """Long ties, short ties and none; diffs that ride in the word and diffs that do not fit."""
+@pytest.mark.parametrize("many", [1000, 10_000])
+def test_consolidate_agrees_on_thousands_of_rows_of_every_width(
+    bits: int, spread: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ties, short ties and none; diffs that ride in the word or not; in buckets or not."""
+    monkeypatch.setattr(consolidating, "_MANY", many)
     random = np.random.default_rng(bits * spread)
     keys, vals = (random.integers(0, 2**bits - 1, 3000, np.uint64, endpoint=True) for _ in range(2))
     keys[::3] = keys[0]

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.arrangement.kernels import DiffArray, I64Array, U64Array
+from tidemill.arrangement.kernels import DiffArray, U64Array
 
 
 class Storage(Protocol):
@@ -85,7 +85,7 @@ class DiffColumn:
         self._array: DiffArray = np.empty(0, np.int8)
         self._rows = 0
 
-    def append(self, diffs: I64Array) -> None:
+    def append(self, diffs: DiffArray) -> None:
         """Write more diffs, within the capacity."""
         if not len(diffs):
             return
@@ -124,8 +124,10 @@ class DiffColumn:
         return self._storage.allocate(size).view(kind)
 
 
-def narrowed(diffs: I64Array, storage: Storage) -> DiffArray:
-    """Diffs at rest. Cost: O(n)."""
+def narrowed(diffs: DiffArray, storage: Storage) -> DiffArray:
+    """Diffs at rest: a single one if they are equal. Cost: O(n)."""
+    if len(diffs) > 1 and isinstance(storage, InMemory) and diffs.dtype == np.int8:
+        return diffs[:1].copy() if bool((diffs == diffs[0]).all()) else diffs
     column = DiffColumn(storage, len(diffs))
     column.append(diffs)
     return column.array()

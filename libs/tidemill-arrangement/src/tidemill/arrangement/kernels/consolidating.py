@@ -7,17 +7,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array
+from tidemill.arrangement.kernels.arrays import DiffArray, I64Array, U64Array
 from tidemill.arrangement.kernels.columns import Columns
 from tidemill.arrangement.kernels.packing import (
     WORD,
     Layout,
-    constant,
     follow,
-    gather,
+    gather_rows,
     place_digit,
-    place_prefix,
-    spans,
+    prefixes_of,
+    spread_rows,
 )
 from tidemill.arrangement.kernels.runs import (
     diff_span,
@@ -29,10 +28,16 @@ from tidemill.arrangement.kernels.runs import (
 )
 from tidemill.time import UsageError
 
-Array = TypeVar("Array", U64Array, I64Array)
+Array = TypeVar("Array", U64Array, DiffArray)
 
 FEW = 24
 """Up to this many rows insertion beats the set-up of a sort."""
+
+_MANY = 1 << 17
+"""From so many rows on their places are too far apart for the caches."""
+
+_BUCKET_BITS = 9
+"""As many buckets as can be written to at once."""
 
 _SHORT_TIE = 32
 """Runs of equal prefixes up to this length are ordered by insertion."""
@@ -59,40 +64,75 @@ def consolidate_columns(
     if not len(diffs):
         return [column.copy() for column in columns], diffs.copy()
     layout, rows, sums = consolidate_packed(columns, diffs)
-    return layout.unpack_all(rows), sums
+    return layout.unpack_all(rows), sums.astype(np.int64, copy=False)
 
 
 def consolidate_packed(
     columns: Sequence[U64Array], diffs: I64Array
-) -> tuple[Layout, U64Array, I64Array]:
-    """As `consolidate_columns`, at least one row in; rows out are packed.
+) -> tuple[Layout, U64Array, DiffArray]:
+    """As `consolidate_columns`, at least one row in; rows out are packed, diffs one byte if they fit.
 
     Shapes: columns (n,) in; rows (m, words) and diffs (m,) out.
     """
-    lows, highs = spans(columns)
-    layout = Layout.spanning(lows, highs)
-    diff_low, diff_high = (int(diff) for diff in diff_span(diffs))
-    diff_bits = (diff_high - diff_low).bit_length()
-    if layout.words == 1 and diff_bits <= layout.free and diff_bits < WORD:
+    layout = Layout.of(columns)
+    low, high = (int(diff) for diff in diff_span(diffs))
+    diff_bits = (high - low).bit_length()
+    if layout.words == 1 and layout.widths[0] + diff_bits <= WORD and diff_bits < WORD:
         words = layout.pack(columns, diff_bits).reshape(-1)
         if diff_bits:
-            words |= (diffs - diff_low).view(np.uint64)
+            words |= (diffs - low).view(np.uint64)
         words.sort()
-        sums = np.empty(len(words), np.int64)
-        kept = _checked(sum_words(words, diff_bits, diff_low, sums))
+        sums = _room_for_sums(low, high, longest_tie(words, diff_bits), len(words))
+        kept = _checked(sum_words(words, diff_bits, low, sums))
         return layout, _trimmed(words, kept).reshape(-1, 1), _trimmed(sums, kept)
-    varying = [at for at, low in enumerate(lows) if low < highs[at]] or [0]
-    close = Layout(
-        tuple(lows[at] for at in varying),
-        tuple((highs[at] - lows[at]).bit_length() for at in varying),
-    )
-    rows, sorted_diffs = _sorted_rows([columns[at] for at in varying], diffs, close)
-    kept = _checked(sum_rows(rows, sorted_diffs))
-    found = {at: row[:kept] for at, row in zip(varying, rows, strict=True)}
-    kept_columns = [
-        found[at] if at in found else constant(low, kept) for at, low in enumerate(lows)
-    ]
-    return layout, layout.pack(kept_columns), _trimmed(sorted_diffs, kept)
+    own = diffs[:1] if low == high else diffs
+    if _fits_in_a_byte(low, high, 1):
+        own = own.astype(np.int8)
+    return _consolidate_wide(layout, layout.pack(columns), own, low, high)
+
+
+def _consolidate_wide(
+    layout: Layout, packed: U64Array, diffs: DiffArray, low: int, high: int
+) -> tuple[Layout, U64Array, DiffArray]:
+    """As `consolidate_packed`, for rows that do not fit in a word with their diffs.
+
+    Words of a prefix of the row and its position are sorted; short ties are put right after it,
+    long ones make further passes over the rest of the row. `packed` is written over; `diffs` has
+    one for each row, or one for all.
+    """
+    n = len(packed)
+    index_bits, width = (n - 1).bit_length(), layout.widths[0]
+    out: U64Array = np.empty_like(packed)
+    if n >= _MANY and width >= _BUCKET_BITS:
+        # In buckets by their top bits first: sorted rows then come from places near by.
+        spread = np.empty_like(diffs)
+        spread_rows(packed, diffs, width - _BUCKET_BITS, _BUCKET_BITS, out, spread)
+        packed, out = out, packed
+        diffs = diffs if len(diffs) == 1 else spread
+    words = np.empty(n, np.uint64)
+    prefixes_of(packed, width, (*layout.widths, 0)[1], index_bits, words)
+    words.sort()
+    tie = longest_tie(words, index_bits)
+    in_order = tie <= _SHORT_TIE or sum(layout.bits) <= WORD - index_bits
+    if not in_order:
+        words = _sorted_positions(layout.unpack_all(packed), layout, index_bits, words)
+    sums = _room_for_sums(low, high, tie, n)
+    gather_rows(packed, diffs, words, index_bits, out, sums)
+    if in_order and tie > 1:
+        order_ties(words, index_bits, out, sums)
+    kept = _checked(sum_rows(words, index_bits, out, sums))
+    return layout, _trimmed(out, kept), _trimmed(sums, kept)
+
+
+def _room_for_sums(low: int, high: int, equal: int, rows: int) -> DiffArray:
+    """Room for diffs, as narrow as the sums of up to `equal` of them between `low` and `high`."""
+    if _fits_in_a_byte(low, high, equal):
+        return np.empty(rows, np.int8)
+    return np.empty(rows, np.int64)
+
+
+def _fits_in_a_byte(low: int, high: int, times: int) -> bool:
+    return low * times >= -128 and high * times < 128
 
 
 def consolidate_few(updates: Columns) -> Columns:
@@ -100,11 +140,12 @@ def consolidate_few(updates: Columns) -> Columns:
 
     Cost: O(n²).
     """
-    rows = np.empty((2 + updates.lanes, len(updates)), np.uint64)
-    rows[0], rows[1], rows[2:] = updates.keys, updates.vals, updates.times
+    rows = np.empty((len(updates), 2 + updates.lanes), np.uint64)
+    rows[:, 0], rows[:, 1], rows[:, 2:] = updates.keys, updates.vals, updates.times.T
     diffs = updates.diffs.copy()
     kept = _checked(sum_few(rows, diffs))
-    return Columns(rows[0, :kept], rows[1, :kept], rows[2:, :kept], diffs[:kept])
+    columns = np.ascontiguousarray(rows[:kept].T)
+    return Columns(columns[0], columns[1], columns[2:], diffs[:kept])
 
 
 def stack_lanes(lanes: Sequence[U64Array], rows: int) -> U64Array:
@@ -114,45 +155,6 @@ def stack_lanes(lanes: Sequence[U64Array], rows: int) -> U64Array:
             np.array([[lane[0]] for lane in lanes], np.uint64), (len(lanes), rows)
         )
     return lanes[0].reshape(1, -1) if len(lanes) == 1 else np.array(lanes, np.uint64)
-
-
-def _sorted_rows(
-    columns: Sequence[U64Array], diffs: I64Array, layout: Layout
-) -> tuple[U64Array, I64Array]:
-    """Copies of the rows in order, as columns × n.
-
-    Words of a prefix of the row and its position are sorted; short ties are put right after it,
-    long ones make further passes over the rest of the row.
-    """
-    n = len(diffs)
-    index_bits = (n - 1).bit_length()
-    words = _sorted_prefixes(columns, layout, index_bits, n)
-    tied = sum(layout.bits) > WORD - index_bits
-    if tied and longest_tie(words, index_bits) > _SHORT_TIE:
-        tied = False
-        words = _sorted_positions(columns, layout, index_bits, words)
-    rows, sorted_diffs = np.empty((len(columns), n), np.uint64), np.empty(n, np.int64)
-    for row, column in zip(rows, columns, strict=True):
-        gather(column, words, index_bits, row)
-    gather(diffs.view(np.uint64), words, index_bits, sorted_diffs.view(np.uint64))
-    if tied:
-        order_ties(words, index_bits, rows, sorted_diffs)
-    return rows, sorted_diffs
-
-
-def _sorted_prefixes(
-    columns: Sequence[U64Array], layout: Layout, index_bits: int, n: int
-) -> U64Array:
-    """Words in order: the top bits of each row over its position."""
-    words: U64Array = np.arange(n, dtype=np.uint64)
-    place = WORD
-    for column, low, bits in zip(columns, layout.lows, layout.bits, strict=True):
-        taken = min(bits, place - index_bits)
-        place -= taken
-        if taken:
-            place_prefix(words, column, np.uint64(low), bits - taken, place)
-    words.sort()
-    return words
 
 
 def _sorted_positions(

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import U64Array, compiled, inlined
+from tidemill.arrangement.kernels.arrays import DiffArray, U64Array, compiled, inlined
 
 WORD = 64
 
@@ -36,8 +36,8 @@ class Layout:
     """For compiled loops, a row for each column: low, mask, word, shift."""
     words: int = field(init=False)
     """How many words a row takes, at least one."""
-    free: int = field(init=False)
-    """How many low bits of the last word no column uses."""
+    widths: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """How many low bits of each word columns use."""
     head: tuple[int, np.uint64] = field(init=False, repr=False, compare=False)
     """How many words hold the first two columns, and a mask of those bits in the last of them."""
 
@@ -56,7 +56,7 @@ class Layout:
         ]
         object.__setattr__(self, "table", np.array(table, np.uint64))
         object.__setattr__(self, "words", word + 1)
-        object.__setattr__(self, "free", WORD - used)
+        object.__setattr__(self, "widths", tuple(ends.get(at, 0) for at in range(word + 1)))
         at, end = places[min(1, len(places) - 1)]
         mask = 2**WORD - 2 ** (ends[at] - end)
         object.__setattr__(self, "head", (at + 1, np.uint64(mask)))
@@ -220,14 +220,20 @@ def relay_rows(
 
 
 @compiled
-def place_prefix(words: U64Array, column: U64Array, least: np.uint64, cut: int, place: int) -> None:
-    """Add a column less `least` to the words, its lowest `cut` bits cut off, shifted by `place`.
+def prefixes_of(rows: U64Array, first: int, second: int, index_bits: int, words: U64Array) -> None:
+    """Words of the top bits of each row over its position.
 
+    `first` and `second` are how many bits the first two words of a row use.
     Cost: O(n).
     """
-    off, shift = np.uint64(cut), np.uint64(place)
+    index_mask = (np.uint64(1) << np.uint64(index_bits)) - np.uint64(1)
+    up, down, up_second = np.uint64(64 - first), np.uint64(first), np.uint64(64 - second)
+    both = first < 64 and second > 0
     for i in range(words.size):
-        words[i] |= ((column[i] - least) >> off) << shift
+        prefix = rows[i, 0] << up
+        if both:
+            prefix |= (rows[i, 1] << up_second) >> down
+        words[i] = (prefix & ~index_mask) | np.uint64(i)
 
 
 @compiled
@@ -260,11 +266,45 @@ def follow(words: U64Array, before: U64Array, index_bits: int) -> None:
 
 
 @compiled
-def gather(column: U64Array, words: U64Array, index_bits: int, out: U64Array) -> None:
-    """The values of `column` at the positions in the lowest `index_bits` of the words.
+def spread_rows(
+    rows: U64Array, diffs: DiffArray, place: int, bucket_bits: int,
+    out: U64Array, out_diffs: DiffArray,
+) -> None:  # fmt: skip
+    """Rows and diffs in buckets by the bits of the first word at `place`, in their order inside.
+
+    One diff for all rows stays that. Cost: O(n).
+    """
+    down, width = np.uint64(place), rows.shape[1]
+    each = diffs.size == rows.shape[0]
+    ends = np.zeros((1 << bucket_bits) + 1, np.int64)
+    for i in range(rows.shape[0]):
+        ends[(rows[i, 0] >> down) + np.uint64(1)] += 1
+    for bucket in range(1 << bucket_bits):
+        ends[bucket + 1] += ends[bucket]
+    for i in range(rows.shape[0]):
+        bucket_of = rows[i, 0] >> down
+        at = ends[bucket_of]
+        ends[bucket_of] = at + 1
+        if each:
+            out_diffs[at] = diffs[i]
+        for word in range(width):
+            out[at, word] = rows[i, word]
+
+
+@compiled
+def gather_rows(
+    rows: U64Array, diffs: DiffArray, words: U64Array, index_bits: int,
+    out: U64Array, out_diffs: DiffArray,
+) -> None:  # fmt: skip
+    """The packed rows and diffs at the positions in the lowest `index_bits` of the words.
 
     Cost: O(n), at random places.
     """
     index_mask = (np.uint64(1) << np.uint64(index_bits)) - np.uint64(1)
+    width = rows.shape[1]
+    each = diffs.size == rows.shape[0]
     for i in range(words.size):
-        out[i] = column[words[i] & index_mask]
+        at = words[i] & index_mask
+        out_diffs[i] = diffs[at if each else np.uint64(0)]
+        for word in range(width):
+            out[i, word] = rows[at, word]

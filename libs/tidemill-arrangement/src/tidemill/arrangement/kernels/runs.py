@@ -1,5 +1,6 @@
 """Compiled loops over sorted rows: sums of equal rows, merges of two runs.
 
+Diffs are as wide as their sums need: who calls knows how many rows can be equal.
 Each function returns −1 in place of a count if a sum of diffs does not fit in 64 bits; sums that
 only pass through greater numbers are right, in any order.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
+from tidemill.arrangement.kernels.arrays import DiffArray, I64Array, U64Array, compiled
 
 
 @compiled
@@ -22,7 +23,7 @@ def diff_span(diffs: I64Array) -> tuple[np.int64, np.int64]:
 
 
 @compiled
-def sum_words(words: U64Array, diff_bits: int, diff_low: int, diffs: I64Array) -> int:
+def sum_words(words: U64Array, diff_bits: int, diff_low: int, diffs: DiffArray) -> int:
     """Sum equal words in place; how many stay, at the front, with their sums in `diffs`.
 
     The lowest `diff_bits` of a word are its diff less `diff_low`; they are cut off. Zeros go.
@@ -59,36 +60,37 @@ def sum_words(words: U64Array, diff_bits: int, diff_low: int, diffs: I64Array) -
 
 
 @compiled
-def sum_rows(rows: U64Array, diffs: I64Array) -> int:
-    """Sum equal columns of sorted `rows` (lanes × n) in place; how many stay, at the front.
+def sum_rows(words: U64Array, index_bits: int, rows: U64Array, diffs: DiffArray) -> int:
+    """Sum equal sorted `rows` (n × words) in place; how many stay, at the front.
 
-    Cost: O(n · lanes).
+    Rows whose `words` differ above `index_bits` are different. Cost: O(n · words).
     """
-    lanes, n = rows.shape
+    shift = np.uint64(index_bits)
+    n, width = rows.shape
     kept = 0
     i = 0
     while i < n:
-        total = diffs[i]
+        total = np.int64(diffs[i])
         wraps = 0
         j = i + 1
-        while j < n:
-            same = True
-            for lane in range(lanes):
-                if rows[lane, j] != rows[lane, i]:
-                    same = False
-                    break
-            if not same:
+        while j < n and words[j] >> shift == words[i] >> shift:
+            word = 0
+            while word < width and rows[j, word] == rows[i, word]:
+                word += 1
+            if word < width:
                 break
-            summed = total + diffs[j]
-            if ((total ^ summed) & (diffs[j] ^ summed)) < 0:
-                wraps += 1 if diffs[j] > 0 else -1
+            diff = np.int64(diffs[j])
+            summed = total + diff
+            if ((total ^ summed) & (diff ^ summed)) < 0:
+                wraps += 1 if diff > 0 else -1
             total = summed
             j += 1
         if wraps:
             return -1
         if total != 0:
-            for lane in range(lanes):
-                rows[lane, kept] = rows[lane, i]
+            if kept < i:
+                for word in range(width):
+                    rows[kept, word] = rows[i, word]
             diffs[kept] = total
             kept += 1
         i = j
@@ -108,44 +110,45 @@ def longest_tie(words: U64Array, index_bits: int) -> int:
 
 @compiled
 def sum_few(rows: U64Array, diffs: I64Array) -> int:
-    """Sort the columns of `rows` (lanes × n) by insertion and sum equal ones, all in place.
+    """Sort `rows` (n × words) by insertion and sum equal ones, all in place.
 
     How many stay, at the front. Cost: O(n²).
     """
-    order_ties(np.zeros(diffs.size, np.uint64), 0, rows, diffs)
-    return sum_rows(rows, diffs)
+    same = np.zeros(diffs.size, np.uint64)
+    order_ties(same, 0, rows, diffs)
+    return sum_rows(same, 0, rows, diffs)
 
 
 @compiled
-def order_ties(words: U64Array, index_bits: int, rows: U64Array, diffs: I64Array) -> None:
-    """Put the columns of `rows` within each run of tied `words` in order, by insertion.
+def order_ties(words: U64Array, index_bits: int, rows: U64Array, diffs: DiffArray) -> None:
+    """Put the rows within each run of tied `words` in order, by insertion.
 
     Cost: O(n · length of the longest run).
     """
     shift = np.uint64(index_bits)
-    lanes, n = rows.shape
-    held = np.empty(lanes, np.uint64)
+    n, width = rows.shape
+    held = np.empty(width, np.uint64)
     start = 0
     for i in range(1, n):
         if words[i] >> shift != words[i - 1] >> shift:
             start = i
             continue
-        for lane in range(lanes):
-            held[lane] = rows[lane, i]
+        for word in range(width):
+            held[word] = rows[i, word]
         diff = diffs[i]
         j = i
         while j > start:
             earlier = False
-            for lane in range(lanes):
-                if held[lane] != rows[lane, j - 1]:
-                    earlier = held[lane] < rows[lane, j - 1]
+            for word in range(width):
+                if held[word] != rows[j - 1, word]:
+                    earlier = held[word] < rows[j - 1, word]
                     break
             if not earlier:
                 break
-            for lane in range(lanes):
-                rows[lane, j] = rows[lane, j - 1]
+            for word in range(width):
+                rows[j, word] = rows[j - 1, word]
             diffs[j] = diffs[j - 1]
             j -= 1
-        for lane in range(lanes):
-            rows[lane, j] = held[lane]
+        for word in range(width):
+            rows[j, word] = held[word]
         diffs[j] = diff

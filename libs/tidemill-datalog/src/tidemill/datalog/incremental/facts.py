@@ -34,6 +34,8 @@ Value: TypeAlias = "tuple[Instant, Parafacts]"
 Bucket: TypeAlias = "dict[Row, None]"
 Ranged: TypeAlias = "dict[Any, tuple[list[Any], list[Row]]]"
 
+PLAIN: Value = (END, None)
+"""The value of what neither ends nor carries anything; one object, so that it is told by identity."""
 _SAMPLE = 1_000
 
 

@@ -114,6 +114,10 @@ class Joins:
         """The joins made so far, by the atom that they begin with; ticks apart."""
         return self._joins
 
+    def shape(self) -> int:
+        """Changes when the functions that look at a match may be void."""
+        return sum(table.shape for table in self.tables.values())
+
     def names(self) -> Mapping[str, Any]:
         """The functions that look at one match: `head`, `identity`, `wanted0`, …"""
         for join in self._joins.values():

@@ -7,7 +7,7 @@ of a group, a solution that lives on) is withdrawn with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm, Wildcard
@@ -20,13 +20,20 @@ from tidemill.datalog.evaluation.runtime import (
 )
 from tidemill.datalog.evaluation.tables import TIME, Key, Row
 from tidemill.datalog.incremental.established import Established
-from tidemill.datalog.incremental.facts import Value
+from tidemill.datalog.incremental.facts import PLAIN, Value
 from tidemill.datalog.incremental.groups import Group, Member
 from tidemill.datalog.incremental.joining import Join, Joins
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.values import Failed
+
+_NONE: list[Any] = []
+"""Shared by all matches of rules without `not`; never changed."""
+
+
+def _no_head(*_: Any) -> Any:
+    raise AssertionError("a rule looks at matches only after a join")
 
 
 class Match:
@@ -62,8 +69,8 @@ class Match:
         self.values = values
         self.begins: Instant = BEGINNING
         self.reason: str | None = None
-        self.waits: list[Any] = []
-        self.blocked: list[bool] = []
+        self.waits: list[Any] = _NONE
+        self.blocked: list[bool] = _NONE
         self.home: Any = None
         self.error: str | None = None
 
@@ -123,6 +130,9 @@ class Matches:
         self.established = Established(self) if form.outlives else None
         self.foresees = bool(self.joins.clocks) and bool(self.joins.ordinary)
         """Whether ticks are matched before they come, because the guards say which can match."""
+        self._shape = -1
+        self._names_now: Mapping[str, Any] = {}
+        self._head: Callable[..., Any] = _no_head
         self.found = 0
         self.inner: list[int] = []
         """The atoms that read the recursion which the head is part of."""
@@ -142,11 +152,20 @@ class Matches:
         if self.joins.empty:
             return
         join: Join = self.joins.join(atom, tick)
+        self.refresh()
         self.foresees = self.foresees and join.bounded
         upper = END if self.foresees else self._present.now + 1
         join.run(
             rows, self._take, self._take_failed, self._take_failed_clock, self.joins._absent, upper
         )
+
+    def refresh(self) -> None:
+        """Look at matches by functions that are made for the tables as they are."""
+        shape = self.joins.shape()
+        if shape != self._shape and (self._store or not self.joins.empty):
+            self._names_now = self.joins.names()
+            self._head = self._names_now["head"]
+            self._shape = shape
 
     def _take(
         self, rows: tuple[Row, ...], values: tuple[Any, ...], _: Instant, __: Instant
@@ -214,7 +233,8 @@ class Matches:
 
     def _ask(self, match: Match) -> None:
         """Find out what the atoms under `not` ask for, and whether it is there."""
-        names = self.joins.names()
+        names = self._names_now
+        match.waits, match.blocked = [], []
         for number, absence in enumerate(self._absences):
             try:
                 wanted = names[f"wanted{number}"](match.rows, match.values)
@@ -256,7 +276,7 @@ class Matches:
                 del waiting[match]
                 if not waiting:
                     del absence.waiting[place]
-        match.waits, match.blocked = [], []
+        match.waits = match.blocked = _NONE
         self.withdraw(match)
 
     def _let_go_clock(self, match: Match) -> None:
@@ -301,7 +321,7 @@ class Matches:
         if match.begins > self._present.now:
             return
         reason = match.reason
-        if reason is None:
+        if reason is None and match.waits:
             for wanted, blocked in zip(match.waits, match.blocked, strict=True):
                 if isinstance(wanted, Failed):
                     reason = wanted.reason
@@ -322,8 +342,7 @@ class Matches:
             self._present.errors.add(self.form.number, text)
 
     def _contribute(self, match: Match) -> None:
-        names = self.joins.names()
-        arguments, time, expires, values, passed = names["head"](match.rows, match.values)
+        arguments, time, expires, values, passed = self._head(match.rows, match.values)
         head, now = self.form.head, self._present.now
         if head.expires and expires <= now:
             return
@@ -331,10 +350,12 @@ class Matches:
             self._later(time, lambda: self._come(match))
             return
         if self.established is not None:
-            identity = names["identity"](match.rows, match.values)
+            identity = self._names_now["identity"](match.rows, match.values)
             self.established.note(identity, arguments, time, expires, values, passed)
             return
-        identity = names["identity"](match.rows, match.values) if self._tallied else None
+        identity = None
+        if self._tallied:
+            identity = self._names_now["identity"](match.rows, match.values)
         match.home = self.enter(match, arguments, time, expires, values, passed, identity)
 
     def _later(self, at: Instant, happen: Callable[[], None]) -> None:
@@ -362,7 +383,8 @@ class Matches:
             if self._decorates:
                 lattices = self._present.lattices
                 passed = merge_parafacts(passed, decorate(self._names, values, lattices), lattices)
-            self._target.support(self.predicate, key, source, (expires, passed))
+            value = PLAIN if expires == END and passed is None else (expires, passed)
+            self._target.support(self.predicate, key, source, value)
             return key
         name = (arguments, time) if self.form.head.time else (arguments,)
         group = self._groups.get(name)

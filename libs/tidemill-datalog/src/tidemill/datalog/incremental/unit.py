@@ -17,6 +17,7 @@ from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.incremental.clocks import Ticking
 from tidemill.datalog.incremental.facts import (
+    PLAIN,
     FactTable,
     Value,
     grown,
@@ -74,12 +75,13 @@ class Unit:
         self._reading: dict[str, list[tuple[Matches, int]]] = {}
         self._denying: dict[str, list[tuple[Matches, int]]] = {}
         self._due: list[Callable[[], None]] = []
-        self._dirty: dict[Fact, None] = {}
+        self._tables = {name: present.table(name) for name in self.component}
+        self._dirty: dict[str, dict[Key, None]] = {name: {} for name in self.component}
         self._lost: dict[Fact, dict[Any, Value]] = {}
-        self._before: dict[Fact, Row | None] = {}
+        self._before: dict[str, dict[Key, Row | None]] = {name: {} for name in self.component}
         self._plain = True
         self._decorated: set[str] = set()
-        self._stamps: dict[Fact, int] = {}
+        self._stamps: dict[str, dict[Key, int]] = {name: {} for name in self.component}
         self._next_stamp = count()
         self._errors: dict[Fact, str] = {}
         self._sets = any("set" in present.checked.lattices_of(name) for name in self.component)
@@ -118,13 +120,26 @@ class Unit:
 
     def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
         """The fact has this support from now on, or this value of it."""
+        supports = self._tables[predicate].supports
+        known = supports.get(key)
+        if known is None:
+            supports[key] = {source: value}
+        else:
+            known[source] = value
+        if value is not PLAIN:
+            if value[1] is not None:
+                self._decorated.add(predicate)
+            if value != PLAIN:
+                self._plain = False
+        self._dirty[predicate][key] = None
+        if self._lost:
+            self._regain(predicate, key, source, value)
+        if not self.scheduled:
+            self._reporter.schedule(self)
+
+    def _regain(self, predicate: str, key: Key, source: Any, value: Value) -> None:
+        """A support that was lost and says as much again was not lost."""
         fact = (predicate, key)
-        self.present.table(predicate).supports.setdefault(key, {})[source] = value
-        if value[1] is not None:
-            self._decorated.add(predicate)
-        if value[0] != END or value[1] is not None:
-            self._plain = False
-        self._dirty[fact] = None
         lost = self._lost.get(fact)
         if lost is not None and source in lost:
             before = row_of(key, lost[source])
@@ -132,16 +147,13 @@ class Unit:
                 del lost[source]
                 if not lost:
                     del self._lost[fact]
-        if not self.scheduled:
-            self._reporter.schedule(self)
 
     def withdraw(self, predicate: str, key: Key, source: Any) -> None:
         """The fact has this support no longer."""
-        fact = (predicate, key)
-        value = self.present.table(predicate).supports[key].pop(source)
-        self._dirty[fact] = None
+        value = self._tables[predicate].supports[key].pop(source)
+        self._dirty[predicate][key] = None
         if self.recursive:
-            self._lost.setdefault(fact, {})[source] = value
+            self._lost.setdefault((predicate, key), {})[source] = value
         if not self.scheduled:
             self._reporter.schedule(self)
 
@@ -187,6 +199,8 @@ class Unit:
 
     def _follow(self, changes: Iterable[tuple[str, Key, Row | None]]) -> None:
         """Let matches go and find new ones after changes of the facts they read."""
+        for rule in self.rules:
+            rule.refresh()
         stale: list[tuple[Matches, int, Key, FactTable]] = []
         coming: dict[str, list[Row]] = {}
         unblocked: list[tuple[Matches, Match]] = []
@@ -253,30 +267,34 @@ class Unit:
     def _settle(self) -> list[tuple[str, Key, Row | None]]:
         """Give every fact whose supports changed the value that they have together now."""
         changes: list[tuple[str, Key, Row | None]] = []
-        dirty, self._dirty = self._dirty, {}
-        if self.touched is not None:
-            self.touched.update(dirty)
-        for fact in dirty:
-            predicate, key = fact
-            table = self.present.table(predicate)
-            old = table.get(key)
-            new = self._row(fact, table, old)
-            if new is old:
+        for predicate, dirty in self._dirty.items():
+            if not dirty:
                 continue
-            self._before.setdefault(fact, old)
-            table.put(key, new)
-            if self.recursive and old is None:
-                self._stamps[fact] = next(self._next_stamp)
-            changes.append((predicate, key, old))
+            self._dirty[predicate] = {}
+            if self.touched is not None:
+                self.touched.update(((predicate, key), None) for key in dirty)
+            table = self._tables[predicate]
+            before = self._before[predicate]
+            stamps = self._stamps[predicate]
+            for key in dirty:
+                old = table.get(key)
+                new = self._row(predicate, key, table, old)
+                if new is old:
+                    continue
+                before.setdefault(key, old)
+                table.put(key, new)
+                if self.recursive and old is None:
+                    stamps[key] = next(self._next_stamp)
+                changes.append((predicate, key, old))
         return changes
 
-    def _row(self, fact: Fact, table: FactTable, old: Row | None) -> Row | None:
+    def _row(self, predicate: str, key: Key, table: FactTable, old: Row | None) -> Row | None:
         """The row of a fact by its supports: the old object if it says the same."""
-        predicate, key = fact
         supports = table.supports.get(key)
+        if self._errors:
+            self._clear_error((predicate, key))
         if not supports:
             table.supports.pop(key, None)
-            self._clear_error(fact)
             return None
         if len(supports) == 1:
             ((value),) = supports.values()
@@ -288,14 +306,13 @@ class Unit:
             try:
                 merged = merged_value(supports, self.present.lattices)
             except Failed as failed:
-                self._set_error(fact, failed.reason)
+                self._set_error((predicate, key), failed.reason)
                 return None
             assert merged is not None
             value = merged
-        self._clear_error(fact)
         if old is not None and same_value(old, value):
             return old
-        before = self._before.get(fact)
+        before = self._before[predicate].get(key)
         if before is not None and same_value(before, value):
             return before
         if self._sets:
@@ -311,7 +328,6 @@ class Unit:
             )  # fmt: skip
 
     def _set_error(self, fact: Fact, reason: str) -> None:
-        self._clear_error(fact)
         predicate, key = fact
         text = self.present.match_text(reason, [predicate], ((None,) * 4 + key,))
         self._errors[fact] = text
@@ -323,16 +339,19 @@ class Unit:
             self.present.errors.remove(self.rules[0].form.number, text)
 
     def _report(self) -> None:
-        before, self._before = self._before, {}
-        for (predicate, key), old in before.items():
-            table = self.present.table(predicate)
-            if table.get(key) is not old:
-                self._reporter.changed(self, predicate, key, old)
-                if len(table) > self._limits.rows:
-                    raise LimitPassed(
-                        f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
-                        reason="LimitPassed", limit="rows", predicate=predicate,
-                    )  # fmt: skip
+        for predicate, before in self._before.items():
+            if not before:
+                continue
+            self._before[predicate] = {}
+            table = self._tables[predicate]
+            for key, old in before.items():
+                if table.get(key) is not old:
+                    self._reporter.changed(self, predicate, key, old)
+            if len(table) > self._limits.rows:
+                raise LimitPassed(
+                    f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
+                    reason="LimitPassed", limit="rows", predicate=predicate,
+                )  # fmt: skip
 
     # Recursion: what may stand on nothing but itself goes first.
 
@@ -344,14 +363,14 @@ class Unit:
             while waiting:
                 fact = waiting.popleft()
                 predicate, key = fact
-                table = self.present.table(predicate)
+                table = self._tables[predicate]
                 row = table.get(key)
                 if row is None or self._certain(fact, table, row):
                     continue
-                self._before.setdefault(fact, row)
+                self._before[predicate].setdefault(key, row)
                 table.put(key, None)
-                self._stamps.pop(fact, None)
-                self._dirty[fact] = None
+                self._stamps[predicate].pop(key, None)
+                self._dirty[predicate][key] = None
                 for rule, i in self._reading.get(predicate, ()):
                     for match in rule.using(i, key):
                         rule.remove(match)
@@ -362,7 +381,7 @@ class Unit:
         if not supports:
             return False
         if self._plain:
-            mine = self._stamps.get(fact, -1)
+            mine = self._stamps[fact[0]].get(fact[1], -1)
             return any(self._comes_before(source, mine) for source in supports)
         independent = {
             source: value
@@ -380,7 +399,7 @@ class Unit:
             return True
         for i in source.of.inner:
             predicate = source.of.form.atoms[i].predicate
-            known = self._stamps.get((predicate, source.keys[i]))
+            known = self._stamps[predicate].get(source.keys[i])
             if known is None or known >= stamp:
                 return False
         return True

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.columns import ColumnCount, ColumnJoin, ColumnReduce, reductions
+from tidemill.arrangement.columns import (
+    ColumnCount,
+    ColumnJoin,
+    ColumnReduce,
+    ColumnSemijoin,
+    reductions,
+)
 from tidemill.arrangement.kernels import Columns
 from tidemill.arrangement.operators import (
     count,
@@ -214,3 +220,29 @@ def test_a_refused_step_changes_nothing(rows: int) -> None:
         assert len(join.work(10**6)) == rows
     join.push(at(1, keys), empty, frontier(2))
     assert len(join.work(10**6)) == rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(rounds_of(2), st.booleans(), st.integers(1, 5))
+def test_a_semijoin_in_rounds_equals_recomputation(schedule: Any, anti: bool, limit: int) -> None:
+    lattice, rounds = schedule
+    semijoin = ColumnSemijoin(lattice, anti)
+    found: list[Any] = []
+    for (records, keys), upper, since in rounds:
+        semijoin.push(columns(lattice, records), columns(lattice, keys), upper)
+        while not semijoin.done:
+            piece = semijoin.work(limit)
+            assert len(piece) <= limit
+            data = zip(piece.keys.tolist(), piece.vals.tolist(), strict=True)
+            times = times_of(lattice, piece.times)
+            found.extend(zip(data, times, piece.diffs.tolist(), strict=True))
+        semijoin.compact(since)
+        semijoin.exert(64)
+    left, right = ([u for inputs, _, _ in rounds for u in inputs[side]] for side in (0, 1))
+    bare = [((key, 0), time, diff) for (key, _), time, diff in right]
+    present = [(data, time, n) for data, time, n in reduced(lattice, distinct, bare)]
+    matched = {
+        ((key, val), time): n for ((key, val, _), time), n in joined(lattice, left, present).items()
+    }
+    wanted = [(data, time, -n if anti else n) for (data, time), n in matched.items()]
+    assert consolidated(found) == consolidated([*wanted, *(left if anti else [])])

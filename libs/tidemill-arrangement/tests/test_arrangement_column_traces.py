@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.columns import ColumnBatch, ColumnBatcher, Spill, batches
+from tidemill.arrangement.columns import (
+    ColumnArrangement,
+    ColumnBatch,
+    ColumnBatcher,
+    ImportedColumns,
+    Spill,
+    batches,
+)
 from tidemill.arrangement.columns.storage import DiffColumn, InMemory
 from tidemill.arrangement.kernels import Columns, consolidating
-from tidemill.arrangement.trace import RowBatch, Spine
+from tidemill.arrangement.trace import Description, ImportedTrace, RowBatch, SharedTrace, Spine
+from tidemill.arrangement.trace.row_batches import sort_updates
 from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
+
+EVERYTHING = {
+    lattice: Description(Antichain.minimum(lattice), Antichain(lattice), Antichain.minimum(lattice))
+    for lattice in LATTICES
+}
 
 Change = tuple[tuple[int, int], Any, int]
 
@@ -220,3 +235,103 @@ def test_what_exceeds_the_budget_is_in_files_and_comes_back_when_nobody_needs_it
     ]
     del spine, trace
     assert (spill.memory_bytes, spill.file_bytes) == (0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules(), st.data())
+def test_an_import_gives_each_update_once_at_its_advanced_time(
+    schedule: Any, data: st.DataObject
+) -> None:
+    lattice, lanes, rounds = schedule
+    listed = st.lists(small_times(lattice), min_size=1, max_size=2)
+    since = Antichain.of(lattice, data.draw(listed))
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    started = data.draw(st.integers(0, len(rounds)))
+    arranged, by_row = ColumnArrangement(lattice), SharedTrace[Any, Any](Spine(lattice))
+    sources = arranged.trace.hold("source"), by_row.hold("source")
+    imports: list[Any] = []
+    for i, (lower, upper, changes) in enumerate(rounds):
+        if i == started:
+            imports = [
+                ImportedColumns(sources[0], "import", since, until),
+                ImportedTrace(sources[1], "import", since, until),
+            ]
+        arranged.push(columns(changes, lanes), upper)
+        by_row.insert(RowBatch.of(lattice, lower, upper, changes))
+        for source in sources:
+            source.set_physical(upper)
+        arranged.exert()
+        if imports:
+            ours, theirs = (one.step() for one in imports)
+            found = ColumnBatch.sorted(lattice, EVERYTHING[lattice], ours)
+            assert changes_of(found) == sort_updates(theirs, lattice)
+            assert imports[0].frontier == imports[1].frontier
+
+
+def test_a_status_says_what_is_held_and_by_whom() -> None:
+    arranged = ColumnArrangement(U64_TIME, "writer")
+    reader = arranged.trace.hold("reader")
+    for i in range(20):
+        arranged.push(at(i, list(range(100))), frontier(i + 1))
+    arranged.compact(frontier(20))
+    held = arranged.status()
+    assert [(h.name, h.logical, h.physical) for h in held.holders] == [
+        ("writer", frontier(20), frontier(20)),
+        ("reader", frontier(0), frontier(0)),
+    ]
+    assert (held.batches, held.updates, held.pending, held.logical) == (20, 2000, 20, frontier(0))
+    assert held.bytes == sum(batch.nbytes for batch in reader.history())
+    reader.drop()
+    arranged.push(at(20, []), frontier(21))
+    while arranged.exert():
+        pass
+    alone = arranged.status()
+    assert (alone.batches, alone.updates, alone.pending) == (1, 100, 0)
+    assert 800 <= alone.bytes < held.bytes
+    assert alone.layers == "7:1(100)"
+
+
+PROGRAM = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from tidemill.arrangement.columns import ColumnArrangement, InMemory, Spill
+from tidemill.arrangement.kernels import Columns
+from tidemill.time import U64_TIME, frontier
+
+def filled(storage, batches, rows):
+    arranged = ColumnArrangement(U64_TIME, storage=storage)
+    random = np.random.default_rng(1)
+    for i in range(batches):
+        keys, vals = random.integers(0, 2**64, (2, rows), np.uint64)
+        updates = Columns.at((i,), keys, vals, np.ones(rows, np.int64))
+        arranged.push(updates, frontier(i + 1))
+        arranged.compact(frontier(i + 1))
+    return arranged
+
+filled(InMemory(), 3, 1000)
+used = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (used + 60_000_000, used + 60_000_000))
+storage = Spill(Path(sys.argv[2]), 10_000_000) if sys.argv[1] == "spill" else InMemory()
+try:
+    arranged = filled(storage, 40, 150_000)
+except MemoryError:
+    print("out of memory")
+else:
+    status = arranged.status()
+    (probe,) = [int(b.updates().keys[-1]) for b in arranged.batches()[-1:]]
+    print(status.updates, status.bytes > 90_000_000)
+"""
+
+
+@pytest.mark.parametrize(("storage", "said"), [
+    ("spill", "6000000 True"),
+    ("memory", "out of memory"),  # the limit is one
+])  # fmt: skip
+def test_an_arrangement_larger_than_memory_keeps_working(
+    storage: str, said: str, tmp_path: Path
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, storage, str(tmp_path)], capture_output=True, text=True
+    )
+    assert run.stdout.strip() == said, run.stderr

@@ -7,9 +7,12 @@ from tidemill.arrangement.columns.arranging import ColumnArrangement, ColumnHand
 from tidemill.arrangement.columns.batchers import ColumnBatcher
 from tidemill.arrangement.columns.batches import ColumnBatch, ColumnMerger
 from tidemill.arrangement.columns.counting import ColumnCount
+from tidemill.arrangement.columns.filtering import ColumnSemijoin
+from tidemill.arrangement.columns.imports import ImportedColumns
 from tidemill.arrangement.columns.joining import ColumnJoin, Joined
 from tidemill.arrangement.columns.reducing import ColumnReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
+from tidemill.arrangement.columns.values import ValueCodes
 
 __all__ = [
     "ColumnBatch",
@@ -20,6 +23,9 @@ __all__ = [
     "ColumnHandle",
     "ColumnCount",
     "ColumnReduce",
+    "ColumnSemijoin",
+    "ImportedColumns",
+    "ValueCodes",
     "ColumnJoin",
     "Joined",
     "InMemory",

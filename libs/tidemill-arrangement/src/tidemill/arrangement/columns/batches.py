@@ -117,7 +117,7 @@ class ColumnBatch:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the rows at rest."""
+        """The bytes of its columns at rest, in memory or in files."""
         return int(self.rows.nbytes + self.diffs.nbytes)
 
     @property

@@ -42,6 +42,10 @@ class TraceBatch(Protocol):
     def __len__(self) -> int:
         """The number of rows."""
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its columns; what is shared with others, as values are, is not counted."""
+
     def begin_merge(self, later: Self, logical: Antichain[Any]) -> Merger[Self]:
         """A merge with the batch that follows, compacting to `logical`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from operator import itemgetter
@@ -68,6 +69,11 @@ class RowBatch(Generic[D, T]):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its columns of references; the values are not counted."""
+        return sum(map(sys.getsizeof, (self.data, self.times, self.diffs)))
 
     def __iter__(self) -> Iterator[Update[D, T]]:
         return zip(self.data, self.times, self.diffs, strict=True)

@@ -28,6 +28,7 @@ class TraceStatus(Generic[T]):
 
     batches: int
     updates: int
+    bytes: int
     pending: int
     upper: Antichain[T]
     logical: Antichain[T]
@@ -102,6 +103,7 @@ class SharedTrace(Generic[T, BatchT]):
         return TraceStatus(
             batches=len(batches),
             updates=sum(len(batch) for batch in batches),
+            bytes=sum(batch.nbytes for batch in batches),
             pending=0 if self._spine is None else self._spine.pending,
             upper=self._upper,
             logical=self.logical,

@@ -20,6 +20,7 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
 from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.corrections import corrections_schema
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Firing
 from tidemill_compute.record_rows import PredicateShape
 from tidemill_compute.settings import ComputeSettings
@@ -85,7 +86,9 @@ class World:
         self.stores = MemoryConsensus(), MemoryBlob()
         self.alarms = alarms(seed)
         self.now = self.process(Fuse(None))
-        self.target = ActionTarget("calls", GOAL, "alarm", SHAPE, "calls/outbox", "calls/done")
+        self.target = ActionTarget(
+            "calls", GOAL, "alarm", SHAPE, "calls/outbox", "calls/done", "calls/corrections"
+        )
 
     def process(self, fuse: Fuse) -> Collections:
         consensus = MortalConsensus(self.stores[0], fuse)
@@ -100,7 +103,11 @@ class World:
         if start:
             await self.feed(0, start)
         await self.action(self.now, sink).hold_watched()
-        for name, schema in (("calls/outbox", OUTBOX_SCHEMA), ("calls/done", DONE_SCHEMA)):
+        for name, schema in (
+            ("calls/outbox", OUTBOX_SCHEMA),
+            ("calls/done", DONE_SCHEMA),
+            ("calls/corrections", corrections_schema(SHAPE)),
+        ):
             await self.now.create(name, Description(schema), start=frontier(start))
         await self.action(self.now, sink).prepare()
 
@@ -179,5 +186,5 @@ async def test_history_before_the_creation_of_an_action_does_not_fire(tmp_path: 
 async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     path.write_text('# calls of the night\n{"key": "k1"}\n{"key": "k2"')
-    assert await FileSink(path).recover() == {"", "k1"}
+    assert await FileSink(path).recover(()) == {"", "k1"}
     assert path.read_text() == '# calls of the night\n{"key": "k1"}\n'

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, format_record
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import U64_MAX, NotYet, frontier, sole_time
+from tidemill.time import U64_MAX, Fenced, NotYet, frontier, sole_time
 from tidemill_compute.appending import append_through
+from tidemill_compute.corrections import (
+    Correction,
+    changed_after_firing,
+    correction_rows,
+    corrections_told,
+)
 from tidemill_compute.holds import Holds
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Firing, Sink, firings_of, outbox_rows
 from tidemill_compute.record_rows import PredicateShape, record_of
@@ -33,15 +40,18 @@ class ActionTarget:
     shape: PredicateShape
     outbox: str
     done: str
+    corrections: str
 
 
 @dataclass(slots=True)
 class ActionCounts:
-    """For metrics: what was put into the outbox, seen again, and carried out."""
+    """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a fence."""
 
     fired: int = 0
     repeated: int = 0
     effects: int = 0
+    corrected: int = 0
+    fenced: int = 0
     frontier: int = 0
 
 
@@ -50,7 +60,8 @@ class ActionDriver:
 
     The outbox is written first, with its upper as the progress: what it will hold is a function of the
     watched collection. The sink is asked afterwards; its own memory of keys decides what a crash left
-    undone, and the collection `done` bounds how far back that memory is asked.
+    undone, and the collection `done` bounds how far back that memory is asked. An event that fired
+    and is withdrawn, changes or comes back never fires again; it becomes a row of `corrections`.
     """
 
     def __init__(
@@ -70,6 +81,7 @@ class ActionDriver:
         self._record_of = record_of(target.shape)
         self._known: set[str] = set()
         self._carried: frozenset[str] = frozenset()
+        self._told: Counter[str] = Counter()
         self.counts = ActionCounts()
 
     async def hold_watched(self) -> None:
@@ -78,7 +90,8 @@ class ActionDriver:
 
     async def prepare(self) -> None:
         """Hold what is watched, and the outbox from where it begins."""
-        for collection in (self._target.watched, self._target.outbox, self._target.done):
+        target = self._target
+        for collection in (target.watched, target.outbox, target.done, target.corrections):
             await self._holds.take(collection)
 
     async def fire_forever(self) -> None:
@@ -103,7 +116,10 @@ class ActionDriver:
         if status.since != status.upper:
             put = await self._holds.snapshot(target.outbox, upper - 1)
             self._known = set(put["key"].to_pylist())
-        self._carried = await self._sink.recover()
+            told = await self._holds.snapshot(target.corrections, upper - 1)
+            self._told = corrections_told(told)
+        done = sole_time((await self._collections.status(target.done)).upper)
+        self._carried = await self._sink.recover(await self._due(done, upper))
         await self._carry_out(upper)
         self.counts.frontier = upper
 
@@ -120,24 +136,42 @@ class ActionDriver:
 
     async def _put(self, lower: int, upper: int) -> None:
         """Put every event into the outbox whose presence begins in [lower, upper) and did not before."""
-        changes = await self._changes(lower, upper)
-        begun = changes.filter(pc.greater(changes[DIFF], 0)).sort_by(TIME)
-        times = begun[TIME].to_pylist()
-        names = self._target.shape.schema.names
-        rows = zip(*(begun[name].to_pylist() for name in names), strict=True) if names else []
-        firings = []
-        for time, row in zip(times, rows if names else [()] * len(times), strict=True):
-            firing = self._firing(int(time), self._record_of(row))
-            if firing is not None:
-                firings.append(firing)
+        firings, corrections = self._news(await self._changes(lower, upper))
+        target, name = self._target, self._target.name
         stamps = [pa.array([f.instant for f in firings], pa.uint64())]
         stamps.append(pa.array([1] * len(firings), pa.int64()))
         table = outbox_rows(firings).append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
         table = concatenate([update_schema(OUTBOX_SCHEMA).empty_table(), table])
-        await append_through(
-            self._collections, self._target.outbox, table, upper, self._target.name
-        )
+        # IMPORTANT: the corrections first: a restart goes on from the upper of the outbox.
+        changed = correction_rows(corrections, target.shape)
+        await append_through(self._collections, target.corrections, changed, upper, name)
+        await append_through(self._collections, target.outbox, table, upper, name)
         self.counts.fired += len(firings)
+        self.counts.corrected += len(corrections)
+
+    def _news(self, changes: pa.Table) -> tuple[list[Firing], list[Correction]]:
+        """What fires for the first time, and what is not what it was when it fired, by instant."""
+        names = self._target.shape.schema.names
+        rows = list(zip(*(changes[name].to_pylist() for name in names), strict=True))
+        times, diffs = changes[TIME].to_pylist(), changes[DIFF].to_pylist()
+        gone: dict[tuple[int, str], Record] = {}
+        come: dict[tuple[int, str], Record] = {}
+        for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True):
+            record = self._record_of(row)
+            if self._target.goal.bindings(record) is not None:
+                where = (int(time), action_key(self._target.goal.name, record))
+                (come if diff > 0 else gone)[where] = record
+        firings: list[Firing] = []
+        corrections: list[Correction] = []
+        for where in sorted(come.keys() | gone.keys()):
+            (instant, key), new = where, come.get(where)
+            if key in self._known:
+                self.counts.repeated += new is not None
+                corrections += changed_after_firing(key, instant, gone.get(where), new, self._told)
+            elif new is not None:
+                self._known.add(key)
+                firings.append(self._firing(key, instant, new))
+        return firings, corrections
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
         """What the watched collection changes in [lower, upper); what it begins with begins there."""
@@ -150,33 +184,57 @@ class ActionDriver:
             return first
         return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
 
-    def _firing(self, instant: int, record: Record) -> Firing | None:
-        """The firing of a record, None if it does not match or has fired."""
-        if self._target.goal.bindings(record) is None:
-            return None
-        key = action_key(self._target.name, record)
-        if key in self._known:
-            self.counts.repeated += 1
-            return None
-        self._known.add(key)
+    def _firing(self, key: str, instant: int, record: Record) -> Firing:
         arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=sorted)
         return Firing(
-            key, self._target.name, instant, format_record(record), arguments, record.time
+            key, self._target.goal.name, instant, format_record(record), arguments, record.time
         )
 
-    async def _carry_out(self, upper: int) -> None:
-        """Let the sink do what the outbox holds and is not done, then write down that it is."""
-        target = self._target
-        lower = sole_time((await self._collections.status(target.done)).upper)
+    async def _due(self, lower: int, upper: int) -> list[Firing]:
+        """What the outbox holds from [lower, upper), in the order of its effects."""
         if lower >= upper:
-            return
-        due = await self._holds.changes(target.outbox, lower, upper)
-        firings = [f for f in firings_of(due) if f.key not in self._carried]
-        await self._sink.fire(firings)
+            return []
+        return firings_of(await self._holds.changes(self._target.outbox, lower, upper))
+
+    async def _carry_out(self, upper: int) -> None:
+        """Let the sink do what the outbox holds and is not done, and write down that it is.
+
+        With a sink of `at_most_once` that is written down first, instant by instant.
+        """
+        lower = sole_time((await self._collections.status(self._target.done)).upper)
+        due = await self._due(lower, upper)
+        if self._sink.at_most_once:
+            for instant, firings in groupby(due, lambda firing: firing.instant):
+                together = list(firings)
+                if await self._mark_done(together, instant + 1):
+                    await self._fire(together)
+        else:
+            await self._fire([firing for firing in due if firing.key not in self._carried])
+        if lower < upper:
+            await self._mark_done(due, upper)
+
+    async def _fire(self, firings: list[Firing]) -> None:
+        try:
+            await self._sink.fire(firings)
+        except Fenced:
+            self.counts.fenced += 1
+            raise
         self.counts.effects += len(firings)
         self._carried |= {firing.key for firing in firings}
-        keys = pa.table({"key": due["key"], TIME: due[TIME], DIFF: due[DIFF]})
-        await append_through(self._collections, target.done, keys, upper, target.name)
+
+    async def _mark_done(self, firings: list[Firing], upper: int) -> int:
+        """How many of them nobody had marked before."""
+        count = len(firings)
+        keys = pa.table(
+            {
+                "key": pa.array([firing.key for firing in firings], pa.string()),
+                TIME: pa.array([firing.instant for firing in firings], pa.uint64()),
+                DIFF: pa.array([1] * count, pa.int64()),
+            }
+        )
+        return await append_through(
+            self._collections, self._target.done, keys, upper, self._target.name
+        )
 
     async def _move_holds(self, upper: int) -> None:
         """Let go of what has been put into the outbox."""

@@ -49,15 +49,41 @@ class Firing:
 
 
 class Sink(Protocol):
-    """Where effects happen. It remembers keys, or can be asked for them; that is its whole contract."""
+    """Where effects happen. What it remembers of keys decides how often one effect may happen.
 
-    async def recover(self) -> frozenset[str]:
-        """Undo what a crash left half done, and name the keys whose effect has happened."""
+    * transactional: effect, key and fence are one transaction. Once.
+    * keyed: a key that was seen does nothing. Once.
+    * askable: it can be asked for keys. Once.
+    * plain: none of these. At least once, or with `at_most_once` at most once; never called exactly once.
+    """
+
+    @property
+    def at_most_once(self) -> bool:
+        """Whether a firing is marked as done before its effect, rather than after."""
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        """Undo what a crash left half done, and name keys whose effect has happened.
+
+        `doubtful` are the firings of which nobody wrote down that they are done. Asked once at each
+        start, before anything is fired. Raises: Unavailable.
+        """
 
     async def fire(self, firings: Sequence[Firing]) -> None:
-        """Bring about the effects, in order; durable on return."""
+        """Bring about the effects, in order; durable on return.
+
+        Raises: Unavailable, of which nobody knows what happened; Fenced; UsageError.
+        """
 
     async def close(self) -> None: ...
+
+
+def key_in(line: bytes) -> str:
+    """The key of a line that a sink wrote; a foreign line has none."""
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return ""
+    return str(body.get("key", "")) if isinstance(body, dict) else ""
 
 
 def outbox_rows(firings: Sequence[Firing]) -> pa.Table:

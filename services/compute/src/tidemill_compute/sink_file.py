@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.time import Unavailable
-from tidemill_compute.outbox import Firing
+from tidemill_compute.outbox import Firing, key_in
 
 
 class FileSink:
     """Appends each firing as one line of JSON; durable when `fire` returns.
 
     The file is its own memory: a last line that a crash tore is cut off, and the keys that are in
-    the file have fired.
+    the file have fired. Delivery: askable.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def recover(self) -> frozenset[str]:
+    at_most_once = False
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         return await asyncio.to_thread(self._recover)
 
     async def fire(self, firings: Sequence[Firing]) -> None:
@@ -47,7 +48,7 @@ class FileSink:
             raise Unavailable(
                 f"sink file {self._path} refused: {error.strerror}", path=str(self._path)
             ) from error
-        return frozenset(_key(line) for line in content[:whole].splitlines())
+        return frozenset(key_in(line) for line in content[:whole].splitlines())
 
     def _append(self, data: bytes) -> None:
         try:
@@ -59,12 +60,3 @@ class FileSink:
             raise Unavailable(
                 f"sink file {self._path} refused: {error.strerror}", path=str(self._path)
             ) from error
-
-
-def _key(line: bytes) -> str:
-    """The key of a line that this sink wrote; a foreign line has none."""
-    try:
-        body = json.loads(line)
-    except ValueError:
-        return ""
-    return str(body.get("key", "")) if isinstance(body, dict) else ""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from tidemill.runtime.log import Entry, Log
 from tidemill.time import UsageError
-from tidemill_compute.outbox import Firing
+from tidemill_compute.outbox import Firing, key_in
 
 RECORDS_PER_POLL = 10_000
 
@@ -17,13 +16,16 @@ class LogSink:
 
     The topic is its own memory: after a crash it is read from its oldest record on, and the keys that
     are in it have fired. Retention of the topic has to be longer than any event lives.
+    Delivery: askable.
     """
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log = log
         self._topic = topic
 
-    async def recover(self) -> frozenset[str]:
+    at_most_once = False
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         try:
             bounds = await self._log.bounds(self._topic)
         except UsageError:
@@ -37,8 +39,7 @@ class LogSink:
                 records = await reader.poll(min(left, RECORDS_PER_POLL), 5.0)
                 left -= len(records)
                 for record in records:
-                    body = json.loads(record.value or b"{}")
-                    keys.add(str(body.get("key", "")))
+                    keys.add(key_in(record.value or b""))
         finally:
             await reader.close()
         return frozenset(keys)

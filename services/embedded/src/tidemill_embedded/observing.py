@@ -11,6 +11,8 @@ from tidemill.rpc.handlers import QueryHandlers
 from tidemill.rpc.messages import Answer, CollectionInfo, Event, Explanation
 from tidemill.runtime import logs
 from tidemill.runtime.metrics import (
+    ACTION_CORRECTIONS,
+    ACTION_FENCED,
     ACTION_LAG,
     ACTION_OUTBOX,
     APPEND_MISMATCHES,
@@ -69,6 +71,8 @@ def watch(
     metrics.watch(COMPACTION_REFUSALS, lambda: [({}, compaction.counts.skipped)])
     metrics.watch(ORPHANS_DELETED, lambda: [({}, compaction.counts.orphans)])
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(system)))
+    metrics.watch(ACTION_CORRECTIONS, lambda: list(_action_counts(system, "corrected")))
+    metrics.watch(ACTION_FENCED, lambda: list(_action_counts(system, "fenced")))
     metrics.watch(REMAP_BINDINGS, lambda: list(_mints(system, "minted")))
     metrics.watch(MINT_RETRIES, lambda: list(_mints(system, "lost")))
     metrics.watch(SPARK_JOBS, lambda: list(_jobs(system)))
@@ -279,6 +283,14 @@ def _readiness(system: System) -> Iterator[Reading]:
 def _retries(system: System) -> Iterator[Reading]:
     for (kind, name), supervised in system.each().items():
         yield {"kind": kind, "name": name}, supervised.retries
+
+
+def _action_counts(system: System, which: str) -> Iterator[Reading]:
+    for (_, name), supervised in system.each().items():
+        if isinstance(supervised.runner, ActionRunner):
+            counts = supervised.runner.driver.counts
+            found = counts.corrected if which == "corrected" else counts.fenced
+            yield {"action": name}, found
 
 
 def _outboxes(system: System) -> Iterator[Reading]:

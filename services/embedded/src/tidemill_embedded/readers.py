@@ -14,9 +14,12 @@ from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
 from tidemill.shard import Description
 from tidemill.time import UsageError, frontier
 from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.corrections import corrections_schema
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Sink
 from tidemill_compute.sink_file import FileSink
+from tidemill_compute.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.sink_log import LogSink
+from tidemill_compute.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
 from tidemill_compute.view import ERROR_SCHEMA, STATE_SCHEMA, ViewDriver, ViewTarget
 from tidemill_embedded.resource_store import Stored
@@ -152,12 +155,15 @@ class ActionRunner:
         self._world = world
         self._owner = f"action:{stored.prefix}"
         columns = watched.shape.argument_columns
-        goal = goal_over(spec.goal, {watched.shape.predicate: columns}, stored.prefix)
+        # The key of a firing has the user's name of the action: applied again, it is the same one.
+        goal = goal_over(spec.goal, {watched.shape.predicate: columns}, stored.resource.name)
         self.outbox = f"{stored.prefix}/outbox"
         self._done = f"{stored.prefix}/done"
+        self._corrections = f"{stored.prefix}/corrections"
         self.driver = ActionDriver(
             ActionTarget(
-                stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done
+                stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done,
+                self._corrections,
             ),
             self._sink(), world.collections, world.clock, world.settings.compute,
         )  # fmt: skip
@@ -171,6 +177,16 @@ class ActionRunner:
         sink = self._spec.sink
         if sink.file is not None:
             return FileSink(Path(sink.file.path))
+        if sink.sqlite is not None:
+            name = self._stored.resource.name
+            return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name)
+        if sink.http is not None:
+            http = sink.http
+            endpoint = Endpoint(
+                http.url, Delivery(http.delivery), http.key_header, http.ask or "",
+                http.timeout / 1000,
+            )  # fmt: skip
+            return HttpSink(endpoint)
         assert sink.log is not None
         return LogSink(self._world.log, sink.log.topic)
 
@@ -186,7 +202,11 @@ class ActionRunner:
         else:
             start = frontier(int(fire_from))
         timeline = self._watched.timeline
-        for collection, schema in ((self.outbox, OUTBOX_SCHEMA), (self._done, DONE_SCHEMA)):
+        for collection, schema in (
+            (self.outbox, OUTBOX_SCHEMA),
+            (self._done, DONE_SCHEMA),
+            (self._corrections, corrections_schema(self._watched.shape)),
+        ):
             description = Description(schema, kind="actions", timeline=timeline)
             await self._world.ensure(collection, description, start)
             # What is done begins where the outbox does, also if a crash came between the two.
@@ -214,7 +234,7 @@ class ActionRunner:
     async def release(self) -> None:
         """Close the outbox, let go of what is watched."""
         owners = frozenset((self._owner,))
-        for collection in (self.outbox, self._done):
+        for collection in (self.outbox, self._done, self._corrections):
             await self._world.close(collection, owners)
         await self._world.release(self._watched.collection, owners)
 

@@ -30,6 +30,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.time import UnknownCollection, UsageError
+from tidemill_compute.corrections import corrections_schema
 from tidemill_compute.event_fold import late_events
 from tidemill_compute.event_progress import EVENT_MAP_SCHEMA
 from tidemill_compute.outbox import OUTBOX_SCHEMA
@@ -193,8 +194,9 @@ class Shapes:
             self._add_aside(stored, view.program.timeline or SYSTEM, errors=ERROR_SCHEMA)
             return view
         elif isinstance(spec, ActionSpec):
-            timeline = next(iter(self.planned(spec.view).outputs.values())).timeline
-            self._add_aside(stored, timeline, outbox=OUTBOX_SCHEMA)
+            watched = self.planned(spec.view).outputs[spec.goal.partition("(")[0].strip()]
+            corrections = corrections_schema(watched.shape)
+            self._add_aside(stored, watched.timeline, outbox=OUTBOX_SCHEMA, corrections=corrections)
         return None
 
     def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:

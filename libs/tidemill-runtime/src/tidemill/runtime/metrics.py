@@ -170,6 +170,14 @@ ACTIONS_FIRED = _counter("tidemill_actions_fired_total", "Actions handed to thei
 ACTION_DUPLICATES = _counter(
     "tidemill_action_duplicates_total", "Firings suppressed because they had happened.", "action"
 )
+ACTION_CORRECTIONS = _counter(
+    "tidemill_action_corrections_total",
+    "Events that were withdrawn, changed or came back after they had fired.",
+    "action",
+)
+ACTION_FENCED = _counter(
+    "tidemill_action_fenced_total", "Effects refused because a newer process has started.", "action"
+)
 ACTION_OUTBOX = _gauge(
     "tidemill_action_outbox", "Firings in the outbox that the sink has not confirmed.", "action"
 )

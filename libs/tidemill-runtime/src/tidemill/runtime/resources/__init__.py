@@ -20,12 +20,14 @@ from tidemill.runtime.resources.specs import (
     FormatSpec,
     HoldSpec,
     HttpOrigin,
+    HttpSink,
     InferSpec,
     JsonSpec,
     KafkaOrigin,
     LogSink,
     SinkSpec,
     SourceSpec,
+    SqliteSink,
     TableSpec,
     ViewSpec,
 )
@@ -56,5 +58,7 @@ __all__ = [
     "SinkSpec",
     "FileSink",
     "LogSink",
+    "SqliteSink",
+    "HttpSink",
     "HoldSpec",
 ]

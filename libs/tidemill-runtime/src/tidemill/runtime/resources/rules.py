@@ -111,7 +111,17 @@ def _timeline_of_files(spec: SpecDocument) -> Iterator[Broken]:
 
 
 def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
-    yield from _exactly_one(spec["sink"], ("sink",), ("file", "log"), "say what is told")
+    sink = spec["sink"]
+    kinds = ("file", "log", "sqlite", "http")
+    yield from _exactly_one(sink, ("sink",), kinds, "say what is told")
+    http = sink.get("http", {})
+    askable = http.get("delivery") == "askable"
+    if askable and "{key}" not in http.get("ask", ""):
+        hint = "write a URL with {key} in it, where 404 says that the key was never seen"
+        yield Broken(("sink", "http"), "delivery askable needs to know where to ask", hint)
+    if "ask" in http and not askable:
+        hint = "write delivery: askable, or leave it out"
+        yield Broken(("sink", "http", "ask"), "only delivery askable asks", hint)
 
 
 def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:

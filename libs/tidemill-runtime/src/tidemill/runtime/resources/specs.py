@@ -143,11 +143,30 @@ class LogSink(Spec, frozen=True, kw_only=True):
     topic: str
 
 
+class SqliteSink(Spec, frozen=True, kw_only=True):
+    """Rows in a table of an SQLite database, with their keys and a fence."""
+
+    path: str
+    table: str = "actions"
+
+
+class HttpSink(Spec, frozen=True, kw_only=True):
+    """Requests to an endpoint; `ask` is where to ask for a key."""
+
+    url: str
+    delivery: Literal["keyed", "askable", "atLeastOnce", "atMostOnce"] = "keyed"
+    key_header: str = "Idempotency-Key"
+    ask: str | None = None
+    timeout: Milliseconds = Milliseconds(10_000)
+
+
 class SinkSpec(Spec, frozen=True, kw_only=True):
     """Exactly one is set."""
 
     file: FileSink | None = None
     log: LogSink | None = None
+    sqlite: SqliteSink | None = None
+    http: HttpSink | None = None
 
 
 class ActionSpec(Spec, frozen=True, kw_only=True):

@@ -89,6 +89,9 @@ _form(
     "a column is letters, digits, '_', '.' or '-', and begins with a letter",
     _matches(COLUMN),
 )
+_form("table-name", "a name is a letter or _, then letters, digits and _", _matches(PREDICATE))
+_form("header-name", "a header is letters, digits and '-'", _matches(re.compile(r"[A-Za-z0-9-]+")))
+_form("http-url", "a URL begins with http:// or https://", _matches(re.compile(r"https?://\S+")))
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))
 _form(
     "collection",

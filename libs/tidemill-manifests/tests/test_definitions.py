@@ -41,6 +41,10 @@ SPECS: dict[str, list[dict[str, Any]]] = {
     "Action": [
         {"view": "v", "goal": "p(x)", "sink": {"file": {"path": "f"}}, "fireFrom": "beginning"},
         {"view": "v", "goal": "p(x)", "sink": {"log": {"topic": "t"}}, "fireFrom": 17},
+        {"view": "v", "goal": "p(x)", "sink": {"sqlite": {"path": "f", "table": "t"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"http": {"url": "http://a", "keyHeader": "K-1"}}},
+        {"view": "v", "goal": "p(x)", "sink": {"http": {
+            "url": "https://a/b", "delivery": "askable", "ask": "http://a/{key}", "timeout": "1s"}}},
     ],
     "Hold": [{"collection": "flights"}, {"collection": "v/p", "frontier": "2013-07-04T12:00:00Z"}],
 }  # fmt: skip
@@ -48,6 +52,8 @@ WORDS: list[Any] = [
     "", "a", "air", "system", "Air", "a-b", "-a", "a_b", "_", "_x", "not", "time", "expires", "ä1", "1a",
     "v/p", "v/", "v/not", "a.b", ".", "..", "x" * 64, "x" * 256, "0s", "49ms", "50ms", "0s50ms", "1m30s",
     "30s1m", "1h", "all", "1w", "json", "csv", "jsonl", "parquet", "text", "int", "earliest", "latest",
+    "http://x", "ftp://x", "http://", "http://a b", "keyed", "askable", "{key}", "http://x/{key}",
+    {"url": "http://x", "ask": "http://x/{key}"}, {"url": "http://x", "delivery": "askable"},
     "creation", "2013-07-04", "; ", ";", None, True, False, 0, -1, 17, 100_001, 1 << 63, 1.5, [], {}, ["p"],
     {"p": "q"}, {"_": "q"}, {"not": "q"}, {"p": ["x", "x"]}, {"name": "at", "type": "int"}, COLUMNS,
     [COLUMNS[0], COLUMNS[0]], [{"name": "time", "type": "int"}], {"csv": {}}, {"json": {}},

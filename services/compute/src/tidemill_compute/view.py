@@ -191,7 +191,9 @@ class ViewDriver:
         self._fresh = False
         self.progress.lower = upper
         self.progress.windows += 1
-        self.progress.seconds += self._clock.monotonic_s() - began_at
+        seconds = self._clock.monotonic_s() - began_at
+        self.progress.seconds += seconds
+        self.timed(seconds)
 
     def _evaluate(self, lower: int, upper: int) -> list[tuple[str, pa.Table]]:
         """The updates from `lower` on, state first."""

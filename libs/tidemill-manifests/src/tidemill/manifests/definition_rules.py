@@ -48,6 +48,9 @@ FORMS: Mapping[str, Form] = {
     "predicate": Form(f"^{_PREDICATE}$", 255, excluded=_RESERVED),
     "column": Form(r"^[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_.-]*$", 255),
     "topic": Form("^[A-Za-z0-9._-]{1,249}$", 249, excluded=(".", "..")),
+    "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
+    "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
+    "http-url": Form("^https?://[!-~]{1,2000}$", 2_008),
     "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
     "duration": Form(f"^{_SPAN}$", 90, 2),
     "retention": Form(f"^(all|{_SPAN})$", 90, 2),
@@ -180,9 +183,23 @@ _VIEW = (
 
 _ACTION = (
     Rule(
-        "has(self.sink.file) != has(self.sink.log)",
-        "exactly one of file and log says what is told",
+        "(has(self.sink.file) ? 1 : 0) + (has(self.sink.log) ? 1 : 0) + "
+        "(has(self.sink.sqlite) ? 1 : 0) + (has(self.sink.http) ? 1 : 0) == 1",
+        "exactly one of file, log, sqlite and http says what is told",
         ".sink",
+    ),
+    Rule(
+        "!has(self.sink.http) || !has(self.sink.http.delivery) || "
+        "self.sink.http.delivery != 'askable' || "
+        "(has(self.sink.http.ask) && self.sink.http.ask.contains('{key}'))",
+        "delivery askable needs to know where to ask: a URL with {key} in it",
+        ".sink.http",
+    ),
+    Rule(
+        "!has(self.sink.http) || !has(self.sink.http.ask) || "
+        "(has(self.sink.http.delivery) && self.sink.http.delivery == 'askable')",
+        "only delivery askable asks",
+        ".sink.http",
     ),
     *_immutable("Action", "view", "goal", "sink", "fireFrom"),
 )

@@ -18,6 +18,9 @@ DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PREDICATE = re.compile(r"(?!_$)[A-Za-z_][A-Za-z0-9_]{0,254}")
 COLUMN = re.compile(r"(?!_)[^\W\d][\w.-]{0,254}")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+HEADER = re.compile(r"[A-Za-z0-9-]{1,255}")
+URL = re.compile(r"https?://[!-~]{1,2000}")
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -89,9 +92,9 @@ _form(
     "a column is letters, digits, '_', '.' or '-', and begins with a letter",
     _matches(COLUMN),
 )
-_form("table-name", "a name is a letter or _, then letters, digits and _", _matches(PREDICATE))
-_form("header-name", "a header is letters, digits and '-'", _matches(re.compile(r"[A-Za-z0-9-]+")))
-_form("http-url", "a URL begins with http:// or https://", _matches(re.compile(r"https?://\S+")))
+_form("table-name", "a table is 1 to 255 letters, digits and '_', no digit first", _matches(TABLE))
+_form("header-name", "a header is 1 to 255 letters, digits and '-'", _matches(HEADER))
+_form("http-url", "a URL begins with http:// or https://, and has no blanks", _matches(URL))
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))
 _form(
     "collection",

@@ -99,6 +99,7 @@ async def test_reads_come_back_as_the_handlers_gave_them() -> None:
             "late(1) is not present: no match for flight(1)"
         )
         assert await client.explain("v") == "view v\n  stratum 1"
+        assert await client.explain("v", "dot") == "dot of v"
 
 
 async def test_a_subscription_gives_its_snapshot_its_changes_and_progress_and_ends() -> None:
@@ -249,7 +250,7 @@ async def test_a_bug_is_reported_to_the_observer_and_named_to_the_caller() -> No
 
 async def test_a_call_without_a_deadline_gets_one() -> None:
     class Stuck(MemoryHandlers):
-        async def explain(self, view: str) -> str:
+        async def explain(self, view: str, form: str) -> str:
             await asyncio.Event().wait()
             return ""
 
@@ -266,7 +267,7 @@ async def test_a_call_without_a_deadline_gets_one() -> None:
 
 async def test_the_deadline_of_the_caller_ends_a_read_and_leaves_a_write_open() -> None:
     class Stuck(MemoryHandlers):
-        async def explain(self, view: str) -> str:
+        async def explain(self, view: str, form: str) -> str:
             await asyncio.Event().wait()
             return ""
 

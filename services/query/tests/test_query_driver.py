@@ -291,9 +291,29 @@ async def test_explain_names_strata_inputs_and_frontiers() -> None:
     world = World()
     await world.create()
     await world.pings()
-    text = await world.query.explain("v")
-    assert "1: loud" in text
+    text = await world.query.explain("v", "plan")
+    assert "loud, followed" in text
     assert "ping = ping  since [0]  upper [100]" in text
+
+
+async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    text = await world.query.explain("v", "analyze")
+    assert "derived once from what the inputs hold at 99" in text
+    (line,) = (line for line in text.splitlines() if line.split()[:2] == ["input", "ping"])
+    assert int(line.split()[2]) > 0
+    assert "  rule 1 " in text
+
+
+async def test_explain_draws_the_strata() -> None:
+    world = World()
+    await world.create()
+    assert '"ping" -> "loud"' in await world.query.explain("v", "dot")
+    assert (await world.query.explain("v", "svg")).startswith("<svg ")
+    with pytest.raises(UsageError):
+        await world.query.explain("v", "poem")
 
 
 async def test_every_collection_is_listed_with_who_holds_it() -> None:

@@ -152,9 +152,9 @@ class ObservedQueries:
         with self._metrics.timed(QUERY_DURATION, kind="why_not"):
             return await self._inner.why_not(record, as_of)
 
-    async def explain(self, view: str) -> str:
+    async def explain(self, view: str, form: str) -> str:
         with self._metrics.timed(QUERY_DURATION, kind="explain"):
-            return await self._inner.explain(view)
+            return await self._inner.explain(view, form)
 
     async def tables(
         self, names: Sequence[str], as_of: int | None, wait_s: float | None

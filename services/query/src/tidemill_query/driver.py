@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
 from tidemill.rpc.messages import (
@@ -28,10 +29,11 @@ from tidemill.time import (
     Frontier,
     NotYet,
     UnknownCapability,
+    UsageError,
     frontier,
     sole_time,
 )
-from tidemill_query import reasons
+from tidemill_query import plans, reasons
 from tidemill_query.directory import Directory, Readable, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.settings import QuerySettings
@@ -277,19 +279,18 @@ class QueryDriver:
                 found.append(Presence(fact, started.pop(fact), time))
         return found + [Presence(fact, start, math.inf) for fact, start in started.items()]
 
-    async def explain(self, view: str) -> str:
-        """Strata, rules, collections and frontiers of a view."""
+    async def explain(self, view: str, form: str) -> str:
+        """A view as `plan`, `analyze`, `dot` or `svg`. Raises: UsageError for another form."""
         found = self._directory.view(view)
-        lines = [f"view {found.name}", "", "strata"]
-        by_stratum: dict[int, list[str]] = {}
-        for predicate, stratum in found.program.strata.items():
-            by_stratum.setdefault(stratum, []).append(predicate)
-        for stratum, predicates in sorted(by_stratum.items()):
-            marked = [
-                f"{p} (recursive)" if p in found.program.recursive else p
-                for p in sorted(predicates)
-            ]
-            lines.append(f"  {stratum}: {', '.join(marked)}")
+        if form in ("dot", "svg"):
+            return dot_of(found.program) if form == "dot" else svg_of(found.program)
+        if form not in ("plan", "analyze"):
+            raise UsageError(f"no such form of a plan: {form}; use plan, analyze, dot or svg")
+        lines = [f"view {found.name}", ""]
+        if form == "analyze":
+            lines += await self._analysis(found)
+        else:
+            lines += plans.plan_lines(found.program)
         for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
             lines += ["", title]
             for predicate, readable in sorted(readables.items()):
@@ -298,6 +299,16 @@ class QueryDriver:
                     f"  {predicate} = {readable.collection}  since {status.since}  upper "
                     f"{status.upper}  {status.updates} updates in {status.batches} batches"
                 )
-        lines += ["", "evaluation", "  each window [old upper, new upper) from what changed in it"]
         lines += [f"  warning: {w.code} {w.message}" for w in found.program.warnings]
         return "\n".join(lines)
+
+    async def _analysis(self, found: ViewOf) -> list[str]:
+        """The program derived once from what the inputs hold at the last definite instant."""
+        at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
+        inputs = {
+            predicate: await self._presences(readable, at, at)
+            for predicate, readable in found.inputs.items()
+        }
+        return await asyncio.to_thread(
+            plans.analysis_lines, found.program, inputs, at, self._clock.monotonic_s
+        )

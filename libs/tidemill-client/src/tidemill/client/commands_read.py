@@ -160,18 +160,31 @@ def why_not(
 
 
 def explain(
-    context: typer.Context, view: Annotated[str, typer.Argument(help="A view's name.")]
+    context: typer.Context,
+    view: Annotated[str, typer.Argument(help="A view's name.")],
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Derive it once and show rows, bytes and time.")
+    ] = False,
+    dot: Annotated[
+        bool, typer.Option("--dot", help="Draw its strata in the language DOT.")
+    ] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Draw its strata as SVG.")] = False,
 ) -> None:
-    """Show the plan of a view, and what holds it back.
+    """Show the strata, the plan and the arrangements of a view, and what holds it back.
 
     \b
         tidemill explain delays
+        tidemill explain delays --analyze
+        tidemill explain delays --svg > delays.svg
     """
+    chosen = [name for name, on in (("analyze", analyze), ("dot", dot), ("svg", svg)) if on]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"choose one of --{' and --'.join(chosen)}")
     with reported(context.obj):
         from tidemill.client.connection import connect
 
         with connect(context.obj) as client:
-            typer.echo(client.explain(view))
+            typer.echo(client.explain(view, chosen[0] if chosen else "plan").rstrip("\n"))
 
 
 def _patience(wait: bool, timeout: float | None) -> float | None:

@@ -118,9 +118,9 @@ class Client:
         """For each rule that could derive the record, what stopped it."""
         return self._calls.why_not(record, instant(as_of))
 
-    def explain(self, view: str) -> str:
-        """Strata, plan, sizes and frontiers of a view."""
-        return self._calls.explain(view)
+    def explain(self, view: str, form: str = "plan") -> str:
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        return self._calls.explain(view, form)
 
     def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""

@@ -98,9 +98,9 @@ class BlockingClient:
         """What keeps a record from being present."""
         return self._wait(self._client.why_not(record, as_of))
 
-    def explain(self, view: str) -> str:
-        """Strata, plan, sizes and frontiers of a view."""
-        return self._wait(self._client.explain(view))
+    def explain(self, view: str, form: str = "plan") -> str:
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        return self._wait(self._client.explain(view, form))
 
     def tables(
         self, names: Sequence[str], as_of: int | None = None, wait_s: float | None = None

@@ -137,9 +137,10 @@ class AsyncClient:
         found = await self._ended(self._query.WhyNot, request)
         return codecs_proof.explanation_in(found)
 
-    async def explain(self, view: str) -> str:
-        """Strata, plan, sizes and frontiers of a view."""
-        found = await self._ended(self._query.Explain, query.ExplainRequest(view=view))
+    async def explain(self, view: str, form: str = "plan") -> str:
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        request = query.ExplainRequest(view=view, form=form)
+        found = await self._ended(self._query.Explain, request)
         return str(found.text)
 
     async def tables(

@@ -62,8 +62,8 @@ class QueryHandlers(Protocol):
         """For each rule that could derive the record, how far it came and what stopped it."""
         ...
 
-    async def explain(self, view: str) -> str:
-        """Strata, plan, sizes and frontiers of a view."""
+    async def explain(self, view: str, form: str) -> str:
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
         ...
 
     async def tables(

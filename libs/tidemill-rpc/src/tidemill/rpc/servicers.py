@@ -84,7 +84,8 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Explain(  # noqa: N802
         self, request: query.ExplainRequest, context: Context
     ) -> query.ExplainResponse:
-        return query.ExplainResponse(text=await self._handlers.explain(request.view))
+        form = request.form or "plan"
+        return query.ExplainResponse(text=await self._handlers.explain(request.view, form))
 
     async def Tables(  # noqa: N802
         self, request: query.TablesRequest, context: Context

@@ -125,9 +125,9 @@ class MemoryHandlers:
         self._raise_if_failing(record)
         return Explanation(f"{record} is not present: no match for flight(1)")
 
-    async def explain(self, view: str) -> str:
+    async def explain(self, view: str, form: str) -> str:
         self._raise_if_failing(view)
-        return f"view {view}\n  stratum 1"
+        return f"view {view}\n  stratum 1" if form == "plan" else f"{form} of {view}"
 
     async def tables(
         self, names: Sequence[str], as_of: int | None, wait_s: float | None

@@ -46,6 +46,7 @@ class AnewUnit:
         self.stratum = 0
         self.scheduled = False
         self.runs = 0
+        self.seconds = 0.0
         self.present = present
         self.compiled = list(rules)
         self.inbox: dict[str, dict[Key, Row | None]] = {}
@@ -86,6 +87,13 @@ class AnewUnit:
     def run(self) -> None:
         """Evaluate the component at this instant, and find out when time alone changes it."""
         self.runs += 1
+        timer = self.present.timer
+        began = timer() if timer is not None else 0.0
+        self._evaluate_anew()
+        if timer is not None:
+            self.seconds += timer() - began
+
+    def _evaluate_anew(self) -> None:
         self.inbox.clear()
         now = self.present.now
         strata = self._evaluated(now, now + 1, frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,7 @@ class IncrementalEngine:
     the body, and recursions that group facts with times, cost the facts they read.
 
     Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
-    `begin`, with what `state` an earlier run left and the inputs present then. Not for use by several threads
+    `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds), units and rules note how long they run. Not for use by several threads
     at once.
     """
 
@@ -87,10 +87,11 @@ class IncrementalEngine:
         begin: Instant = BEGINNING,
         state: EngineState | None = None,
         watch: Collection[str] = (),
+        timer: Callable[[], float] | None = None,
     ) -> None:
         self.checked = checked
         self.strategy = strategy
-        self.present = Present.of(checked, functions, lattices)
+        self.present = Present.of(checked, functions, lattices, timer)
         self.present.now = begin
         self.units = build_units(checked, self.present, self, limits or Limits())
         levels = 1 + max((unit.level for unit in self.units), default=0)

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
+from sys import getsizeof
 from typing import Any, TypeAlias
 
 from tidemill.datalog.evaluation.tables import (
@@ -211,6 +212,32 @@ class FactTable:
                 rows.append(row)
             ranged = self._ranged[positions, column] = (sorted_of, key_of)
         return ranged[0]
+
+    # Sizes.
+
+    def arrangements(self) -> list[tuple[Positions, int | None, int]]:
+        """Each index: the columns of its key, the column it is sorted by, how many keys it has."""
+        found: list[tuple[Positions, int | None, int]] = [
+            (positions, None, len(index[0])) for positions, index in self._indexes.items()
+        ]
+        found += [(at, column, len(index[0])) for (at, column), index in self._ranged.items()]
+        return found
+
+    def size_bytes(self) -> int:
+        """About how many bytes the rows and indexes take, from a sample of the rows."""
+        sample = list(islice(self._rows.values(), _SAMPLE))
+        if not sample:
+            return 0
+        row = sum(getsizeof(row) + sum(map(getsizeof, row)) for row in sample) / len(sample)
+        supports = len(self._rows) * getsizeof({None: None})
+        total = int(row * len(self._rows)) + getsizeof(self._rows) + supports
+        for index, _ in self._indexes.values():
+            buckets = list(islice(index.values(), _SAMPLE))
+            each = sum(map(getsizeof, buckets)) / max(1, len(buckets))
+            total += getsizeof(index) + int(each * len(index))
+        for ranged, _ in self._ranged.values():
+            total += getsizeof(ranged) + 16 * len(self._rows)
+        return total
 
 
 def _key_at(positions: Positions) -> Callable[[Row], Any]:

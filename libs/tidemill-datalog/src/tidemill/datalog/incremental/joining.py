@@ -93,7 +93,7 @@ class Joins:
         self._present = present
         self._joins: dict[tuple[int | None, bool], Join] = {}
         self._code: dict[str, dict[str, Any]] = {}
-        self._absent = [None] * len(form.absent)
+        self.absent = [None] * len(form.absent)
         self.ordinary = [i for i, atom in enumerate(form.atoms) if not atom.is_clock]
         self.clocks = [i for i, atom in enumerate(form.atoms) if atom.is_clock]
         self.tables = {i: present.table(form.atoms[i].predicate) for i in self.ordinary}

@@ -134,6 +134,7 @@ class Matches:
         self._names_now: Mapping[str, Any] = {}
         self._head: Callable[..., Any] = _no_head
         self.found = 0
+        self.seconds = 0.0
         self.inner: list[int] = []
         """The atoms that read the recursion which the head is part of."""
 
@@ -155,9 +156,13 @@ class Matches:
         self.refresh()
         self.foresees = self.foresees and join.bounded
         upper = END if self.foresees else self._present.now + 1
+        timer = self._present.timer
+        began = timer() if timer is not None else 0.0
         join.run(
-            rows, self._take, self._take_failed, self._take_failed_clock, self.joins._absent, upper
+            rows, self._take, self._take_failed, self._take_failed_clock, self.joins.absent, upper
         )
+        if timer is not None:
+            self.seconds += timer() - began
 
     def refresh(self) -> None:
         """Look at matches by functions that are made for the tables as they are."""

@@ -131,6 +131,8 @@ class Present:
     around: Surroundings
     now: Instant = BEGINNING
     horizon: Instant = BEGINNING
+    timer: Callable[[], float] | None = None
+    """Seconds on some clock; where there is one, units and joins note how long they run."""
 
     @classmethod
     def of(
@@ -138,6 +140,7 @@ class Present:
         checked: CheckedProgram,
         functions: Mapping[str, ScalarFunction],
         lattices: Mapping[str, Lattice],
+        timer: Callable[[], float] | None = None,
     ) -> Present:
         """The instant before everything, without facts."""
         columns: dict[str, tuple[tuple[str, ColumnType], ...]] = dict(checked.columns)
@@ -145,7 +148,7 @@ class Present:
         columns[DEMAND] = (("", "any"), ("", "any"))
         known = replace(checked, columns=columns)
         around = Surroundings(known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True)
-        return cls(checked, functions, lattices, {}, Agenda(), Errors(), around)
+        return cls(checked, functions, lattices, {}, Agenda(), Errors(), around, timer=timer)
 
     def table(self, predicate: str) -> FactTable:
         """The facts of a predicate; made on first use."""

@@ -63,6 +63,7 @@ class Unit:
         self.scheduled = False
         self.recursive = False
         self.runs = 0
+        self.seconds = 0.0
         self.present = present
         self.rules: list[Matches] = []
         self.inbox: dict[str, dict[Key, Row | None]] = {}
@@ -172,6 +173,13 @@ class Unit:
     def run(self) -> None:
         """Bring the component up to what its inputs are now."""
         self.runs += 1
+        timer = self.present.timer
+        began = timer() if timer is not None else 0.0
+        self._catch_up()
+        if timer is not None:
+            self.seconds += timer() - began
+
+    def _catch_up(self) -> None:
         changes: list[tuple[str, Key, Row | None]] = [
             (predicate, key, old)
             for predicate, olds in self.inbox.items()

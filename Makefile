@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 LAW_EXAMPLES ?= 500
 CASES ?= $(wildcard ../shared/vectors)
+SECONDS ?= 600
+SEED ?= 1
 
 .PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit laws conformance protos charts lock clean
 
@@ -21,6 +23,11 @@ test: setup ## everything CI checks: lint, types, layers, then all tests with re
 	@infra/setup.sh spark kafka redis objectstore prometheus
 	@$(MAKE) --no-print-directory lint types contracts
 	@$(MAKE) --no-print-directory unit
+
+.PHONY: chaos
+chaos: setup ## faults on simulated and real stores; SECONDS=600 SEED=1 ONLY=story|simulation|sqlite|redis|s3
+	@infra/setup.sh redis objectstore
+	@$(PY) -m tidemill.testkit.faults --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 lint: ## ruff: format and rules
 	@.venv/bin/ruff format --check .

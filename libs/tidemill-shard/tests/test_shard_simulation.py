@@ -25,7 +25,7 @@ from tidemill.testkit.faults.exhaustive import (
 from tidemill.testkit.faults.network import OUTCOMES
 from tidemill.testkit.faults.simulation import Simulation, Violation
 
-SEEDS = range(8)
+SEEDS = range(6)
 SECONDS = 60
 
 

@@ -11,7 +11,8 @@ S = TypeVar("S", bound=Hashable)
 Step = Callable[[S, Operation], S | None]
 """(state, operation) → the state after it; None if the answer cannot be from this state.
 
-An operation without an answer may have any.
+An operation without an answer may have any. Where it would change nothing the answer is None: it need
+not have happened, and there are fewer orders to try.
 """
 
 
@@ -74,10 +75,10 @@ def _having_done(
 def upper_after(upper: int, operation: Operation) -> int | None:
     """The upper of a collection as a register: `read`, and `append` of (expected, new)."""
     if operation.call == "read":
-        return upper if operation.answer in (None, upper) else None
+        return upper if operation.answer == upper else None
     expected, new = operation.arguments
     if operation.answer is None:
-        return int(new) if expected == upper else upper
+        return int(new) if expected == upper else None
     outcome, told = operation.answer
     if outcome == "appended":
         return int(new) if expected == upper and told == new else None

@@ -18,7 +18,6 @@ from tidemill.testkit.servers import redis_server
 
 SECONDS = 2.0
 HAPPENED: Counter[str] = Counter()
-RULES = ("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
 ENDS = ("silent", "refusing", "slow", "cut")
 
 
@@ -38,14 +37,14 @@ def survived(place: Place, folder: Path, lives: Lives) -> Outcome:
     return outcome
 
 
-@pytest.mark.rule(*RULES)
+@pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
 def test_histories_on_sqlite_and_a_directory_are_in_order(tmp_path: Path, lives: Lives) -> None:
     consensus, blob = f"sqlite:{tmp_path}/consensus.sqlite", f"file:{tmp_path}/blob"
     survived(Place("sqlite", consensus, blob), tmp_path, lives)
 
 
 @pytest.mark.server
-@pytest.mark.rule(*RULES)
+@pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
 def test_histories_on_redis_and_a_directory_are_in_order(tmp_path: Path, lives: Lives) -> None:
     with redis_server("chaos") as server:
         place = Place("redis", f"{server.address}?prefix=chaos", f"file:{tmp_path}/blob", server)
@@ -57,7 +56,7 @@ def test_histories_on_redis_and_a_directory_are_in_order(tmp_path: Path, lives: 
 
 
 @pytest.mark.server
-@pytest.mark.rule(*RULES)
+@pytest.mark.rule("F14", "L2c", "K1", "K10", "K12", "UP1", "UP5", "UP6", "D1", "S3", "S4", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "P9")  # fmt: skip
 def test_histories_on_redis_and_a_bucket_are_in_order(
     tmp_path: Path, lives: Lives, object_store: str
 ) -> None:

@@ -230,6 +230,7 @@ def tell(fault: Fault) -> Told:
     try:
         return loop.run_until_complete(_told(loop, random, fault))
     finally:
+        loop.run_until_complete(loop.end_all())
         loop.close()
 
 

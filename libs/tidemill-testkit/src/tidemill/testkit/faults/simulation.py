@@ -72,6 +72,7 @@ class Simulation:
         except Exception as error:
             raise Violation(f"seed {self.seed}: {type(error).__name__}: {error}") from error
         finally:
+            self.loop.run_until_complete(self._end_all())
             self.loop.close()
         if self.audit.violations:
             first = "\n  ".join(self.audit.violations[:5])
@@ -210,11 +211,22 @@ class Simulation:
                 self.loop.resume(process)
         await self.clock.sleep(40)
 
-    async def _close_books(self) -> None:
+    async def _bury_all(self) -> None:
+        """Every process dies, and every death is seen to."""
         for process, _ in self._living.values():
             process.kill()
-        for process in [*self._dead, *(living[0] for living in self._living.values())]:
-            await self.loop.bury(process)
+            self._dead.append(process)
+        self._living.clear()
+        while self._dead:
+            await self.loop.bury(self._dead.pop())
+
+    async def _end_all(self) -> None:
+        """Nothing is left under way, however the run ended."""
+        await self._bury_all()
+        await self.loop.end_all()
+
+    async def _close_books(self) -> None:
+        await self._bury_all()
         await self.clock.sleep(LATE_S_MAX)
         check = StoreCheck(self._consensus, self._blob, self.clock)
         async for finding in check.findings():

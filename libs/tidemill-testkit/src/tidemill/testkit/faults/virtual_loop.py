@@ -136,6 +136,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._enter(turn)
         await asyncio.gather(*process.tasks, return_exceptions=True)
 
+    async def end_all(self) -> None:
+        """Cancel whatever is under way in the world around: nothing is left when the loop is closed."""
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     def _enter(self, turn: _Turn) -> None:
         self._turns.append(turn)
         super().call_soon(self._take_turn, context=self._nobody)

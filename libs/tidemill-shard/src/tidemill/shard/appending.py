@@ -182,8 +182,11 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
 
 
 def reap(state: State, before_ms: int) -> State:
-    """What was begun before and is not named by now never will be: it may be deleted."""
-    return state if before_ms <= state.reaped_ms else replace(state, reaped_ms=before_ms)
+    """What was begun before and is not named by now never will be: it may be deleted.
+
+    Always another state, so that who was about to name something has to look again.
+    """
+    return replace(state, reaped_ms=max(before_ms, state.reaped_ms + 1))
 
 
 def forget_garbage(state: State, keys: set[str]) -> State:

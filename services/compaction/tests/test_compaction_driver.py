@@ -34,9 +34,10 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock(1_000_000)
         self.blob = MemoryBlob(self.clock.now_ms)
-        names = count(1)
+        self.names = count(1)
+        self.consensus = MemoryConsensus()
         self.collections = Collections(
-            MemoryConsensus(), self.blob, self.clock, lambda: f"{next(names):032x}"
+            self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}"
         )
         self.driver = CompactionDriver(self.collections, self.clock, SETTINGS)
 
@@ -104,3 +105,42 @@ async def test_leases_that_ran_out_end_at_the_next_look() -> None:
     await world.clock.advance(6)
     await world.driver.look()
     assert (await world.collections.status("t")).since == frontier(3)
+
+
+async def test_a_source_that_only_says_it_is_there_reaches_its_smallest_form() -> None:
+    world = World()
+    read, _ = await world.collections.create("t", Description(ROWS, retain_ms=5))
+    await world.collections.drop(read)
+    await world.write(0, 4)
+    for step in range(4, 30):
+        await world.collections.compare_and_append(
+            "t", frontier(step), frontier(step + 1), None, writer="w"
+        )
+        await world.driver.look()
+    status = await world.collections.status("t")
+    assert (status.batches, status.updates) == (1, 4)
+    assert len(set((await world.collections.stored("t"))["_time"].to_pylist())) == 1
+    assert world.driver.counts.merges == 2
+
+
+async def test_a_damaged_collection_does_not_stop_the_others() -> None:
+    world = World()
+    told: list[str] = []
+    world.driver.report = lambda collection, message: told.append(collection)
+    await world.collections.create("s", Description(ROWS), lease_ms=None)
+    for step in range(2):
+        await world.collections.compare_and_append(
+            "s", frontier(step), frontier(step + 1), append_of(step, 60_000), writer="w"
+        )
+    lost = (await world.collections.state("s")).parts()[0].key
+    assert lost is not None
+    await world.blob.delete(lost)
+    await world.collections.create("t", Description(ROWS), lease_ms=None)
+    await world.write(0, 3)
+    world.driver.collections = Collections(
+        world.consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
+    )
+    for _ in range(4):
+        await world.driver.look()
+    assert set(told) == {"s"}
+    assert (await world.collections.status("t")).batches == 1

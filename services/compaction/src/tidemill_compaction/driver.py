@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
-from tidemill.time import Indeterminate, Unavailable
+from tidemill.time import Corrupt, Indeterminate, Unavailable
 from tidemill_compaction.settings import CompactionSettings
 
 
@@ -26,11 +26,13 @@ class CompactionCounts:
 
 @dataclass(slots=True)
 class _Seen:
-    """A collection at the last look, and for how many looks it has been so."""
+    """What a collection held at the last look, and for how many looks it has held it.
 
-    version: int = -1
+    Progress without updates, as an idle source makes every second, changes nothing here.
+    """
+
+    held: tuple[int, int, int] = (-1, -1, -1)
     quiet: int = 0
-    settled: bool = False
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class CompactionDriver:
     """No accumulation at or beyond since ever changes; batches stay few; nothing leaks.
 
     Merges run outside the log and never block a writer. A step that a store refused is taken again
-    at the next look.
+    at the next look; a collection that is damaged is told of at every look, and does not stop the others.
     """
 
     collections: Collections
@@ -61,27 +63,27 @@ class CompactionDriver:
         for collection in await self.collections.ids():
             try:
                 await self._look_at(collection)
-            except (Unavailable, Indeterminate) as error:
+            except (Unavailable, Indeterminate, Corrupt) as error:
                 self.counts.skipped += 1
                 self.report(collection, str(error))
 
     async def _look_at(self, collection: str) -> None:
         status = await self.collections.status(collection)
         seen = self._seen.setdefault(collection, _Seen())
-        if status.version == seen.version:
-            seen.quiet += 1
-        else:
-            seen.version, seen.quiet, seen.settled = status.version, 0, False
+        held = status.updates, status.staged, status.bytes
+        seen.quiet = seen.quiet + 1 if held == seen.held else 0
+        seen.held = held
         if status.batches > self.settings.batches_max:
-            step = await self.collections.compact_step(collection)
-            self.counts.merges += step.taken
-            self.counts.rewritten[collection] += step.rows
-        elif seen.quiet >= self.settings.idle_looks and not seen.settled:
-            await self.collections.compact(collection)
-            self.counts.merges += 1
-            self.counts.rewritten[collection] += status.updates
-            seen.version = (await self.collections.status(collection)).version
-            seen.settled = True
+            for _ in range(self.settings.steps_max):
+                step = await self.collections.compact_step(collection)
+                self.counts.merges += step.taken
+                self.counts.rewritten[collection] += step.rows
+                if not step.more:
+                    break
+        elif seen.quiet >= self.settings.idle_looks:
+            rows = await self.collections.compact_quiet(collection)
+            self.counts.merges += rows > 0
+            self.counts.rewritten[collection] += rows
         await self._delete(collection)
 
     async def _delete(self, collection: str) -> None:

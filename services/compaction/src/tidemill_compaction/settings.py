@@ -14,8 +14,11 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     batches_max: int = 24
     """A collection with more batches is merged at the next look."""
 
+    steps_max: int = 8
+    """So many steps of merging, of about a million rows each, one look makes at one collection."""
+
     idle_looks: int = 12
-    """A collection that nobody wrote to for so many looks is merged into one batch."""
+    """A collection that got no updates for so many looks is merged into one batch."""
 
     garbage_grace_s: float = 60.0
     """How long an object outlives the last version that named it; longer than any read."""

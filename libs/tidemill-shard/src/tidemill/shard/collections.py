@@ -71,6 +71,10 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         """Run all physical and logical compaction that is allowed now; contents do not change (P6)."""
         await self._compaction.compact(collection)
 
+    async def compact_quiet(self, collection: str) -> int:
+        """Bring a collection that nobody writes to into its smallest form; updates read, 0 if it is."""
+        return await self._compaction.compact_quiet(collection)
+
     async def compact_step(self, collection: str, fuel_rows: int = 1_000_000) -> Compacted:
         """A bounded step of the compaction that is due: about `fuel_rows` rows of merging."""
         return await self._compaction.step(collection, fuel_rows)

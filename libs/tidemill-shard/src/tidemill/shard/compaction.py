@@ -18,7 +18,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.ports import Clock
 from tidemill.shard.state import Batch, Description, State, compaction_frontier
 from tidemill.shard.versions import Versions
-from tidemill.time import frontier
+from tidemill.time import Corrupt, frontier
 
 ALIKE_MIN = 4
 """So many batches of like size are merged into one."""
@@ -171,6 +171,18 @@ class Compaction:
         taken = await self._commit_merge(merge)
         return Compacted(rows, taken, bool(plan_merge(await self._versions.state(collection))))
 
+    async def compact_quiet(self, collection: str) -> int:
+        """Merge all batches of a collection that nobody writes to; its times once since is past them all.
+
+        So each update is rewritten at most twice, however often since moves. Returns how many updates
+        there were to merge, 0 if there was nothing to do.
+        """
+        state = await self._versions.state(collection)
+        if sum(batch.runs for batch in state.batches) <= 1 and not plan_merge(state):
+            return 0
+        await self.compact(collection)
+        return sum(batch.rows for batch in state.batches)
+
     async def compact(self, collection: str) -> None:
         """Merge everything into one batch, times advanced as far as since allows.
 
@@ -189,16 +201,26 @@ class Compaction:
                 return
 
     async def _advance(self, merge: Merge, fuel_rows: int) -> int | None:
-        """Rows read; None if the merge is out of date, and given up."""
+        """Rows read; None if the merge is out of date, and given up.
+
+        Raises: Corrupt if an object that is still named is missing or damaged.
+        """
         rows = 0
         try:
             while not merge.done:
                 rows += await merge.step(self._parts)
                 if rows >= fuel_rows:
                     break
-        except PartGone:
+        except PartGone as gone:
             await self._parts.discard(merge.written)
+            if str(gone) in (await self._versions.state(merge.collection)).objects():
+                raise Corrupt(
+                    f"the object {gone} of {merge.collection} is missing", object=str(gone)
+                ) from gone
             return None
+        except Corrupt:
+            await self._parts.discard(merge.written)
+            raise
         return rows
 
     async def _commit_merge(self, merge: Merge) -> bool:

@@ -118,23 +118,22 @@ class Reader:
             chosen = parts_equal(chosen, description, scalars)
         if query.where is not None:
             chosen = parts_where(chosen, description.schema, query.where)
-        turns = asyncio.Semaphore(TOGETHER)
 
         async def made(part: Part) -> pa.Table | None:
-            async with turns:
-                table = await self._rows(description, part, scalars)
+            table = await self._rows(description, part, scalars)
 
-                def work() -> pa.Table | None:
-                    selected = _selected(table, part, lower, upper, query)
-                    return make(part, selected) if selected.num_rows else None
+            def work() -> pa.Table | None:
+                selected = _selected(table, part, lower, upper, query)
+                return make(part, selected) if selected.num_rows else None
 
-                return await computed(table.num_rows, work)
+            return await computed(table.num_rows, work)
 
-        return [
-            table
-            for table in await asyncio.gather(*(made(part) for part in chosen))
-            if table is not None
-        ]
+        tables: list[pa.Table] = []
+        for start in range(0, len(chosen), TOGETHER):
+            some = chosen[start : start + TOGETHER]
+            found = await asyncio.gather(*(made(part) for part in some))
+            tables += [table for table in found if table is not None]
+        return tables
 
     async def _rows(self, description: Description, part: Part, scalars: Scalars) -> pa.Table:
         schema = description.update_schema()

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.update_sets import advance_updates, consolidate_updates
 from tidemill.reclock import ReclockOperator, RemapTrace, contents_at
+from tidemill.reclock.columns import ColumnReclock, SourceColumns
 from tidemill.testkit.generators import DOMAINS, histories_of, points_of, remap_histories
 from tidemill.testkit.twins import reclocking as twin
 from tidemill.testkit.twins.reclocking import ReclockTwin, bindings_of_history, next_upper
@@ -96,6 +98,15 @@ def emitted(story: Story, steps: Sequence[Step]) -> tuple[Counter[Any], Frontier
     return messages, reached
 
 
+def source_columns(data: Sequence[tuple[str, Partitions, int]]) -> SourceColumns:
+    return SourceColumns(
+        np.array([time.lo for _, time, _ in data], np.uint64),
+        np.array([time.offset for _, time, _ in data], np.uint64),
+        np.array(["ab".index(record) for record, _, _ in data], np.uint64),
+        np.array([diff for _, _, diff in data], np.int64),
+    )
+
+
 @any_domain
 @given(data=st.data())
 @laws
@@ -108,6 +119,74 @@ def test_every_step_answers_as_the_definition_does(domain: Any, data: st.DataObj
         answer = operator.step(step.bindings, step.upper, step.data, step.source)
         assert Counter(answer.messages) == Counter(messages)
         assert answer.frontier == reached == operator.frontier
+
+
+@given(stories(PARTITIONED))
+@laws
+def test_columns_are_reclocked_as_rows_are(story: Story) -> None:
+    by_row: ReclockOperator[str, Any] = ReclockOperator(PARTITIONED, story.as_of)
+    by_column = ColumnReclock(story.as_of)
+    for step in story.steps:
+        expected = by_row.step(step.bindings, step.upper, step.data, step.source)
+        answer = by_column.step(step.bindings, step.upper, source_columns(step.data), step.source)
+        rows = zip(answer.vals.tolist(), answer.times.tolist(), answer.diffs.tolist(), strict=True)
+        assert Counter(("ab"[val], t, n) for val, t, n in rows) == Counter(expected.messages)
+        assert answer.frontier == expected.frontier == by_column.frontier
+        assert by_column.unbound == by_row.unbound
+
+
+@pytest.mark.parametrize("step", [1, 2**40])
+def test_columns_wait_in_logarithmically_many_runs_and_come_out_once(step: int) -> None:
+    """Offsets in order and not, partitions close together and far apart."""
+    random = np.random.default_rng(7)
+    operator = ColumnReclock(0)
+    sent: Counter[Any] = Counter()
+    for at in range(40):
+        n = int(random.integers(1, 200))
+        partitions = random.integers(0, 5, n, np.uint64) * np.uint64(step)
+        offsets = random.integers(0, 1000, n, np.uint64)
+        vals = np.arange(n, dtype=np.uint64) + np.uint64(1000 * at)
+        sent.update(zip(offsets.tolist(), vals.tolist(), strict=True))
+        operator.step(data=SourceColumns(partitions, offsets, vals, np.ones(n, np.int64)))
+    assert len(operator._waiting) <= 12
+    names = [step * p for p in range(5)]
+    got: Counter[Any] = Counter()
+    for time, cut in enumerate((1, 500, 1000), 1):
+        held = partition_frontier(dict.fromkeys(names, cut))
+        before = partition_frontier(dict.fromkeys(names, (0, 1, 500)[time - 1]))
+        bindings = [(e, time, 1) for e in held] + [(e, time, -1) for e in before if time > 1]
+        if time == 1:
+            bindings = [
+                (Partitions(0, U64_MAX, 0), 0, 1),
+                (Partitions(0, U64_MAX, 0), 1, -1),
+                *bindings,
+            ]
+        answer = operator.step(bindings, frontier(time + 1))
+        got.update(zip(answer.vals.tolist(), answer.times.tolist(), strict=True))
+    expected = Counter(
+        {(val, 1 if o < 1 else 2 if o < 500 else 3): n for (o, val), n in sent.items()}
+    )
+    assert got == expected
+    assert operator.unbound == 0
+
+
+def test_columns_behind_the_source_frontier_are_refused() -> None:
+    operator = ColumnReclock(0)
+    operator.step(source_frontier=partition_frontier({3: 5}))
+    one = np.ones(1, np.int64)
+    for partition, offset, refused in ((3, 4, True), (3, 5, False), (2, 0, False)):
+        at = SourceColumns(
+            np.array([partition], np.uint64),
+            np.array([offset], np.uint64),
+            one.view(np.uint64),
+            one,
+        )
+        if refused:
+            with pytest.raises(UsageError):
+                operator.step(data=at)
+        else:
+            operator.step(data=at)
+    assert operator.unbound == 2
 
 
 @any_domain

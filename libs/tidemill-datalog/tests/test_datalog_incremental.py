@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog
+from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
@@ -27,7 +28,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.ticks import Ticker, present_at
-from tidemill.testkit.tidelog import UPPER, Example, inputs, programs, ticked_programs
+from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, ticked_programs
 from tidemill.time import UsageError
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
@@ -292,3 +293,92 @@ def test_a_unit_runs_once_at_an_instant_and_not_without_work() -> None:
     engine.advance(20)
     later = {unit.component[0]: unit.runs - begun[unit.component[0]] for unit in engine.units}
     assert later == {"b": 1, "c": 1, "d": 1, "e": 2}
+
+
+GROWING = {
+    "a keyed join": "p(k, v, w) := r(k, v) ^ s(k, w);",
+    "absence": "p(k) := r(k, _) ^ not s(k, _);",
+    "one fact with many supports": "p(1) := r(_, _);",
+    "one group": "p() @count(v) @sum(v) @min(v) @max(v) := r(_, v);",
+    "a clock": "p(k) @time(t) := e(k) @time(u) ^ clock(0, 10) @time(t) if u < t ^ t <= u + 10;",
+    "own expiry": "p() @expires(u + 1000) := e(_) @time(u);",
+    "recursion": "p(k, v) := r(k, v);\np(k, w) := p(k, v) ^ r(v, w);",
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_the_cost_of_a_change_does_not_grow_with_the_state(name: str) -> None:
+    small, large = (lines_of_a_change(GROWING[name], size) for size in (60, 3_000))
+    assert large <= 1.5 * small, (small, large)
+
+
+def lines_of_a_change(text: str, size: int) -> int:
+    """How many lines run while a few rows come and go beside `size` others."""
+    kinds = {"r": 2, "s": 2, "e": 1}
+    columns = {n: tuple((f"c{i}", "int") for i in range(k)) for n, k in kinds.items()}
+    schemas = {
+        n: InputSchema(n, "events" if n == "e" else "relation", c)  # type: ignore[arg-type]
+        for n, c in columns.items()
+    }
+    engine = IncrementalEngine(check(parse(text), Catalog(schemas)))
+    for i in range(size):
+        engine.update("r", Record("r", (2 * i, 2 * i + 1)), 5, 1)
+        engine.update("s", Record("s", (2 * i, i)), 5, 1)
+        engine.update("e", Record("e", (i,), 5 + i, 90_000 + i), 5, 1)
+    engine.advance(1_000)
+    found = []
+    for round_ in range(3):  # the first plans and compiles
+        at = 10_000 + 10 * round_
+        for i, row in enumerate([(-2, -3), (-4, -5), (-6, -7)]):
+            engine.update("r", Record("r", row), at + i, 1)
+            engine.update("s", Record("s", row), at + i + 1, 1)
+            engine.update("r", Record("r", row), at + i + 2, -1)
+            engine.update("s", Record("s", row), at + i + 2, -1)
+            event = Record("e", (row[0],), at + i, at + i + 4)
+            engine.update("e", event, at + i, 1)
+            engine.update("e", event, at + i + 4, -1)
+        found.append(lines_run(lambda upper=at + 9: engine.advance(upper)))  # type: ignore[misc]
+    return min(found)
+
+
+def lines_run(act: Callable[[], object]) -> int:
+    """How many lines of Python an action runs: a measure of work that no busy machine disturbs."""
+    count = 0
+
+    def trace(frame: object, event: str, _: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@LAW
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=20, max_size=40),
+    STRATEGIES,
+)
+def test_a_fact_with_many_supports_ends_with_the_last_of_them(
+    lives: list[tuple[int, int]], strategy: Strategy
+) -> None:
+    text = "p(1) @time(0) := a(x) @time(u);\nq(1) @time(0) @expires(u + 3) := a(x) @time(u);"
+    example = Example(text, check(parse(text), CATALOG))
+    given_: Inputs = {
+        "a": [
+            Presence(Record("a", (x,), start, start + length), start, start + length)
+            for x, (start, length) in enumerate(lives)
+        ]
+    }
+    engine = fed(example, given_, strategy)
+    for at in range(UPPER):
+        engine.advance(at + 1)
+        evaluation = Engine(example.checked).evaluate(given_, upper=UPPER)
+        for name in ("p", "q"):
+            expected = texts_at(evaluation.presences[name], at)
+            assert set(map(format_record, engine.records(name))) == expected

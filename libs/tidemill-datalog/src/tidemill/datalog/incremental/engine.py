@@ -186,7 +186,7 @@ class IncrementalEngine:
             unit.support(predicate, key, source, value)
         else:
             table = self.present.table(predicate)
-            table.supports.setdefault(key, {})[source] = value
+            table.support(key, source, value)
             self._given[predicate, key] = table
         self._flow()
 
@@ -197,10 +197,7 @@ class IncrementalEngine:
             unit.withdraw(predicate, key, source)
         else:
             table = self.present.table(predicate)
-            supports = table.supports[key]
-            del supports[source]
-            if not supports:
-                del table.supports[key]
+            table.withdraw(key, source)
             self._given[predicate, key] = table
         self._flow()
 

@@ -28,6 +28,7 @@ from tidemill.datalog.evaluation.tables import (
     Traits,
 )
 from tidemill.datalog.evaluation.timelines import same_parafacts
+from tidemill.datalog.incremental.extremes import Extreme
 from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant
 
@@ -38,6 +39,7 @@ Ranged: TypeAlias = "dict[Any, tuple[list[Any], list[Row]]]"
 PLAIN: Value = (END, None)
 """The value of what neither ends nor carries anything; one object, so that it is told by identity."""
 _SAMPLE = 1_000
+_MANY = 16
 
 
 class FactTable:
@@ -45,13 +47,15 @@ class FactTable:
 
     What is known of the rows (bounds of columns, traits) only ever widens, in powers of two; `shape`
     counts how often it did, so that a plan made for the rows so far can be told from one that is void.
-    Cost: a change costs O(indexes), and O(bucket) for an index that is sorted.
+    Cost: a change costs O(indexes), and O(bucket) for an index that is sorted; the latest expiry of a
+    fact with many supports is known in O(log supports).
     """
 
     def __init__(self, predicate: str, kinds: Sequence[str] = ()) -> None:
         self.predicate = predicate
         self._numbers = {0, *(at for at, kind in enumerate(kinds, 1) if kind in ("int", "float"))}
         self.supports: dict[Key, dict[Any, Value]] = {}
+        self._expiries_of: dict[Key, Extreme] = {}
         self.shape = 0
         self._rows: dict[Key, Row] = {}
         self._indexes: dict[Positions, tuple[dict[Any, Bucket], Callable[[Row], Any]]] = {}
@@ -111,6 +115,50 @@ class FactTable:
                 del bucket_of[value]
         for (_, column), (sorted_of, key_of) in self._ranged.items():
             _remove(sorted_of, key_of(row), row, TIME + column)
+
+    # Supports.
+
+    def support(self, key: Key, source: Any, value: Value) -> None:
+        """A fact has this support from now on, or this value of it."""
+        known = self.supports.get(key)
+        if known is None:
+            self.supports[key] = {source: value}
+            return
+        old = known.get(source)
+        known[source] = value
+        if len(known) < _MANY:
+            return
+        expiries = self._expiries_of.get(key)
+        if expiries is None:
+            expiries = self._expiries_of[key] = Extreme(descending=True)
+            for mine, _ in known.values():
+                expiries.enter(mine)
+            return
+        if old is not None:
+            expiries.leave(old[0])
+        expiries.enter(value[0])
+
+    def withdraw(self, key: Key, source: Any) -> Value:
+        """A fact has this support no longer; the value that it had."""
+        known = self.supports[key]
+        value = known.pop(source)
+        expiries = self._expiries_of.get(key)
+        if expiries is not None:
+            if len(known) < _MANY:
+                del self._expiries_of[key]
+            else:
+                expiries.leave(value[0])
+        if not known:
+            del self.supports[key]
+        return value
+
+    def latest_expiry(self, key: Key) -> Instant | None:
+        """The latest expiry of the supports of a fact where they are many, None where they are few."""
+        expiries = self._expiries_of.get(key)
+        if expiries is None:
+            return None
+        latest: Instant = expiries.inner()
+        return latest
 
     # What is known of the rows.
 

@@ -121,12 +121,7 @@ class Unit:
 
     def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
         """The fact has this support from now on, or this value of it."""
-        supports = self._tables[predicate].supports
-        known = supports.get(key)
-        if known is None:
-            supports[key] = {source: value}
-        else:
-            known[source] = value
+        self._tables[predicate].support(key, source, value)
         if value is not PLAIN:
             if value[1] is not None:
                 self._decorated.add(predicate)
@@ -151,7 +146,7 @@ class Unit:
 
     def withdraw(self, predicate: str, key: Key, source: Any) -> None:
         """The fact has this support no longer."""
-        value = self._tables[predicate].supports[key].pop(source)
+        value = self._tables[predicate].withdraw(key, source)
         self._dirty[predicate][key] = None
         if self.recursive:
             self._lost.setdefault((predicate, key), {})[source] = value
@@ -302,15 +297,13 @@ class Unit:
         if self._errors:
             self._clear_error((predicate, key))
         if not supports:
-            table.supports.pop(key, None)
             return None
-        if len(supports) == 1:
+        latest = None if predicate in self._decorated else table.latest_expiry(key)
+        if latest is not None:
+            value: Value = (latest, None)
+        elif len(supports) == 1:
             ((value),) = supports.values()
         else:
-            if old is not None and old[2] == END and predicate not in self._decorated:
-                for mine, _ in supports.values():
-                    if mine == END:
-                        return old
             try:
                 merged = merged_value(supports, self.present.lattices)
             except Failed as failed:

@@ -7,7 +7,7 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 SEED ?= 1
 
-.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit laws conformance protos charts lock clean
+.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit laws conformance protos charts definitions lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ protos: ## generate libs/tidemill-protos from protos/
 
 charts: ## write what the charts ship from code: dashboards, definitions
 	@.venv/bin/tidemill-manifests charts
+
+definitions: ## judge the custom resource definitions with the API server's own code; builds it first
+	@infra/kubernetes/definitions.sh
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh

@@ -192,7 +192,6 @@ CHANGES = [
     ("Hold", 0, {"collection": "other"}, False),
     ("Hold", 1, {"frontier": "2013-07-05T00:00:00Z"}, True),
     ("Hold", 1, {"frontier": "2013-07-03T00:00:00Z"}, False),
-    ("Hold", 1, {"frontier": "2013-07-04T13:00:00+02:00"}, False),
     ("Hold", 1, {"frontier": None}, False),
 ]
 

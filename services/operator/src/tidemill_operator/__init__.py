@@ -1,0 +1,1 @@
+"""The operator: custom resources of Kubernetes become resources of Tidemill."""

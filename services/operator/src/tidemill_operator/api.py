@@ -1,0 +1,162 @@
+"""The API of Kubernetes, as far as the operator speaks to it; errors are ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import ClientError, ClientTimeout
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+from tidemill.time import (
+    AlreadyUsed,
+    Fenced,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+)
+from tidemill_operator.objects import GROUP, VERSION, Json
+from tidemill_operator.settings import NAMESPACE_FILE
+
+MANAGER = "tidemill-operator"
+CALL_S = 30.0
+CONNECT_S = 10.0
+LINE_BYTES_MAX = 8 << 20
+"""Larger than any object that etcd takes."""
+
+
+class Expired(TidemillError):
+    """The server no longer has the changes since a version: list again."""
+
+
+async def in_this_place() -> Configuration:
+    """How to reach the API server: as a pod of the cluster, else as kubectl would."""
+    configuration = Configuration()
+    if NAMESPACE_FILE.exists():
+        load_incluster_config(client_configuration=configuration)
+    else:
+        await load_kube_config(client_configuration=configuration)
+    return configuration
+
+
+def collection_path(plural: str, namespace: str = "") -> str:
+    """Where the objects of one of our kinds are, in one namespace or in all."""
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{GROUP}/{VERSION}{inside}/{plural}"
+
+
+class KubernetesApi:
+    """Calls of one API server."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._client: Any = ApiClient(configuration)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def call(
+        self, method: str, path: str, body: Json | None = None,
+        query: Mapping[str, str] | None = None, content_type: str = "application/json",
+    ) -> Json:  # fmt: skip
+        """One call, and its answer. Raises: UnknownCollection, AlreadyUsed, Fenced, UsageError, Unavailable."""
+        timeout = ClientTimeout(total=CALL_S, sock_connect=CONNECT_S)
+        reply = await self._send(method, path, body, query, content_type, timeout)
+        try:
+            text = await reply.read()
+        except (ClientError, TimeoutError) as error:
+            raise Unavailable(f"{method} {path}: {error}") from error
+        found: Json = json.loads(text)
+        return found
+
+    async def list(self, path: str) -> tuple[list[Json], str]:
+        """All objects, and the version from which to watch."""
+        found = await self.call("GET", path)
+        return found["items"], found["metadata"]["resourceVersion"]
+
+    async def watch(self, path: str, version: str, seconds: int) -> AsyncIterator[tuple[str, Json]]:
+        """Changes since a version, until the server ends it. Raises: Expired, and as `call`."""
+        query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)}
+        # The server ends the watch by itself; a connection that is dead without a word does not.
+        timeout = ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=seconds + CALL_S)
+        reply = await self._send("GET", path, None, query, "application/json", timeout)
+        content = reply.response.content
+        try:
+            async for line in _lines(content):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _refusal(
+                        event["object"].get("code", 500), event["object"].get("message", "")
+                    )
+                yield event["type"], event["object"]
+        except (ClientError, TimeoutError) as error:
+            raise Unavailable(f"watch {path}: {error}") from error
+        finally:
+            reply.response.close()
+
+    async def apply(self, path: str, body: Json, part: str = "") -> Json:
+        """Server-side apply as our manager; what others set at the same place becomes ours."""
+        query = {"fieldManager": MANAGER, "force": "true"}
+        target = f"{path}/{part}" if part else path
+        return await self.call("PATCH", target, body, query, "application/apply-patch+yaml")
+
+    async def _send(
+        self, method: str, path: str, body: Json | None, query: Mapping[str, str] | None,
+        content_type: str, timeout: ClientTimeout,
+    ) -> Any:  # fmt: skip
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        await self._client.update_params_for_auth(
+            headers, None, ["BearerToken"], path, method, body
+        )
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        try:
+            reply = await self._client.call_api(
+                method, url, headers, body=body, _request_timeout=timeout
+            )
+            if reply.status >= 400:
+                text = (await reply.read()).decode(errors="replace")
+                raise _refusal(reply.status, f"{method} {path}: {_message(text)}")
+        except ApiException as error:
+            raise _refusal(error.status, f"{method} {path}: {error.reason}") from error
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+        return reply
+
+
+async def _lines(content: Any) -> AsyncIterator[bytes]:  # aiohttp's stream
+    """Lines of any length: readline of the stream refuses long ones."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise Unavailable("a watch sent a line without end")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _message(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200]
+
+
+def _refusal(code: int | None, message: str) -> TidemillError:
+    match code:
+        case 404:
+            return UnknownCollection(message)
+        case 409:
+            return AlreadyUsed(message) if "already exists" in message else Fenced(message)
+        case 410:
+            return Expired(message)
+        case 400 | 401 | 403 | 405 | 415 | 422:
+            return UsageError(message, reason=str(code))
+        case _:
+            return Unavailable(message or f"the API server answered {code}")

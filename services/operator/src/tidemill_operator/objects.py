@@ -1,0 +1,119 @@
+"""Objects of the API as values, and what Tidemill knows of the resources that they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tidemill.runtime.resources import API_VERSION, Resource, resource_from
+from tidemill.time import Frontier, UsageError
+
+GROUP, VERSION = API_VERSION.split("/")
+FINALIZER = "tidemill.dev/in-use"
+PAUSE = "tidemill.dev/pause-reconciliation"
+ABANDON = "tidemill.dev/abandon"
+PLURALS: Mapping[str, str] = {
+    "Source": "sources",
+    "Table": "tables",
+    "View": "views",
+    "Action": "actions",
+    "Hold": "holds",
+}
+"""Every kind, in the order in which one can need another."""
+
+Json: TypeAlias = dict[str, Any]
+"""A document of the API."""
+
+Key: TypeAlias = tuple[str, str]
+"""Kind and name: Tidemill has no namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One object, as the API server has it."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    spec: Json = field(hash=False)
+    status: Json = field(default_factory=dict, hash=False)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What it is called in Tidemill."""
+        return self.kind, self.name
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is to be left alone."""
+        return self.annotations.get(PAUSE) == "true"
+
+    @property
+    def held(self) -> bool:
+        """Whether our finalizer keeps it."""
+        return FINALIZER in self.finalizers
+
+    def document(self) -> Json:
+        """What is applied to Tidemill: annotations are the cluster's own business."""
+        metadata: Json = {"name": self.name, "namespace": self.namespace}
+        if self.labels:
+            metadata["labels"] = dict(self.labels)
+        return {
+            "apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata, "spec": self.spec,
+        }  # fmt: skip
+
+    def resource(self) -> Resource | str:
+        """The resource, or why it is none."""
+        try:
+            return resource_from(self.document(), f"{self.namespace}/{self.name}")
+        except UsageError as error:
+            return str(error)
+
+
+def declared(kind: str, document: Json) -> Declared:
+    """The object of a document of the API."""
+    metadata = document["metadata"]
+    return Declared(
+        kind=kind,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        created=metadata.get("creationTimestamp", ""),
+        spec=document.get("spec", {}),
+        status=document.get("status") or {},
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A resource in Tidemill and how it does. `resource` of None: it cannot be read by this version."""
+
+    resource: Resource | None
+    ready: bool
+    reason: str = ""
+    message: str = ""
+    since: Frontier | None = None
+    upper: Frontier | None = None
+    lag_ms: int | None = None
+    holders: int | None = None
+    oldest_holder: str = ""
+    batches: int | None = None
+    bytes: int | None = None
+
+    @property
+    def namespace(self) -> str | None:
+        """Whose it is: None if it was applied without a cluster."""
+        return None if self.resource is None else self.resource.namespace

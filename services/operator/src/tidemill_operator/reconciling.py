@@ -1,0 +1,84 @@
+"""What has to be done so that what is declared is so. Pure: from two states to a list of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill_operator.objects import ABANDON, PLURALS, Declared, Key, Known
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Put our finalizer on the object, before anything is made for it."""
+
+    of: Declared
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make the resource so in Tidemill."""
+
+    of: Declared
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete the resource in Tidemill; refused while others read it."""
+
+    of: Declared
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take our finalizer away: nothing in Tidemill belongs to the object any more."""
+
+    of: Declared
+
+
+Change: TypeAlias = "Hold | Apply | Remove | Release"
+
+_ORDER = {kind: number for number, kind in enumerate(PLURALS)}
+
+
+def owners(objects: Sequence[Declared]) -> dict[Key, str]:
+    """Key → uid of the object that it belongs to: the first of that kind and name in all namespaces."""
+    first: dict[Key, str] = {}
+    for each in sorted(objects, key=lambda o: (o.created, o.namespace, o.uid)):
+        first.setdefault(each.key, each.uid)
+    return first
+
+
+def changes(objects: Sequence[Declared], known: Mapping[Key, Known]) -> list[Change]:
+    """What to do now, in an order in which each can succeed if it can at all.
+
+    Resources are made in the order in which one can need another, and removed in the opposite one. A
+    resource that no object declares is left alone: somebody applied it without the cluster.
+    """
+    first = owners(objects)
+    mine = [each for each in objects if not each.paused]
+    living = sorted((o for o in mine if not o.deleting), key=_age)
+    leaving = sorted((o for o in mine if o.deleting and o.held), key=_age, reverse=True)
+    found: list[Change] = []
+    for each in leaving:
+        belongs = first[each.key] == each.uid and each.key in known
+        kept = each.annotations.get(ABANDON) == "true"
+        found.append(Remove(each) if belongs and not kept else Release(each))
+    for each in living:
+        if first[each.key] != each.uid:
+            continue
+        if not each.held:
+            found.append(Hold(each))
+        if not _is_so(each, known):
+            found.append(Apply(each))
+    return found
+
+
+def _age(each: Declared) -> tuple[int, str, str, str]:
+    return _ORDER[each.kind], each.created, each.namespace, each.name
+
+
+def _is_so(each: Declared, known: Mapping[Key, Known]) -> bool:
+    there = known.get(each.key)
+    return there is not None and there.resource == each.resource()

@@ -1,0 +1,76 @@
+"""What Tidemill has, and changing it: the other side of the operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
+from tidemill.runtime.resources import Resource, load_resources
+from tidemill.time import UsageError
+from tidemill_operator.objects import Declared, Key, Known
+
+
+class Tidemill(Protocol):
+    """The calls that the operator makes; tidemill.rpc.client.AsyncClient has them."""
+
+    async def get(
+        self, kind: str | None = None, name: str | None = None
+    ) -> Sequence[ResourceStatus]: ...
+
+    async def collections(self) -> Sequence[CollectionInfo]: ...
+
+    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]: ...
+
+    async def delete(self, kind: str, name: str) -> None: ...
+
+
+async def everything(tidemill: Tidemill) -> dict[Key, Known]:
+    """All resources and how they do. Raises: what the client raises."""
+    collections = await tidemill.collections()
+    return {
+        (status.kind, status.name): _known(status, _of(status.name, collections))
+        for status in await tidemill.get()
+    }
+
+
+def document_of(each: Declared) -> ResourceDocument:
+    """The object as an apply takes it."""
+    return ResourceDocument(json.dumps(each.document()), f"{each.namespace}/{each.name}")
+
+
+def _of(name: str, collections: Sequence[CollectionInfo]) -> list[CollectionInfo]:
+    """The collections of a resource: a name that was used before has a number behind it."""
+    return [each for each in collections if each.id.partition("/")[0].partition("~")[0] == name]
+
+
+def _known(status: ResourceStatus, collections: Sequence[CollectionInfo]) -> Known:
+    holders = [
+        holder
+        for each in collections
+        for holder in each.holders
+        if not holder.frontier.empty and each.since == holder.frontier
+    ]
+    owners = sorted({holder.owner or "session" for holder in holders})
+    return Known(
+        resource=_resource(status.document_yaml),
+        ready=status.ready,
+        reason=status.reason,
+        message=status.message,
+        since=status.since,
+        upper=status.upper,
+        lag_ms=status.lag_ms,
+        holders=sum(len(each.holders) for each in collections) if collections else None,
+        oldest_holder=owners[0] if owners else "",
+        batches=sum(each.batches for each in collections) if collections else None,
+        bytes=sum(each.bytes for each in collections) if collections else None,
+    )
+
+
+def _resource(text: str) -> Resource | None:
+    try:
+        (resource,) = load_resources(text, "catalog")
+    except (UsageError, ValueError):
+        return None
+    return resource

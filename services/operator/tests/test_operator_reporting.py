@@ -1,0 +1,111 @@
+"""A status is honest, short and rarely written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemill.time import Frontier, frontier
+from tidemill_operator.objects import PAUSE, Declared, Known
+from tidemill_operator.reporting import Refusal, instant, lag, reports
+
+NOW = 1_700_000_000_000
+ONE = Declared("View", "n", "late", "u", 3, "2026-01-01T00:00:00Z", {"program": "p(x) := q(x);"})
+RUNS = Known(None, True, "Running", "", frontier(0), frontier(NOW - 250), 250, 2, "session", 3, 999)
+
+
+def written(
+    one: Declared, known: Known | None, refused: Refusal | None = None, at: int = NOW
+) -> Declared:
+    """The object after its status was written, if it was."""
+    found = {} if known is None else {one.key: known}
+    due, _ = reports([one], found, {} if refused is None else {one.uid: refused}, at, 5_000)
+    return replace(one, status=due[0].status) if due else one
+
+
+def ready(one: Declared) -> tuple[str, str]:
+    (condition,) = [each for each in one.status["conditions"] if each["type"] == "Ready"]
+    return condition["status"], condition["reason"]
+
+
+def test_a_running_view_shows_its_frontiers() -> None:
+    status = written(ONE, RUNS).status
+    assert ready(written(ONE, RUNS)) == ("True", "Running")
+    assert status["since"] == "0"
+    assert status["upper"] == "2023-11-14T22:13:19.750Z"
+    assert status["lag"] == "250ms"
+    assert (status["holders"], status["batches"], status["bytes"]) == (2, 3, 999)
+    assert status["observedGeneration"] == status["conditions"][0]["observedGeneration"] == 3
+
+
+def test_frontiers_are_copied_at_most_every_interval() -> None:
+    first = written(ONE, RUNS)
+    moved = replace(RUNS, upper=frontier(NOW))
+    assert written(first, moved, at=NOW + 4_000) is first
+    assert written(first, moved, at=NOW + 5_000).status["upper"] == "2023-11-14T22:13:20Z"
+    assert written(first, RUNS, at=NOW + 50_000) is first
+
+
+def test_a_change_of_condition_or_generation_is_written_at_once() -> None:
+    first = written(ONE, RUNS)
+    stalled = replace(RUNS, ready=False, reason="Stalled", message="the topic is gone")
+    assert ready(written(first, stalled, at=NOW + 1)) == ("False", "Stalled")
+    changed = written(replace(first, generation=4), RUNS, at=NOW + 1)
+    assert changed.status["observedGeneration"] == 4
+
+
+def test_a_transition_is_dated_only_when_the_status_flips() -> None:
+    first = written(ONE, replace(RUNS, ready=False, reason="Starting"))
+    second = written(first, replace(RUNS, ready=False, reason="Retrying"), at=NOW + 60_000)
+    third = written(second, RUNS, at=NOW + 120_000)
+    dates = [one.status["conditions"][0]["lastTransitionTime"] for one in (first, second, third)]
+    assert dates == ["2023-11-14T22:13:20Z", "2023-11-14T22:13:20Z", "2023-11-14T22:15:20Z"]
+
+
+def test_a_refusal_is_said_with_its_reason() -> None:
+    refused = Refusal("UnknownCollection", "there is no flights")
+    due, events = reports([ONE], {}, {"u": refused}, NOW, 5_000)
+    assert due[0].status["conditions"][0]["message"] == "there is no flights"
+    assert [(e.warning, e.reason) for e in events] == [(True, "UnknownCollection")]
+    again = replace(ONE, status=due[0].status)
+    assert reports([again], {}, {"u": refused}, NOW + 60_000, 5_000) == ([], [])
+
+
+def test_a_blocked_deletion_is_a_condition_and_an_event() -> None:
+    leaving = replace(written(ONE, RUNS), deleting=True)
+    refused = Refusal("InUse", "View/late is used by Action/tell: delete them first")
+    due, events = reports([leaving], {ONE.key: RUNS}, {"u": refused}, NOW, 5_000)
+    assert [c["type"] for c in due[0].status["conditions"]] == ["Ready", "DeletionBlocked"]
+    assert [(e.warning, e.reason, e.message) for e in events] == [
+        (True, "DeletionRefused", refused.message)
+    ]
+
+
+def test_a_name_that_another_namespace_has_is_said_to_be_taken() -> None:
+    second = replace(ONE, namespace="m", uid="v", created="2026-01-02T00:00:00Z")
+    due, _ = reports([ONE, second], {ONE.key: RUNS}, {}, NOW, 5_000)
+    assert [ready(replace(r.of, status=r.status)) for r in due] == [
+        ("True", "Running"), ("False", "NameTaken"),
+    ]  # fmt: skip
+
+
+def test_a_pause_comes_and_goes() -> None:
+    paused = written(replace(ONE, annotations={PAUSE: "true"}), RUNS)
+    assert {c["type"] for c in paused.status["conditions"]} == {"Ready", "Paused"}
+    back = written(replace(paused, annotations={}), RUNS, at=NOW + 1)
+    assert {c["type"] for c in back.status["conditions"]} == {"Ready"}
+
+
+@pytest.mark.parametrize(
+    ("held", "shown"),
+    [(None, None), (frontier(), "[]"), (frontier(0), "0"), (frontier(9_000), "9000"),
+     (frontier(1_372_939_200_000), "2013-07-04T12:00:00Z"), (frontier(2**63), str(2**63))],
+)  # fmt: skip
+def test_a_frontier_is_a_short_text(held: Frontier | None, shown: str | None) -> None:
+    assert instant(held) == shown
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(0, "0s"), (250, "250ms"), (61_700, "1m1s")])
+def test_a_lag_is_as_exact_as_people_need_it(ms: int, shown: str) -> None:
+    assert lag(ms) == shown

@@ -143,3 +143,18 @@ def test_fmt_changes_programs_in_place_and_nothing_else(tmp_path: Path) -> None:
     file.write_text(view("w", "r(x):=p(x)"))
     broken = run_command(check_command.fmt, [str(file)])
     assert (broken.exit_code, "v.yaml:6:" in broken.output) == (1, True)
+
+
+def test_eval_prints_what_a_program_derives_from_its_own_facts(tmp_path: Path) -> None:
+    file = tmp_path / "p.tidelog"
+    file.write_text("q(1) @time(5) @expires(9);\nq(2);\np(x, 6 / x) := q(x);\nr(1 / 0) := q(2);\n")
+    ran = run_command(check_command.evaluate, [str(file)])
+    assert ran.output == (
+        "[5,9) p(1, 6) @time(5) @expires(9)\n[-inf,-) p(2, 3)\nfailed: division by zero: q(2)\n"
+    )
+    only = run_command(check_command.evaluate, ["-", "q", "--upper", "5"], file.read_text())
+    assert only.output.startswith("[-inf,-) q(2)\nfailed")
+    unknown = run_command(check_command.evaluate, [str(file), "z"])
+    assert (unknown.exit_code, "has no z" in unknown.output) == (1, True)
+    file.write_text("p(x) @next := q(x);")
+    assert "tidemill conformance" in run_command(check_command.evaluate, [str(file)]).output

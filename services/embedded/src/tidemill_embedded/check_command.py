@@ -1,4 +1,4 @@
-"""`tidemill check` and `tidemill fmt`: files, without a server."""
+"""`tidemill check`, `fmt` and `eval`: files, without a server."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.time import UsageError
 from tidemill_embedded.checking import check_files, files_below, format_file
+from tidemill_embedded.evaluating import UPPER, presences_of
 
 Files = Annotated[
     list[Path],
@@ -85,6 +86,30 @@ def fmt(
             Path(file).write_text(formatted, encoding="utf-8")
             typer.echo(f"{file} changed")
     raise typer.Exit(1 if changed and test else 0)
+
+
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="A program, or - for standard input.")],
+    predicates: Annotated[
+        list[str] | None, typer.Argument(help="Only these; all that rules derive if left out.")
+    ] = None,
+    upper: Annotated[
+        int, typer.Option(help="Up to which instant, in milliseconds of the timeline.", min=1)
+    ] = UPPER,
+) -> None:
+    """Evaluate a program from the facts that it states: what is present, and from when to when.
+
+    A line says [from, to) and the record; - is an end that is not before --upper, -inf a fact that
+    was always there.
+    """
+    for name, text in _texts([file]).items():
+        try:
+            for line in presences_of(text, name, upper=upper, predicates=predicates or ()):
+                typer.echo(line)
+        except ProgramErrors as error:
+            _refuse(error.render())
+        except UsageError as error:
+            _refuse(str(error))
 
 
 def _texts(files: list[Path]) -> dict[str, str]:

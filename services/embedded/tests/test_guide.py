@@ -1,0 +1,58 @@
+"""Every example of the guide derives what the guide says."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.layout import format_text
+from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill_embedded.checking import check_program
+from tidemill_embedded.evaluating import UPPER, presences_of
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [(kind, words.split(), text) for kind, words, text in BLOCK.findall(GUIDE)]
+EXAMPLES = [
+    (text, answer[1], answer[2])
+    for (kind, _, text), answer in itertools.pairwise(BLOCKS)
+    if kind == "tidelog"
+]
+CASES = [case for kind, _, text in BLOCKS if kind == "yaml" for case in YAML(typ="safe").load(text)]
+
+
+def test_the_guide_has_examples_of_every_kind() -> None:
+    kinds = [kind for kind, _, _ in BLOCKS]
+    assert kinds.count("tidelog") == kinds.count("result") == len(EXAMPLES) >= 18
+    assert len(CASES) >= 3
+    assert kinds.count("error") == 1
+    assert len(re.findall(r"^### ", GUIDE.partition("## 12.")[2], re.MULTILINE)) == 10
+
+
+@pytest.mark.parametrize(("text", "words", "answer"), EXAMPLES)
+def test_an_example_derives_what_stands_below_it(text: str, words: list[str], answer: str) -> None:
+    upper = int(words[words.index("upper") + 1]) if "upper" in words else UPPER
+    predicates = words[: words.index("upper")] if "upper" in words else words
+    assert sorted(presences_of(text, upper=upper, predicates=predicates)) == sorted(
+        answer.splitlines()
+    )
+    assert [f for f in check_program(text, "guide") if not f.warning] == []
+    assert format_text(format_text(text)) == format_text(text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
+def test_a_case_of_the_guide_passes(case: dict[str, object]) -> None:
+    assert run_case(case, Options()) == []
+
+
+def test_the_mistake_of_the_guide_is_told_as_it_says() -> None:
+    (told,) = [text for kind, _, text in BLOCKS if kind == "error"]
+    program, _, wanted = told.partition("\n---\n")
+    with pytest.raises(ProgramErrors) as error:
+        presences_of(program)
+    assert error.value.render().rstrip() == wanted.rstrip()

@@ -1,7 +1,8 @@
 """Both sides of every workload, interleaved: python -m bench [--only NAME ...] [--seed S].
 
 Medians of the repetitions and their ratios go to bench/results and into docs/performance.md; a
-workload that is measured alone replaces its own lines only.
+workload that is measured alone replaces its own lines only, and `--only` without a name just writes
+the tables again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.table import RESULTS, about_this_run, write_results
+from bench.table import about_this_run, write_results, write_table
 from bench.workloads import WORKLOADS, Workload
 
 PEER = Path("bench/peers/differential")
@@ -65,10 +66,11 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     chosen = parser.parse_args()
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=PEER, check=True)
-    RESULTS.mkdir(exist_ok=True)
     for name in chosen.only:
         rows = measured(name, WORKLOADS[name], chosen.seed, chosen.repetitions)
-        write_results(rows, about_this_run(chosen.seed, chosen.repetitions), list(WORKLOADS))
+        write_results(name, rows, about_this_run(chosen.seed, chosen.repetitions))
+        write_table(list(WORKLOADS))
+    write_table(list(WORKLOADS))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("bench/results")
+RESULTS = Path("bench/results/arrangements")
 DOCUMENT = Path("docs/performance.md")
 START, END = "<!-- table of make bench -->", "<!-- end of the table -->"
 
@@ -31,21 +31,30 @@ def about_this_run(seed: int, repetitions: int) -> dict[str, str]:
     }
 
 
-def write_results(rows: list[dict[str, Any]], about: dict[str, str], order: list[str]) -> None:
-    """Replace the lines of the workloads that were measured; the others stay."""
-    path = RESULTS / "arrangements.json"
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
-    fresh = {row["workload"] for row in rows}
-    kept = [row for row in before if row["workload"] not in fresh and row["workload"] in order]
-    everything = sorted([*kept, *rows], key=lambda row: order.index(row["workload"]))
-    found = {"about": about, "rows": everything}
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    table = as_markdown(everything, about)
-    (RESULTS / "arrangements.md").write_text(f"# Arrangements against the Rust original\n\n{table}")
+def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) -> None:
+    """Keep what one workload gave, in a file of its own."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    found = {"about": about, "rows": rows}
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    (RESULTS / f"{name}.json").write_text(text)
+
+
+def write_table(order: list[str]) -> None:
+    """Write the table of everything that was measured, also into the document on performance."""
+    kept = [json.loads((RESULTS / f"{name}.json").read_text()) for name in order if _measured(name)]
+    if not kept:
+        return
+    rows = [row for one in kept for row in one["rows"]]
+    table = as_markdown(rows, kept[-1]["about"])
+    RESULTS.with_suffix(".md").write_text(f"# Arrangements against the Rust original\n\n{table}")
     if DOCUMENT.exists():
         text = DOCUMENT.read_text()
         start, end = text.index(START) + len(START), text.index(END)
         DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
+
+
+def _measured(name: str) -> bool:
+    return (RESULTS / f"{name}.json").exists()
 
 
 def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:

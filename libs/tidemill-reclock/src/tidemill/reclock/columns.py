@@ -57,15 +57,17 @@ def _spread(
 ) -> bool:  # fmt: skip
     """Rows by owner, in their order; whether the offsets of each then ascend.
 
-    `ends` holds where the rows of each owner start, and afterwards where they end.
+    One diff for all rows stays that. `ends` holds where the rows of each owner start, and afterwards where they end.
     """
-    ascending = True
+    ascending, each = True, diffs.size == owners.size
     starts = ends.copy()
     for i in range(owners.size):
         owner = owners[i]
         at = ends[owner]
         ends[owner] = at + 1
-        out_offsets[at], out_vals[at], out_diffs[at] = offsets[i], vals[i], diffs[i]
+        out_offsets[at], out_vals[at] = offsets[i], vals[i]
+        if each:
+            out_diffs[at] = diffs[i]
         if at > starts[owner] and offsets[i] < out_offsets[at - 1]:
             ascending = False
     return ascending
@@ -106,9 +108,10 @@ def _take(
     out_vals: U64Array, out_diffs: I64Array,
 ) -> None:  # fmt: skip
     n = 0
+    each = 1 if diffs.size > 1 else 0
     for owner in range(starts.size):
         for at in range(starts[owner], cuts[owner]):
-            out_vals[n], out_diffs[n] = vals[at], diffs[at]
+            out_vals[n], out_diffs[n] = vals[at], diffs[at * each]
             n += 1
         starts[owner] = cuts[owner]
 
@@ -130,13 +133,17 @@ class WaitingColumns:
         self._starts = self._ends.copy()
         self._offsets: U64Array = np.empty(len(updates), np.uint64)
         self._vals: U64Array = np.empty(len(updates), np.uint64)
-        self._diffs: I64Array = np.empty(len(updates), np.int64)
-        rows = (updates.offsets, updates.vals, updates.diffs)
+        diffs = updates.diffs
+        if len(diffs) and bool((diffs == diffs[0]).all()):
+            diffs = diffs[:1].copy()
+        self._diffs: I64Array = np.empty_like(diffs)
+        self._diffs[:1] = diffs[:1]
+        rows = (updates.offsets, updates.vals, diffs)
         out = (self._offsets, self._vals, self._diffs)
         if not _spread(owners, *rows, self._ends, *out):
             order = np.lexsort((updates.offsets, owners))
             self._offsets, self._vals = updates.offsets[order], updates.vals[order]
-            self._diffs = updates.diffs[order]
+            self._diffs = diffs[order] if len(diffs) == len(order) else diffs
 
     def __len__(self) -> int:
         return int((self._ends - self._starts).sum())
@@ -149,9 +156,8 @@ class WaitingColumns:
         np.add.at(kept, self._ends, -1)
         there = np.cumsum(kept[:-1]) > 0
         partitions = np.repeat(self._partitions, sizes)
-        return SourceColumns(
-            partitions, self._offsets[there], self._vals[there], self._diffs[there]
-        )
+        diffs = np.broadcast_to(self._diffs, len(there))[there]
+        return SourceColumns(partitions, self._offsets[there], self._vals[there], diffs)
 
     def extract(self, held: SourceFrontier) -> tuple[U64Array, I64Array]:
         """Take out the vals and diffs of every update whose time is not beyond `held`."""

@@ -20,7 +20,8 @@ from tidemill.shard import (
     ReadCapability,
     Updates,
 )
-from tidemill.time import BeforeSince, CapabilityExpired, NotYet, UsageError, frontier
+from tidemill.shard.offloading import all_of
+from tidemill.time import BeforeSince, CapabilityExpired, Corrupt, NotYet, UsageError, frontier
 
 ROWS = pa.schema([("row", pa.string()), ("n", pa.int64())])
 
@@ -280,3 +281,21 @@ async def test_subscribers_of_one_place_share_what_they_read_and_get_what_each_w
         if step == 20:
             late, _ = await behind.poll()
             assert late.num_rows > expected.num_rows
+
+
+async def test_of_several_reads_one_failure_ends_the_others_before_it_is_told() -> None:
+    ended: list[str] = []
+
+    async def waiting() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("other")
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise Corrupt("here", object="part")
+
+    with pytest.raises(Corrupt):
+        await all_of([waiting(), failing()])
+    assert ended == ["other"]

@@ -21,6 +21,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004  the name that redis-py gives it
 )
 
+from tidemill.shard.offloading import all_of
 from tidemill.shard.ports import Version
 from tidemill.time import Indeterminate, TidemillError, Unavailable, UsageError
 
@@ -134,7 +135,7 @@ class RedisConsensus:
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
         ids = sorted(name.decode() for name in names)
-        present = await asyncio.gather(*(self._present(name) for name in ids))
+        present = await all_of(self._present(name) for name in ids)
         return [name for name, there in zip(ids, present, strict=True) if there]
 
     async def close(self) -> None:

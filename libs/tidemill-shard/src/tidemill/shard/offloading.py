@@ -1,10 +1,10 @@
-"""Work on many rows happens on a thread, so that the event loop stays free; work on few does not."""
+"""Work beside the event loop: what is long on a thread, several waits at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -15,3 +15,13 @@ ROWS_INLINE_MAX = 20_000
 async def computed(rows: int, work: Callable[[], T]) -> T:
     """What `work` on about so many rows returns."""
     return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(work)
+
+
+async def all_of(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results in order. Raises: the error of the first that fails, once the others have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in awaited]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

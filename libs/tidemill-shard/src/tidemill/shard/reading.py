@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
-from tidemill.shard.offloading import computed
+from tidemill.shard.offloading import all_of, computed
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
 from tidemill.shard.pruning import Equal, equal_scalars, parts_equal, parts_where
@@ -131,7 +130,7 @@ class Reader:
         tables: list[pa.Table] = []
         for start in range(0, len(chosen), TOGETHER):
             some = chosen[start : start + TOGETHER]
-            found = await asyncio.gather(*(made(part) for part in some))
+            found = await all_of(made(part) for part in some)
             tables += [table for table in found if table is not None]
         return tables
 

@@ -11,7 +11,8 @@ from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import Changes, IncrementalEngine
 from tidemill_compute.living import LivingInput
 
-_FEW_CHANGES = 64
+_WINDOW_ROWS = 128
+"""What a window costs even for nothing, in rows that it looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,16 @@ class Follower:
         return self._engine.state()
 
 
-def changes_are_few(inputs: Iterable[LivingInput], upper: int) -> bool:
+def changes_are_few(inputs: Iterable[LivingInput], upper: int, following: bool) -> bool:
     """Whether following the changes before `upper` costs less than looking at all that is alive.
 
-    A change costs about as much as four rows that a window looks at.
+    A change costs about as much as three rows that a window looks at, changed or alive. A view that is
+    followed stays so until that costs twice as much as a window, because to begin again takes a pass over
+    all rows.
     """
     changes = alive = 0
     for living in inputs:
         changes += living.waiting(upper)
         alive += living.alive
-    return changes * 4 <= alive + 4 * _FEW_CHANGES
+    followed, window = 3 * changes, changes + alive + _WINDOW_ROWS
+    return followed <= (2 * window if following else window)

@@ -201,7 +201,10 @@ class ViewDriver:
         if self._fresh or not self._follows:
             few = False
         else:
-            few = self._settings.maintenance == "changes" or changes_are_few(inputs, upper)
+            following = self._follower is not None
+            few = self._settings.maintenance == "changes" or changes_are_few(
+                inputs, upper, following
+            )
         if few:
             if self._follower is None:
                 self._follower = Follower(self._target.program, inputs, lower, self._state)

@@ -67,6 +67,10 @@ class AnewUnit:
         """The predicates of other units and inputs that the rules read."""
         return self._reads
 
+    def monotone_in(self, predicate: str) -> bool:
+        """Not known of rules that are evaluated anew."""
+        return False
+
     def begin(self) -> None:
         """Derive what needs no facts."""
         self._reporter.schedule(self)

@@ -312,6 +312,20 @@ class IncrementalEngine:
         self._upper = at + 1
         return found
 
+    def admit(self, predicate: str, record: Record) -> None:
+        """Let an input record be present at the instant that is running."""
+        if predicate in self._known:
+            self._apply((predicate, record, 1))
+            self._settle_inputs()
+
+    def between_levels(self, happen: Callable[[], None] | None) -> None:
+        """Let something happen before each level of a run, as taking in what has arrived meanwhile."""
+        self._scheduler.between = happen
+
+    def readers(self, predicate: str) -> Sequence[AnyUnit]:
+        """The units that read a predicate."""
+        return self._readers.get(predicate, ())
+
     def _collect(self, found: Changes) -> None:
         at = self.present.now
         before, self._before = self._before, {}

@@ -11,6 +11,7 @@ taken back. Units that remember what they saw wait until nothing else is in flig
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 Strategy: TypeAlias = Literal["strata", "retraction"]
@@ -41,6 +42,8 @@ class StrataScheduler:
     def __init__(self, levels: int) -> None:
         self._queues: list[deque[Runnable]] = [deque() for _ in range(levels)]
         self._waiting = 0
+        self.between: Callable[[], None] | None = None
+        """Called before each level: what it schedules below is run first."""
 
     def schedule(self, unit: Runnable) -> None:
         """Queue a unit unless it is queued."""
@@ -51,16 +54,30 @@ class StrataScheduler:
 
     def run(self) -> None:
         """Run what is queued, level by level, until nothing is."""
-        if not self._waiting:
+        if self.between is None and not self._waiting:
             return
-        for queue in self._queues:
+        level = 0
+        while level < len(self._queues):
+            if self.between is not None:
+                self.between()
+            below = self._lowest(level)
+            if below is not None:
+                level = below
+            queue = self._queues[level]
             while queue:
                 unit = queue.popleft()
                 unit.run()
                 unit.scheduled = False
                 self._waiting -= 1
-            if not self._waiting:
+            if self.between is None and not self._waiting:
                 return
+            level += 1
+
+    def _lowest(self, level: int) -> int | None:
+        """The lowest level below this one at which something is queued."""
+        if self.between is None:
+            return None
+        return next((i for i in range(level) if self._queues[i]), None)
 
     def flow(self) -> None:
         """Between two changes of one instant nothing runs: a level starts when its inputs are complete."""
@@ -70,6 +87,7 @@ class RetractionScheduler:
     """One queue. Cost of an instant: that of the units with work, which may run several times."""
 
     eager = True
+    between: Callable[[], None] | None = None
 
     def __init__(self, levels: int) -> None:
         self._queue: deque[Runnable] = deque()
@@ -94,6 +112,9 @@ class RetractionScheduler:
     def run(self) -> None:
         """Run until nothing is queued; a unit that waits for all runs when all below it are at rest."""
         self.flow()
+        if self.between is not None:
+            self.between()
+            self.flow()
         while self._patient:
             unit = min(self._patient, key=_level)
             self._patient.remove(unit)

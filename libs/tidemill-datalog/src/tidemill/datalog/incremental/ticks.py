@@ -24,10 +24,11 @@ from tidemill.datalog.ticks import Message
 class _Carried:
     """One reason for which a fact is carried, as it is seen in the tick it is carried to."""
 
-    __slots__ = ("present",)
+    __slots__ = ("present", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, value: Value) -> None:
         self.present = True
+        self.value = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,20 @@ class IncrementalTicker:
         self._carry(at)
         changes = self._engine.tick(at, given, gone)
         return IncrementalTick(changes, tuple(self._messages()), self._engine)
+
+    def admit(self, predicate: str, record: Record) -> None:
+        """Let one more input record be present in the tick that is running."""
+        self._inputs.setdefault(predicate, {})[record] = None
+        self._engine.admit(predicate, record)
+
+    @property
+    def defers(self) -> bool:
+        """Whether the last tick derived something for the next one that was not carried to it itself."""
+        for fact in self._touched:
+            values = self._values(fact)
+            if values and values != [carried.value for carried in self._carried.get(fact, ())]:
+                return True
+        return False
 
     def _differences(
         self, at: int, inputs: Mapping[str, Iterable[Record]]
@@ -121,7 +136,7 @@ class IncrementalTicker:
         return [] if row is None else [(row[2], row[3])]
 
     def _give(self, predicate: str, key: Any, value: Value) -> _Carried:
-        carried = _Carried()
+        carried = _Carried(value)
         self._engine.support(predicate, key, carried, value)
         if value[0] != END:
             agenda = self._engine.present.agenda

@@ -110,6 +110,12 @@ class Unit:
         """The predicates of other units and inputs that the rules read."""
         return {*self._reading, *self._denying} - set(self.component)
 
+    def monotone_in(self, predicate: str) -> bool:
+        """Whether more facts of a predicate can only mean more facts of the component."""
+        return predicate not in self._denying and not any(
+            rule.form.head.lattices for rule, _ in self._reading.get(predicate, ())
+        )
+
     def begin(self) -> None:
         """Derive what needs no facts, clocks that have ticked before among it."""
         for rule in self.rules:

@@ -90,3 +90,16 @@ def test_a_change_in_any_module_beside_a_loop_compiles_it_again(
     first_call(copied, tmp_path)
     (copied / "other.py").write_text("# called by the loop, perhaps\n")
     assert first_call(copied, tmp_path)[:2] == (0, 1)
+
+
+def test_who_does_not_use_kernels_does_not_wait_for_their_compiler() -> None:
+    program = """
+import sys
+import tidemill.arrangement.operators, tidemill.arrangement.trace, tidemill.arrangement.updates
+import tidemill.client, tidemill.datalog, tidemill.reclock, tidemill.shard
+print("numba" in sys.modules)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == "False"

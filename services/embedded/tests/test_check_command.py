@@ -150,7 +150,7 @@ def test_eval_prints_what_a_program_derives_from_its_own_facts(tmp_path: Path) -
     file.write_text("q(1) @time(5) @expires(9);\nq(2);\np(x, 6 / x) := q(x);\nr(1 / 0) := q(2);\n")
     ran = run_command(check_command.evaluate, [str(file)])
     assert ran.output == (
-        "[5,9) p(1, 6) @time(5) @expires(9)\n[-inf,-) p(2, 3)\nfailed: division by zero: q(2)\n"
+        "[-inf,-) p(2, 3)\n[5,9) p(1, 6) @time(5) @expires(9)\nfailed: division by zero: q(2)\n"
     )
     only = run_command(check_command.evaluate, ["-", "q", "--upper", "5"], file.read_text())
     assert only.output.startswith("[-inf,-) q(2)\nfailed")

@@ -237,6 +237,8 @@ WRONG = [
     ("spec: {inputs: {q: nosuch}, program: p(x) := q(x);}", "4:20: View/v: spec.inputs.q: there is no"),
     ("spec:\n  inputs: {h: hosts}\n  program: |\n    p(x) :=\n      h(x, _);", "8:7: S109"),
     ("spec: {inputs: {h: hosts}, outputs: [p, q], program: p(x) := h(x);}", "4:41: View/v: spec.outputs[1]"),
+    ("spec: {inputs: {h: hosts}, columns: {p: [a, b]}, program: p(x) := h(x);}",
+     "4:41: View/v: spec.columns.p: p has 1 columns"),
     ("spec:\n  inputs: {h: hosts}\n  program: |\n    p(x) @next := h(x);", "6:12: View/v: spec.program"),
 ]  # fmt: skip
 
@@ -252,3 +254,15 @@ async def test_what_does_not_fit_is_told_at_its_place_in_the_file(
             await apply(process, text)
         assert f"test.yaml:{told}" in str(error.value)
         assert str(error.value).count("View/v") == 1
+
+
+async def test_a_view_names_the_columns_of_its_outputs(tmp_path: Path) -> None:
+    text = VIEW.replace("retain: all", "retain: all\n  columns: {silent: [host]}")
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, SOURCE, text)
+        at = await insert(process, "a")
+        found = (await process.query.snapshot("silent", at, 20.0)).table
+        assert found.drop_columns(["_diff"]).to_pylist() == [{"host": "a"}]
+        assert await answer(process, "silent(host: h)", at) == [("a",)]
+    async with running(tmp_path) as process:
+        assert await answer(process, "silent(host: h)", at) == [("a",)]

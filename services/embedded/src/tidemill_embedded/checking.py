@@ -24,7 +24,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_embedded.planning import watched_by
+from tidemill_embedded.planning import plan_reader
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import Shapes, located
 
@@ -104,37 +104,37 @@ class _ResourceCheck:
 
     def check(self, resources: Sequence[Resource]) -> list[Finding]:
         """What is wrong with them together."""
-        views: list[Stored] = []
+        readers: list[Stored] = []
         for resource in resources:
             spec, stored = resource.spec, Stored(resource, 0)
             if isinstance(spec, SourceSpec) and not spec.columns:
                 self._unknown.add(resource.name)
             elif isinstance(spec, SourceSpec | TableSpec):
                 self._shapes.plan(stored)
-            elif isinstance(spec, ViewSpec):
-                views.append(stored)
-        self._check_views(views)
+            elif isinstance(spec, ViewSpec | ActionSpec):
+                readers.append(stored)
+        self._check_readers(readers)
         for resource in resources:
-            if isinstance(resource.spec, ActionSpec | HoldSpec):
-                self._check_reader(resource)
+            if isinstance(resource.spec, HoldSpec):
+                self._check_hold(resource, resource.spec)
         return self._findings
 
-    def _check_views(self, views: list[Stored]) -> None:
-        """Views after the views they read; those that never fit say why."""
-        while views:
+    def _check_readers(self, readers: list[Stored]) -> None:
+        """Views and actions after what they read; those that never fit say why."""
+        while readers:
             refused: list[tuple[Stored, list[Finding]]] = []
-            for stored in views:
+            for stored in readers:
                 if self._reads_unknown(stored.resource):
                     self._forget(stored.resource)
                     continue
                 if wrong := self._planned(stored):
                     refused.append((stored, wrong))
-            if len(refused) == len(views):
+            if len(refused) == len(readers):
                 for stored, wrong in refused:
                     self._forget(stored.resource)
                     self._findings += wrong
                 return
-            views = [stored for stored, _ in refused]
+            readers = [stored for stored, _ in refused]
 
     def _forget(self, resource: Resource) -> None:
         """Note that nothing is known of a view, nor of what it derives."""
@@ -143,42 +143,32 @@ class _ResourceCheck:
     def _planned(self, stored: Stored) -> list[Finding]:
         resource = stored.resource
         try:
-            with located(resource):
-                view = self._shapes.plan(stored)
+            view = plan_reader(stored, self._shapes)
         except UsageError as error:
             return list(_of_refusal(error, resource.position))
-        assert view is not None
-        begin = resource.blocks.get(PROGRAM)
-        if begin is not None and view.program.warnings:
-            spec = resource.spec
+        begin, spec = resource.blocks.get(PROGRAM), resource.spec
+        if view is not None and begin is not None and view.program.warnings:
             assert isinstance(spec, ViewSpec)
             text = laid_out(spec.program, begin)
             moved = check(parse(text, begin.file), Catalog(self._shapes.inputs_of(resource.name)))
             self._findings += _of_program(moved.warnings, text)
         return []
 
-    def _check_reader(self, resource: Resource) -> None:
-        spec = resource.spec
-        read = spec.view if isinstance(spec, ActionSpec) else None
-        if isinstance(spec, HoldSpec):
-            read = spec.collection.partition("/")[0]
-        if read in self._unknown:
+    def _check_hold(self, resource: Resource, spec: HoldSpec) -> None:
+        if spec.collection.partition("/")[0] in self._unknown:
             return
         try:
-            if isinstance(spec, ActionSpec):
-                watched_by(spec, resource, self._shapes)
-            elif isinstance(spec, HoldSpec):
-                with located(resource, "spec", "collection"):
-                    self._shapes.named(spec.collection)
+            with located(resource, "spec", "collection"):
+                self._shapes.named(spec.collection)
         except UsageError as error:
             self._findings += _of_refusal(error, resource.position)
 
     def _reads_unknown(self, resource: Resource) -> bool:
-        """Whether the view reads a source whose columns only its rows tell."""
+        """Whether it reads a source whose columns only its rows tell, or what rests on one."""
         spec = resource.spec
+        if isinstance(spec, ActionSpec):
+            return spec.view in self._unknown
         assert isinstance(spec, ViewSpec)
-        if not self._unknown:
-            return False
         rules = _rules(resource)
         derived = {rule.head.application.name for rule in rules}
         read = {atom.application.name for rule in rules for atom in rule.atoms} - derived
@@ -187,9 +177,10 @@ class _ResourceCheck:
 
 
 def _rules(resource: Resource) -> Sequence[Rule]:
-    """The rules of a view; none of one that cannot be read."""
+    """The rules of a view; none of one that cannot be read, nor of an action."""
     spec = resource.spec
-    assert isinstance(spec, ViewSpec)
+    if not isinstance(spec, ViewSpec):
+        return ()
     try:
         return parse(spec.program).rules
     except ProgramErrors:

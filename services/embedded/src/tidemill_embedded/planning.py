@@ -24,7 +24,7 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.shapes import Named, Shapes, located
+from tidemill_embedded.shapes import Named, PlannedView, Shapes, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.world import World
 
@@ -130,43 +130,47 @@ def _camel(name: str) -> str:
 async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
-    views: list[Stored] = []
+    readers: list[Stored] = []
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             resolved = replace(stored, resolved=await _resolved(stored, world))
             world.shapes.plan(resolved)
             done.append(resolved)
-        elif isinstance(spec, ViewSpec):
-            views.append(stored)
+        elif isinstance(spec, ViewSpec | ActionSpec):
+            readers.append(stored)
         elif isinstance(spec, TableSpec):
             world.shapes.plan(stored)
             done.append(stored)
-    done += _planned_views(views, world.shapes)
+    done += _planned_readers(readers, world.shapes)
     for stored in fresh:
         spec = stored.resource.spec
-        if isinstance(spec, ActionSpec):
-            watched_by(spec, stored.resource, world.shapes)
-            world.shapes.plan(stored)
-            done.append(stored)
-        elif isinstance(spec, HoldSpec):
+        if isinstance(spec, HoldSpec):
             with located(stored.resource, "spec", "collection"):
                 world.shapes.named(spec.collection)
             done.append(stored)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
-def _planned_views(views: list[Stored], shapes: Shapes) -> list[Stored]:
-    """Views after the views they read; what cannot be planned says why."""
+def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
+    """Plan a view or an action over what is planned already. Raises: UsageError with its place."""
+    spec, resource = stored.resource.spec, stored.resource
+    if isinstance(spec, ActionSpec):
+        watched_by(spec, resource, shapes)
+    with located(resource):
+        return shapes.plan(stored)
+
+
+def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:
+    """Views and actions, each after what it reads; what cannot be planned says why."""
     done: list[Stored] = []
-    waiting = list(views)
+    waiting = list(readers)
     while waiting:
         left: list[Stored] = []
         refused: TidemillError | None = None
         for stored in waiting:
             try:
-                with located(stored.resource):
-                    shapes.plan(stored)
+                plan_reader(stored, shapes)
                 done.append(stored)
             except TidemillError as error:
                 refused = refused or error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -168,6 +168,23 @@ def located(resource: Resource, *path: str | int) -> Iterator[None]:
         ) from None
 
 
+def named_columns(shape: PredicateShape, names: Sequence[str] | None) -> PredicateShape:
+    """The shape with its arguments under the names that a view gives them. Raises: UsageError."""
+    if names is None:
+        return shape
+    if len(names) != shape.arguments:
+        raise UsageError(
+            f"{shape.predicate} has {shape.arguments} columns, and {len(names)} names",
+            reason="ColumnNames",
+        )
+    fields = [field.with_name(name) for field, name in zip(shape.schema, names, strict=False)]
+    fields += [shape.schema.field(at) for at in range(shape.arguments, len(shape.schema))]
+    schema = pa.schema(fields)
+    if len(set(schema.names)) != len(schema.names):
+        raise UsageError(f"two columns of {shape.predicate} have one name", reason="ColumnNames")
+    return replace(shape, schema=schema)
+
+
 class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
@@ -252,6 +269,8 @@ class Shapes:
                         reason="UnknownOutput",
                     )
             shape = shape_of_output(checked, predicate)
+            with located(resource, "spec", "columns", predicate):
+                shape = named_columns(shape, spec.columns.get(predicate))
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,

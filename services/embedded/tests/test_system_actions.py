@@ -1,0 +1,106 @@
+"""Actions end to end: an effect, its correction, and what compensates it, over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill_embedded.checking import check_files
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.up import Process, opened
+
+RESOURCES = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: take-back}
+spec: {view: regrets, goal: "undo(p, n)", fireFrom: beginning, sink: {file: {path: FOLDER/undo.jsonl}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: regrets}
+spec:
+  inputs: {corrected: tell/corrections}
+  program: "undo(p, n) := corrected(arg_c0: p, sequence: n, new: w) if is_null(w);"
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: tell}
+spec: {view: delays, goal: "late(p, d)", fireFrom: beginning, sink: {sqlite: {path: FOLDER/late.db, table: told}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: delays}
+spec:
+  inputs: {flight: flights}
+  program: late(p, d) := flight(p, d, _) ^ not flight(p, 0, _) if d > 30;
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: flights}
+spec:
+  http: {}
+  columns: [{name: plane, type: text}, {name: delay, type: int}, {name: at, type: int}]
+  timestampInterval: 50ms
+  retain: all
+  eventTime: {column: at, timeline: air, expiresAfter: 1h, skew: 1s, late: correct}
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def push(process: Process, *rows: tuple[str, int, int]) -> None:
+    lines = [json.dumps({"plane": p, "delay": d, "at": at}).encode() for p, d, at in rows]
+    await process.system.push("flights", lines)
+
+
+def told(folder: Path) -> list[tuple[object, ...]]:
+    """The effects in the database: (instant, plane)."""
+    with closing(sqlite3.connect(folder / "late.db")) as db:
+        rows = db.execute("SELECT instant, arguments FROM told ORDER BY instant").fetchall()
+    return [(instant, json.loads(arguments)[0]) for instant, arguments in rows]
+
+
+def undone(folder: Path) -> list[object]:
+    lines = (folder / "undo.jsonl").read_text().splitlines()
+    return [json.loads(line)["arguments"] for line in lines]
+
+
+async def carried_out(process: Process, upper: int) -> None:
+    """Wait until the last action has come to an instant."""
+    async with asyncio.timeout(60):
+        while True:
+            held = (await process.world.collections.status("take-back/done")).upper
+            if not held.less_equal(upper - 1):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing(
+    tmp_path: Path,
+) -> None:
+    text = RESOURCES.replace("FOLDER", str(tmp_path))
+    assert check_files({"all.yaml": text}) == []
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(text, "all.yaml")])
+        await push(process, ("N1", 45, 2000), ("N2", 50, 2500), ("N3", 5, 9000))
+        await carried_out(process, 8000)
+        assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
+        await push(process, ("N1", 0, 1500))
+    async with running(tmp_path) as process:
+        await push(process, ("N3", 5, 19000))
+        await carried_out(process, 18000)
+        (row,) = (await process.query.snapshot("tell/corrections", None, 20.0)).table.to_pylist()
+        assert (row["arg_c0"], row["sequence"], row["instant"], row["new"]) == ("N1", 1, 8000, None)
+        assert row["old"].startswith('late("N1", 45) @time(2000)')
+    assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
+    assert undone(tmp_path) == [["N1", 1]]

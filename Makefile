@@ -66,7 +66,7 @@ format: ## let ruff rewrite the sources
 protos: ## generate libs/tidemill-protos from protos/
 	@$(PY) protos/generate.py
 
-charts: ## write what the charts ship from code: dashboards, definitions
+charts: ## write what the charts ship from code: dashboards, definitions, the page of values
 	@.venv/bin/tidemill-manifests charts
 
 definitions: ## judge the custom resource definitions with the API server's own code; builds it first

@@ -87,7 +87,8 @@ def test_verbs_say_what_changes() -> None:
 
 
 def test_no_plan_or_scratch_file_is_tracked() -> None:
-    texts = [name for name in FILES if not name.endswith(".py")]  # a query has plans, too
+    # A query has plans, too; and helm shows a file of this name after an installation.
+    texts = [name for name in FILES if not name.endswith((".py", "templates/NOTES.txt"))]
     assert [name for name in texts if SCRATCH_NAMES.search(name)] == []
 
 

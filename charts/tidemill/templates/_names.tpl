@@ -1,0 +1,41 @@
+{{- define "tidemill.name" -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains "tidemill" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-tidemill" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "tidemill.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "tidemill.selector" . }}
+{{- end }}
+
+{{- define "tidemill.selector" -}}
+app.kubernetes.io/name: tidemill
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "tidemill.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "tidemill.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "tidemill.name" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{- define "tidemill.sharedStores" -}}
+{{- if and .Values.stores.consensus .Values.stores.blob }}yes{{ end }}
+{{- end }}
+
+{{/* Whether objects of the Prometheus operator can be made. */}}
+{{- define "tidemill.prometheusOperator" -}}
+{{- if or .Values.metrics.skipCapabilityCheck (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
+{{- end }}
+
+{{/* The namespaces that the operator looks after, as JSON; empty for all. */}}
+{{- define "tidemill.namespaces" -}}
+{{- if .Values.operator.allNamespaces }}[]
+{{- else }}{{ .Values.operator.namespaces | default (list .Release.Namespace) | toJson }}{{ end }}
+{{- end }}

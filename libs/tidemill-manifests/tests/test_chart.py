@@ -1,0 +1,292 @@
+"""The chart renders to objects that an API server takes, for the values that people set."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from tidemill.manifests.chart_values import documented, leaves
+from tidemill.runtime import settings
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_operator.settings import OperatorSettings
+
+CHART = Path(__file__).resolve().parents[3] / "charts/tidemill"
+OLDEST = "1.29"
+"""What Chart.yaml asks for."""
+
+EVERYTHING: dict[str, Any] = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "stores": {"consensus": "redis://redis:6379/0", "blob": "s3://b/p", "blobSecret": "bucket"},
+    "operator": {"replicas": 2, "namespaces": ["air", "rail"], "settings": {"resync_s": 5}},
+    "settings": {"retry_s_max": 10.0},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "delays"},
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "x", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": "high",
+    "podDisruptionBudget": {"enabled": True},
+    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+    "serviceAccount": {"annotations": {"role": "arn"}},
+    "metrics": {
+        "skipCapabilityCheck": True,
+        "serviceMonitor": {"enabled": True, "labels": {"release": "p"}},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True, "namespace": "monitoring"},
+    },
+}
+SPLIT = {
+    **EVERYTHING,
+    "roles": {"ingest": {"replicas": 3}, "query": {"resources": {"requests": {"cpu": "1"}}}},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "split": SPLIT,
+    "all namespaces": {"operator": {"allNamespaces": True}},
+    "no operator": {"operator": {"enabled": False}, "rbac": {"aggregate": False}},
+    "no volume": {"persistence": {"enabled": False}},
+    "an existing claim": {"persistence": {"existingClaim": "mine"}},
+}
+
+
+def rendered(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every object that the chart makes for the release `one` in the namespace `air`."""
+    return _rendered(json.dumps(values))
+
+
+@cache
+def _rendered(text: str) -> list[dict[str, Any]]:
+    values = json.loads(text)
+    yaml = YAML(typ="safe")
+    with helm.Chart.load(str(CHART)) as chart:
+        chart.validate_schema(chart.merge_values(values))
+        files = chart.render(values, name="one", namespace="air")
+    return [
+        each
+        for path, text in sorted(files.items())
+        if path.endswith(".yaml")
+        for each in yaml.load_all(text)
+        if each
+    ]
+
+
+def of(kind: str, objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+def pods(objects: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(metadata, spec) of every pod."""
+    found = [
+        each["spec"]["template"]
+        for each in objects
+        if each["kind"] in ("StatefulSet", "Deployment")
+    ]
+    found += [each for each in objects if each["kind"] == "Pod"]
+    return [(each["metadata"], each["spec"]) for each in found]
+
+
+def test_lint_finds_nothing_but_a_missing_icon() -> None:
+    found = helm.lint(str(CHART))
+    assert found["errors"] == []
+    assert [each["error"] for each in found["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_api_server_takes_every_object(variant: str) -> None:
+    objects = rendered(VARIANTS[variant])
+    assert len(objects) > 8
+    for each in objects:
+        if each["apiVersion"].startswith("monitoring.coreos.com"):
+            continue
+        kubernetes_validate.validate(each, OLDEST, strict=True)
+    names = [(e["kind"], e["metadata"].get("namespace"), e["metadata"]["name"]) for e in objects]
+    assert len(names) == len(set(names))
+
+
+def test_an_object_with_an_unknown_field_would_be_found() -> None:
+    service = next(iter(of("Service", rendered({})).values()))
+    wrong = {**service, "spec": {**service["spec"], "sessionAfinity": "None"}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, OLDEST, strict=True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_pod_fits_the_restricted_standard(variant: str) -> None:
+    found = pods(rendered(VARIANTS[variant]))
+    assert found
+    for _, spec in found:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["enableServiceLinks"] is False
+        for volume in spec["volumes"]:
+            assert len(volume.keys() & {"configMap", "emptyDir", "persistentVolumeClaim"}) == 1
+        (container,) = spec["containers"]
+        inside = container["securityContext"]
+        assert inside["allowPrivilegeEscalation"] is False
+        assert inside["readOnlyRootFilesystem"] is True
+        assert inside["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["requests"]
+        names = {volume["name"] for volume in spec["volumes"]} | {"state"}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= names
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_selectors_find_the_pods_that_are_meant(variant: str) -> None:
+    objects = rendered(VARIANTS[variant])
+    labels = [metadata["labels"] for metadata, _ in pods(objects)]
+    for each in objects:
+        selector = each.get("spec", {}).get("selector")
+        if each["kind"] in ("StatefulSet", "Deployment", "PodDisruptionBudget"):
+            selector = selector["matchLabels"]
+        elif each["kind"] != "Service":
+            continue
+        matching = [one for one in labels if selector.items() <= one.items()]
+        assert len(matching) == 1 or each["metadata"]["name"].endswith("-pods"), each["metadata"]
+
+
+def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path) -> None:
+    objects = rendered(EVERYTHING)
+    (config,) = [o for o in of("ConfigMap", objects).values() if "settings.yaml" in o["data"]]
+    readers: dict[str, tuple[type[Any], str]] = {
+        "settings.yaml": (EmbeddedSettings, "TIDEMILL_UP_"),
+        "operator.yaml": (OperatorSettings, "TIDEMILL_OPERATOR_"),
+    }
+    for name, (struct, prefix) in readers.items():
+        (tmp_path / name).write_text(config["data"][name])
+        (container,) = [
+            spec["containers"][0]
+            for _, spec in pods(objects)
+            if f"/etc/tidemill/{name}" in spec["containers"][0].get("args", ())
+        ]
+        given = {each["name"]: each.get("value", "secret") for each in container["env"]}
+        loaded = settings.load(struct, tmp_path / name, prefix, given)
+        if isinstance(loaded, OperatorSettings):
+            assert loaded.namespaces == ("air", "rail")
+            assert loaded.tidemill == "one-tidemill:7474"
+            assert loaded.lease == "one-tidemill-operator"
+            assert loaded.resync_s == 5
+        else:
+            assert loaded.directory == "/var/lib/tidemill"
+            assert loaded.store.consensus == "redis://redis:6379/0"
+            assert loaded.retry_s_max == 10
+
+
+def test_the_operator_may_do_what_it_does_and_no_more() -> None:
+    objects = rendered({})
+    assert not [r for r in of("ClusterRole", objects) if not r.endswith(("-view", "-edit"))]
+    rules = [rule for role in of("Role", objects).values() for rule in role["rules"]]
+    allowed = {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    kinds = ("sources", "tables", "views", "actions", "holds")
+    assert allowed == {
+        *((kind, verb) for kind in kinds for verb in ("get", "list", "watch", "patch")),
+        *((f"{kind}/status", "patch") for kind in kinds),
+        *(("events", verb) for verb in ("create", "get", "update")),
+        *(("leases", verb) for verb in ("create", "get", "update")),
+    }
+    tokens = [
+        spec["serviceAccountName"]
+        for _, spec in pods(objects)
+        if spec.get("automountServiceAccountToken") is not False
+    ]
+    assert tokens == ["one-tidemill-operator"]
+
+
+def test_roles_follow_the_namespaces() -> None:
+    some = of("Role", rendered(EVERYTHING))
+    both = [o for o in rendered(EVERYTHING) if o["kind"] == "Role" and "namespace" in o["metadata"]]
+    assert some
+    assert [o["metadata"]["namespace"] for o in both] == ["air", "rail"]
+    everywhere = rendered(VARIANTS["all namespaces"])
+    assert "air-one-tidemill-operator" in of("ClusterRole", everywhere)
+    assert not [o for o in everywhere if o["kind"] == "Role" and "namespace" in o["metadata"]]
+
+
+def test_roles_need_stores_that_pods_share() -> None:
+    with pytest.raises(helm.HelmError, match=re.escape("set stores.consensus and stores.blob")):
+        rendered({"roles": {"query": {}}})
+    split = rendered(SPLIT)
+    assert of("StatefulSet", split) == {}
+    assert set(of("Deployment", split)) == {
+        "one-tidemill-ingest", "one-tidemill-query", "one-tidemill-operator",
+    }  # fmt: skip
+    ingest = of("Deployment", split)["one-tidemill-ingest"]["spec"]
+    assert ingest["replicas"] == 3
+    assert ingest["template"]["spec"]["containers"][0]["args"][:3] == ["up", "--role", "ingest"]
+    assert set(of("PodDisruptionBudget", split)) == {"one-tidemill-ingest", "one-tidemill-operator"}
+
+
+def test_data_outlives_the_release() -> None:
+    objects = rendered({})
+    whole = of("StatefulSet", objects)["one-tidemill"]["spec"]
+    assert whole["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+    definitions = of("CustomResourceDefinition", objects).values()
+    assert len(definitions) == 5
+    assert all(
+        d["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for d in definitions
+    )
+    assert not of("CustomResourceDefinition", rendered({"crds": {"install": False}}))
+    for each in of("CustomResourceDefinition", rendered({"crds": {"keep": False}})).values():
+        assert not each["metadata"]["annotations"]
+
+
+def test_the_rules_and_dashboards_are_those_that_are_tested() -> None:
+    objects = rendered(EVERYTHING)
+    (rule,) = of("PrometheusRule", objects).values()
+    groups = YAML(typ="safe").load(CHART / "monitoring/rules.yaml")["groups"]
+    text = json.dumps(groups).replace('"runbook": "', '"runbook_url": "docs/runbooks/')
+    assert rule["spec"]["groups"] == json.loads(text)
+    boards = {
+        name: board["data"]
+        for name, board in of("ConfigMap", objects).items()
+        if name.endswith("-dashboard")
+    }
+    assert len(boards) == 6
+    for data in boards.values():
+        ((file, text),) = data.items()
+        assert text == (CHART / "monitoring/dashboards" / file).read_text()
+    assert not of("PrometheusRule", rendered({"metrics": {"prometheusRule": {"enabled": True}}}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"imagee": {}}, {"image": {"tagg": "1"}}, {"operator": {"replicas": -1}},
+     {"stores": {"blob": "gs://b"}}, {"terminationGracePeriodSeconds": 5},
+     {"persistence": {"size": "ten"}}, {"roles": {"Query": {}}}],
+)  # fmt: skip
+def test_values_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(helm.HelmError):
+        rendered(wrong)
+
+
+def test_every_value_is_documented_and_in_the_schema() -> None:
+    text = (CHART / "values.yaml").read_text()
+    values = YAML(typ="safe").load(text)
+    rows = [path for path, _ in documented(text)]
+    assert leaves(values, frozenset(rows)) == rows
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def known(inner: dict[str, Any], given: dict[str, Any], path: str) -> None:
+        for name, value in given.items():
+            assert name in inner["properties"], f"{path}{name} is not in the schema"
+            if isinstance(value, dict) and "properties" in inner["properties"][name]:
+                known(inner["properties"][name], value, f"{path}{name}.")
+
+    known(schema, values, "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bench.workloads import reclock, tables
+from bench.workloads import graphs, reclock, tables
 from bench.workloads.workload import Report, Row, Workload, resident_bytes
 
 WORKLOADS: dict[str, Workload] = {
     **tables.WORKLOADS,
+    **graphs.WORKLOADS,
     **reclock.WORKLOADS,
 }
 

@@ -300,6 +300,35 @@ def _rows(output: Output) -> dict[Edge, int]:
     return {(key, val): diff for key, val, diff in zip(*columns, strict=True)}
 
 
+def test_a_constant_is_there_from_the_first_epoch_on() -> None:
+    computation = Computation()
+    source = computation.input()
+    constant = computation.constant(Changes.of([7], [8]))
+    output = computation.output(source.concat(constant))
+    computation.step(0, {})
+    assert _rows(output) == {(7, 8): 1}
+    computation.step(1, {source: Changes.of([1], [2])})
+    assert _rows(output) == {(1, 2): 1}
+    with pytest.raises(UsageError):
+        computation.constant(Changes.of([1], [1]))
+
+
+def test_large_changes_take_the_short_cuts_and_end_alike() -> None:
+    """Many rows at once are evaluated as they come, and netted by sorting."""
+    nodes = 90
+    rng = np.random.default_rng(nodes)
+    maintained = Maintained(paths)
+    edges = {(a, b) for a, b in rng.integers(0, nodes, (2 * nodes, 2)).tolist()}
+    maintained.step(Counter(dict.fromkeys(edges, 2)))
+    assert len(maintained.result) > 4096
+    assert maintained.holds(closure(maintained.present))
+    gone = set(sorted(edges)[::3])
+    maintained.step(Counter(dict.fromkeys(gone, -2)))
+    assert maintained.holds(closure(maintained.present))
+    maintained.step(Counter(dict.fromkeys(gone, 1)))
+    assert maintained.holds(closure(maintained.present))
+
+
 def test_what_was_removed_takes_no_memory_for_ever() -> None:
     maintained = Maintained(paths)
     sizes = []

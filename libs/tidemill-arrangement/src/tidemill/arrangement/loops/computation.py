@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tidemill.arrangement.columns.reductions import GroupReduction
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array
+from tidemill.arrangement.kernels.consolidating import consolidate_columns
 from tidemill.arrangement.loops.counts import Rule, distinct
 from tidemill.arrangement.loops.nodes import (
     Arrange,
@@ -29,6 +30,9 @@ from tidemill.arrangement.loops.nodes import (
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.times import DEPTH_MAX, Rounds
 from tidemill.time import UsageError
+
+_MANY = 4096
+"""So many rows are netted faster by sorting them than by hashing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +329,13 @@ class Output:
         Cost: O(changes).
         """
         rows = self._inbox.take()
-        rows = Rows.none() if rows is None else rows.netted()
+        if rows is None:
+            rows = Rows.none()
+        elif len(rows) < _MANY:
+            rows = rows.netted()
+        else:
+            (keys, vals), diffs = consolidate_columns([rows.keys, rows.vals], rows.diffs)
+            return Changes(keys, vals, diffs)
         return Changes(rows.keys, rows.vals, rows.diffs)
 
 
@@ -348,6 +358,7 @@ class Computation:
 
     def __init__(self) -> None:
         self._scope = Scope(0, None, None)
+        self._constants: list[tuple[Input, Changes]] = []
         self._upper = 0
         self._started = False
         self._broken = False
@@ -365,6 +376,17 @@ class Computation:
     def input(self) -> Input:
         """A collection that starts empty."""
         return Input(self._scope, Stream())
+
+    def constant(self, rows: Changes) -> Collection:
+        """A collection that holds these rows from the first epoch on.
+
+        Raises: UsageError if there was one already.
+        """
+        if self._started:
+            raise UsageError("constants are there from the first epoch on")
+        constant = self.input()
+        self._constants.append((constant, rows))
+        return constant
 
     def output(self, collection: Collection) -> Output:
         """What to take the changes of a collection from.
@@ -396,6 +418,8 @@ class Computation:
         if not self._started:
             self._scope.start(Rounds(self._scope.deepest))
             self._started = True
+            for constant, rows in self._constants:
+                constant.send(rows)
         for source, rows in changes.items():
             source.send(rows)
         self._scope.run(0)

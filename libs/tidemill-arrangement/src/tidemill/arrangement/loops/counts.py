@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
 from tidemill.arrangement.kernels.consolidating import overflow
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.tables import (
     FREE,
     KEY,
+    LATER,
     LENGTH,
     LISTED,
     LIVE,
@@ -25,12 +26,10 @@ from tidemill.arrangement.loops.tables import (
     ROOM,
     START,
     TOP,
-    TOUCHED,
     USED,
     KeyedRuns,
     Whole,
     add_checked,
-    find,
     find_or_add,
     hash_words,
     release_run,
@@ -49,24 +48,18 @@ _VAL, _TIME, _IN, _OUT = range(4)
 _EMPTY = np.uint64(2**64 - 1)
 _MARK = np.uint64(2**63)
 _BARE = np.uint64(2**63 - 1)
-_AHEAD = 32
+_BULK = 256
+"""From so many rows on it pays to see whether records can be evaluated as they come."""
 _NOTHING: I64Array = np.empty(0, np.int64)
 
 
-@compiled
+@inlined
 def _home(val: np.uint64, mask: Whole) -> Whole:
     """Where in a table the search for a value begins."""
     return np.int64(hash_words(val, np.uint64(0)) & np.uint64(mask))
 
 
-@compiled
-def _touch(slots: U64Array, slot: Whole, pool: U64Array, val: Whole) -> Whole:
-    """Read where the search for a value begins: many such reads wait for memory together."""
-    mask = (1 << (np.int64(slots[slot, ROOM]) - 1)) - 1
-    return pool[slots[slot, START] + np.uint64(_home(val, mask)), _TIME]
-
-
-@compiled
+@inlined
 def _roomy(slots: U64Array, slot: Whole) -> bool:
     """Whether one more row fits and leaves a row free, and an eighth in long tables."""
     room = np.int64(slots[slot, ROOM])
@@ -135,16 +128,8 @@ def _take_in(
     due_times: U64Array, due_slots: I64Array, due_vals: U64Array,
 ) -> Whole:  # fmt: skip
     """Add rows from `first` on to the input and list what is due; where it stopped for want of room."""
-    slot, touched = -1, np.uint64(0)
+    slot = -1
     for i in range(first, diffs.size):
-        if (i - first) % _AHEAD == 0:
-            place = slot
-            for ahead in range(i, min(i + _AHEAD, diffs.size)):
-                if place < 0 or slots[place, KEY] != keys[ahead]:
-                    place = find(table, slots, keys[ahead], np.uint64(0))
-                if place >= 0 and slots[place, ROOM]:
-                    touched ^= _touch(slots, place, pool, vals[ahead])
-            head[TOUCHED] = np.int64(touched)
         if slot < 0 or slots[slot, KEY] != keys[i]:
             slot = find_or_add(table, slots, head, keys[i], np.uint64(0))
         if slot < 0:
@@ -198,11 +183,8 @@ def _correct(
     If nothing is said to be wanted, each record is wanted once where its sum is positive. Where
     times are a chain, the next stored time of each record and its place are listed as later.
     """
-    n, listed, touched = 0, 0, np.uint64(0)
+    n, listed = 0, 0
     for i in range(due_slots.size):
-        if i % _AHEAD == 0:
-            for ahead in range(i, min(i + _AHEAD, due_slots.size)):
-                touched ^= _touch(slots, due_slots[ahead], pool, due_vals[ahead])
         slot, val = due_slots[i], due_vals[i]
         start, mask = slots[slot, START], np.int64(1 << (np.int64(slots[slot, ROOM]) - 1)) - 1
         put_in, put_out = np.int64(0), np.int64(0)
@@ -240,8 +222,69 @@ def _correct(
             later_times[listed], later[listed] = next_time, i
             listed += 1
     head[LISTED] = listed
-    head[TOUCHED] = np.int64(touched)
     return n
+
+
+@compiled
+def _add_and_correct(
+    table: U64Array, slots: U64Array, pool: U64Array, head: I64Array,
+    keys: U64Array, vals: U64Array, diffs: I64Array, time: np.uint64, first: Whole,
+    changed: I64Array, later_times: U64Array, later_slots: I64Array, later_vals: U64Array,
+) -> Whole:  # fmt: skip
+    """Add rows of positive diffs at `time` from `first` on, each record at once evaluated.
+
+    Multiplicities only rise, so a record comes to be there at most once. Where it stopped for want
+    of room; changes and what is later are listed as by `_correct`.
+    """
+    slot = -1
+    for i in range(first, diffs.size):
+        if slot < 0 or slots[slot, KEY] != keys[i]:
+            slot = find_or_add(table, slots, head, keys[i], np.uint64(0))
+            if slot < 0:
+                return i
+        if not _roomy(slots, slot) and not _widen(slots, slot, pool, head):
+            return i
+        val, put_in, put_out = vals[i], diffs[i], np.int64(0)
+        start, mask = slots[slot, START], np.int64(1 << (np.int64(slots[slot, ROOM]) - 1)) - 1
+        place = _home(val, mask)
+        next_time, next_row, now_row = _MARK, np.uint64(0), _EMPTY
+        while True:
+            row = start + np.uint64(place)
+            stored = pool[row, _TIME]
+            if stored == _EMPTY:
+                break
+            if pool[row, _VAL] == val:
+                stored &= _BARE
+                if stored <= time:
+                    if stored == time:
+                        now_row = row
+                    diff = np.int64(pool[row, _IN])
+                    summed = put_in + diff
+                    if ((put_in ^ summed) & (diff ^ summed)) < 0:
+                        return OVERFLOW
+                    put_in = summed
+                    put_out += np.int64(pool[row, _OUT])
+                elif stored < next_time:
+                    next_time, next_row = stored, row
+            place = (place + 1) & mask
+        if now_row == _EMPTY:
+            now_row = row
+            pool[row, _VAL], pool[row, _TIME], pool[row, _IN], pool[row, _OUT] = val, time, 0, 0
+            slots[slot, LENGTH] += np.uint64(1)
+        diff = np.int64(put_in > 0) - put_out
+        if not (
+            add_checked(pool, now_row, _IN, diffs[i]) and add_checked(pool, now_row, _OUT, diff)
+        ):
+            return OVERFLOW
+        if diff:
+            changed[head[LISTED]] = i
+            head[LISTED] += 1
+        if next_time != _MARK and pool[next_row, _TIME] == next_time:
+            pool[next_row, _TIME] |= _MARK
+            n = head[LATER]
+            later_times[n], later_slots[n], later_vals[n] = next_time, slot, val
+            head[LATER] = n + 1
+    return diffs.size
 
 
 @compiled
@@ -335,7 +378,7 @@ def _copy(
         if slots[slot, ROOM]:
             start = np.int64(slots[slot, START])
             for row in range(start, start + (1 << (np.int64(slots[slot, ROOM]) - 1))):
-                if pool[row, _TIME] != _EMPTY:
+                if pool[row, _TIME] != _EMPTY and (pool[row, _IN] or pool[row, _OUT]):
                     keys[n] = slots[slot, KEY]
                     for column in range(4):
                         rows[n, column] = pool[row, column]
@@ -397,6 +440,33 @@ class Counts:
                 listed = int(runs.head[LISTED])
                 return due_times[:listed], (due_slots[:listed], due_vals[:listed])
             runs.grow()
+
+    def add_and_evaluate(self, time: int, rows: Rows) -> tuple[Rows, U64Array, Listed] | None:
+        """As `take_in` and `evaluate` for distinct, in one pass; none if that cannot be done.
+
+        It can if there are many rows, all of positive diff and at `time`, and times are a chain.
+        Raises: UsageError if a multiplicity does not fit in 64 bits.
+        """
+        runs, n, now, at = self.runs, len(rows), np.uint64(time), 0
+        if n < _BULK or self._bits < 63 or rows.diffs.min() <= 0 or bool((rows.times != now).any()):
+            return None
+        changed, times = np.empty(n, np.int64), np.empty(n, np.uint64)
+        slots, vals = np.empty(n, np.int64), np.empty(n, np.uint64)
+        runs.head[LISTED] = runs.head[LATER] = 0
+        while True:
+            at = _add_and_correct(
+                runs.table, runs.slots, runs.pool, runs.head, rows.keys, rows.vals, rows.diffs,
+                now, at, changed, times, slots, vals,
+            )  # fmt: skip
+            if at == OVERFLOW:
+                raise overflow()
+            if at == n:
+                break
+            runs.grow()
+        found, later = int(runs.head[LISTED]), int(runs.head[LATER])
+        taken = rows.take(changed[:found])
+        changes = Rows(taken.keys, taken.vals, taken.times, np.ones(found, np.int64))
+        return changes, times[:later], (slots[:later], vals[:later])
 
     def evaluate(self, time: int, due: Listed, rule: Rule) -> tuple[Rows, U64Array, Listed]:
         """The changes of the output of the due records at `time`; times, and records due then.

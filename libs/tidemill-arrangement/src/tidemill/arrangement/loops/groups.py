@@ -38,11 +38,11 @@ def _append(
 ) -> Whole:  # fmt: skip
     """Append an input or output diff to a slot's run; 0, −1 on overflow, 1 if there is no room.
 
-    A full run is netted before it is widened if a removal comes, and at every other widening.
+    A full run is netted before it is widened if a removal comes, and at every fourth widening.
     """
     length, room = np.int64(slots[slot, LENGTH]), np.int64(slots[slot, ROOM])
     if room == 0 or length == 1 << (room - 1):
-        if room and (diff < 0 or room & 1):
+        if room and (diff < 0 or room & 3 == 3):
             start = np.int64(slots[slot, START])
             length = net_run(pool[start : start + length], True)
             if length < 0:

@@ -36,7 +36,7 @@ def _insert(
 ) -> Whole:  # fmt: skip
     """Append rows from `first` on to the runs of their keys; where it stopped for want of room.
 
-    A full run is netted before it is widened if a removal comes, and at every other widening.
+    A full run is netted before it is widened if a removal comes, and at every fourth widening.
     """
     for i in range(first, diffs.size):
         slot = find_or_add(table, slots, head, keys[i], np.uint64(0))
@@ -44,7 +44,7 @@ def _insert(
             return i
         length, room = np.int64(slots[slot, LENGTH]), np.int64(slots[slot, ROOM])
         if room == 0 or length == 1 << (room - 1):
-            if room and (diffs[i] < 0 or room & 1):
+            if room and (diffs[i] < 0 or room & 3 == 3):
                 start = np.int64(slots[slot, START])
                 length = net_run(pool[start : start + length], False)
                 if length < 0:

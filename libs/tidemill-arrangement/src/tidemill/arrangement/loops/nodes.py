@@ -16,7 +16,7 @@ import numpy as np
 from tidemill.arrangement.columns.reductions import GroupReduction
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array
 from tidemill.arrangement.loops.agenda import Agenda
-from tidemill.arrangement.loops.counts import Counts, Listed, Rule
+from tidemill.arrangement.loops.counts import Counts, Listed, Rule, distinct
 from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.index import Index
 from tidemill.arrangement.loops.rows import Rows
@@ -211,6 +211,14 @@ class Threshold:
         """Take in what was delivered; evaluate what is due, and hand its changes on."""
         rows = self.inbox.take()
         if rows is not None:
+            at_once = None
+            if self._rule is distinct and self._agenda.due != time:
+                at_once = self._counts.add_and_evaluate(time, rows)
+            if at_once is not None:
+                changes, times, later = at_once
+                self._agenda.add(times, later)
+                self.out.send(changes)
+                return
             self._agenda.add(*self._counts.take_in(rows))
         parts = self._agenda.pop(time)
         if parts:

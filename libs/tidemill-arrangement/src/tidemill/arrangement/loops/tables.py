@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
 
 Whole: TypeAlias = Any  # Any: whole numbers of Python and of NumPy are one type to compiled loops
 
@@ -21,10 +21,10 @@ DUE is 0, or one more than the time for which the slot was listed last."""
 VISITING = np.uint64(2**64 - 1)
 """A DUE that no time has."""
 
-USED, TOP, LISTED, LIVE, REMOVED, TOUCHED, FREE = range(7)
+USED, TOP, LISTED, LIVE, REMOVED, LATER, FREE = range(7)
 """Places in the head: slots used, rows of the pool used, rows a loop has listed, slots with a run,
-removals since the last sweep, a word of what was
-read ahead, and from FREE on the first free run of each ROOM."""
+removals since the last sweep, rows that a
+loop has listed for later, and from FREE on the first free run of each ROOM."""
 HEAD_WORDS = FREE + 48
 
 OVERFLOW = -1
@@ -35,7 +35,7 @@ _LEAST_WIDENING = 3
 """The least ROOM that a first row needs is not more."""
 
 
-@compiled
+@inlined
 def hash_words(key: np.uint64, sub: np.uint64) -> np.uint64:
     """A well mixed word of two words."""
     h = key * np.uint64(0x9E3779B97F4A7C15) + sub
@@ -142,7 +142,7 @@ def widen_run(slots: U64Array, slot: Whole, pool: U64Array, head: I64Array, leas
     return True
 
 
-@compiled
+@inlined
 def precedes(rows: U64Array, a: Whole, b: Whole) -> bool:
     """Whether row `a` is before row `b` in the order of their first two columns."""
     if rows[a, 0] != rows[b, 0]:
@@ -217,7 +217,7 @@ def order_run(rows: U64Array) -> None:
             j -= 1
 
 
-@compiled
+@inlined
 def add_checked(rows: U64Array, row: Whole, column: Whole, diff: Whole) -> bool:
     """Add to a signed word of a row; false, and nothing added, if the sum does not fit."""
     before = np.int64(rows[row, column])

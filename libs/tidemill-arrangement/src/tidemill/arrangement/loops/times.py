@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import U64Array, compiled
+from tidemill.arrangement.kernels.arrays import U64Array, inlined
 from tidemill.arrangement.loops.tables import Whole
 from tidemill.time import UsageError
 
@@ -19,7 +19,7 @@ DEPTH_MAX = 4
 """Deeper nests leave too few bits for the rounds of each loop."""
 
 
-@compiled
+@inlined
 def join_times(a: np.uint64, b: np.uint64, bits: Whole) -> np.uint64:
     """The least upper bound of two times with `bits` bits for each loop."""
     if bits == 63 or a == b:
@@ -34,7 +34,7 @@ def join_times(a: np.uint64, b: np.uint64, bits: Whole) -> np.uint64:
     return joined
 
 
-@compiled
+@inlined
 def precedes_time(a: np.uint64, b: np.uint64, bits: Whole) -> bool:
     """Whether `a` is at or before `b` in each loop."""
     if bits == 63:

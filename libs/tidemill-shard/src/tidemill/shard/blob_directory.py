@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,7 +45,8 @@ class DirectoryBlob:
             unfinished.rename(path)
             _flush_folder(path.parent)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):  # what cannot be removed either is left to the reaper
+                unfinished.unlink()
             raise Unavailable(f"the object {key} could not be written: {error}") from error
 
     async def put(self, key: str, data: bytes) -> None:

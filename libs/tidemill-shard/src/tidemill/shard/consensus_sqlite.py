@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,27 +14,22 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidemill.shard.ports import Version
-from tidemill.time import Corrupt, Indeterminate, TidemillError, Unavailable
+from tidemill.shard.sqlite_file import (
+    DAMAGE,
+    all_keys,
+    as_ours,
+    insert,
+    newest_number,
+    open_file,
+    tell,
+    told_file,
+    versions_from,
+)
+from tidemill.time import Indeterminate, TidemillError, Unavailable
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
-CHECKPOINT_PAGES = 4_000
-"""The log is copied into the file when it has so many pages of 4 KiB: rarely, since one commit waits."""
-
-_SCHEMA = """
-create table if not exists versions (
-  key text not null, number integer not null, data blob not null, primary key (key, number)
-)
-"""
-_KEYS = """
-with recursive found(key) as (
-  select min(key) from versions
-  union all
-  select (select min(key) from versions where key > found.key) from found where found.key is not null
-)
-select key from found where key is not null order by key
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +73,16 @@ class SqliteConsensus:
         self._busy_timeout_s = busy_timeout_s
         self._thread = ThreadPoolExecutor(1, "consensus")
         self._connection: sqlite3.Connection | None = None
+        self._told: int | None = None
         self._attempts: deque[_Attempt] = deque()
         self._closed = False
 
     async def head(self, key: str) -> Version | None:
-        def newest(connection: sqlite3.Connection) -> Version | None:
-            row = connection.execute(
-                "select number, data from versions where key = ? order by number desc limit 1",
-                (key,),
-            ).fetchone()
-            return Version(*row) if row else None
-
-        return await self._read(newest)
+        found = await self._read(lambda opened: versions_from(opened, key, None, self._file))
+        return found[0] if found else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
-        def selected(connection: sqlite3.Connection) -> Sequence[Version]:
-            rows = connection.execute(
-                "select number, data from versions where key = ? and number >= ? order by number",
-                (key, start),
-            ).fetchall()
-            return [Version(*row) for row in rows]
-
-        return await self._read(selected)
+        return await self._read(lambda opened: versions_from(opened, key, start, self._file))
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         loop = asyncio.get_running_loop()
@@ -118,10 +102,7 @@ class SqliteConsensus:
         await self._read(deleted)
 
     async def keys(self) -> Sequence[str]:
-        def distinct(connection: sqlite3.Connection) -> Sequence[str]:
-            return [row[0] for row in connection.execute(_KEYS)]
-
-        return await self._read(distinct)
+        return await self._read(lambda opened: all_keys(opened, self._file))
 
     async def close(self) -> None:
         if self._closed:
@@ -140,37 +121,23 @@ class SqliteConsensus:
         def translated() -> T:
             try:
                 return statement(self._opened())
-            except sqlite3.Error as error:
-                raise self._translated(error) from error
+            except DAMAGE as error:
+                raise as_ours(error, self._file) from error
 
         return await self._submit(translated)
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            connection = sqlite3.connect(
-                self._file, timeout=self._busy_timeout_s, isolation_level=None
-            )
-            try:
-                connection.execute("pragma journal_mode=wal")
-                connection.execute("pragma synchronous=full")
-                connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES}")
-                connection.execute(_SCHEMA)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+            self._connection = open_file(self._file, self._busy_timeout_s)
         return self._connection
 
     def _close_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _translated(self, error: sqlite3.Error) -> TidemillError:
-        message = f"the state file {self._file}: {error}"
-        if isinstance(error, sqlite3.OperationalError):
-            return Unavailable(message)
-        return Corrupt(message, object=str(self._file))
+        if self._told is not None:
+            os.close(self._told)
+            self._told = None
 
     def _write_waiting(self) -> None:
         """Decide all attempts that wait, in one transaction."""
@@ -181,8 +148,8 @@ class SqliteConsensus:
             return
         try:
             answers: list[bool] | TidemillError = self._decide(attempts)
-        except sqlite3.Error as error:
-            answers = self._translated(error)
+        except DAMAGE as error:
+            answers = as_ours(error, self._file)
         except TidemillError as error:
             answers = error
         for number, attempt in enumerate(attempts):
@@ -192,7 +159,7 @@ class SqliteConsensus:
         connection = self._opened()
         connection.execute("begin immediate")
         try:
-            won = [_inserted(connection, attempt) for attempt in attempts]
+            won = [self._inserted(connection, attempt) for attempt in attempts]
         except BaseException:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -204,17 +171,19 @@ class SqliteConsensus:
             raise Indeterminate(
                 f"the state file {self._file} may have the version: {error}"
             ) from error
+        if any(won):
+            self._tell(attempts[won.index(True)])
         return won
 
+    def _inserted(self, connection: sqlite3.Connection, attempt: _Attempt) -> bool:
+        if newest_number(connection, attempt.key, self._file) != attempt.expected:
+            return False
+        insert(connection, attempt.key, attempt.version)
+        return True
 
-def _inserted(connection: sqlite3.Connection, attempt: _Attempt) -> bool:
-    row = connection.execute(
-        "select max(number) from versions where key = ?", (attempt.key,)
-    ).fetchone()
-    if row[0] != attempt.expected:
-        return False
-    connection.execute(
-        "insert into versions values (?, ?, ?)",
-        (attempt.key, attempt.version.number, attempt.version.data),
-    )
-    return True
+    def _tell(self, attempt: _Attempt) -> None:
+        """Leave a witness of what is about to be acknowledged; without one less damage is noticed."""
+        with suppress(OSError):
+            if self._told is None:
+                self._told = os.open(told_file(self._file), os.O_WRONLY | os.O_CREAT, 0o644)
+            tell(self._told, attempt.key, attempt.version.number)

@@ -54,7 +54,11 @@ class StoreCheck:
     async def findings(self) -> AsyncIterator[Finding]:
         """Everything that is wrong, collection by collection, then what belongs to none."""
         entries = {entry.key: entry for entry in await self._blob.list("")}
-        collections = await self._consensus.keys()
+        try:
+            collections = await self._consensus.keys()
+        except Corrupt as error:
+            yield Finding("", "", str(error), NO_REPAIR)
+            return
         folders = {folder_of(collection) for collection in collections}
         for collection in collections:
             self.checked["collections"] += 1

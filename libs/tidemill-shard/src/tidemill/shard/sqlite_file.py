@@ -1,0 +1,219 @@
+"""The SQLite file of a log. SQLite does not notice a wrong byte in a page, or a log of its own that lost its
+end; so every version is sealed with its place, the newest number of a key stands in two places, and what
+was told last stands beside the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemill.shard.ports import Version
+from tidemill.time import Corrupt, TidemillError, Unavailable
+
+CHECKPOINT_PAGES = 4_000
+"""The log is copied into the file when it has so many pages of 4 KiB: rarely, since one commit waits."""
+
+_SCHEMA = """
+create table if not exists versions (
+  key text not null, number integer not null, data blob not null, seal integer, primary key (key, number)
+);
+create table if not exists heads (key text not null primary key, number integer not null) without rowid
+"""
+_SELECT = """
+select heads.newest, heads.last, versions.number, versions.seal, versions.data
+from (
+  select (select number from heads where key = :key) as newest,
+         (select max(number) from versions where key = :key) as last
+) as heads
+left join versions on versions.key = :key and versions.number {which}
+order by versions.number
+"""
+_FROM = _SELECT.format(which=">= :start")
+_LAST = _SELECT.format(which="= heads.last")
+_KEYS = """
+with recursive found(key) as (
+  select min(key) from versions
+  union all
+  select (select min(key) from versions where key > found.key) from found where found.key is not null
+)
+select key, 1 from found where key is not null union all select key, 0 from heads order by key
+"""
+_TEMPORARY = {
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL,
+}  # fmt: skip
+"""What may be otherwise at another time; whatever else SQLite meets is damage."""
+
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a file raises; names in its errors may be no text any more."""
+
+
+def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection to the file, made ready. Raises: Corrupt if what was told last is not in it."""
+    connection = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None)
+    try:
+        connection.execute("pragma journal_mode=wal")
+        connection.execute("pragma synchronous=full")
+        connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES}")
+        _make_ready(connection)
+        told = _told(file)
+        if told is not None and _behind(newest_number(connection, told[0], file), told[1]):
+            raise Corrupt(
+                f"the state file {file} does not have version {told[1]} of {told[0]}, which was "
+                f"acknowledged: it was cut off or put back; remove {told_file(file)} to accept that",
+                object=str(file),
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_ready(connection: sqlite3.Connection) -> None:
+    """Make the tables; a file from before there were seals and heads gets its heads."""
+    found = {row[1] for row in connection.execute("pragma table_info(versions)")}
+    if "seal" in found and connection.execute("pragma table_info(heads)").fetchone():
+        return
+    connection.execute("begin immediate")
+    try:
+        if "data" in found and "seal" not in found:
+            connection.execute("alter table versions add column seal integer")
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute(
+            "insert or ignore into heads select key, max(number) from versions group by key"
+        )
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+
+
+def newest_number(connection: sqlite3.Connection, key: str, file: Path) -> int | None:
+    """The newest number of a key, None if it has no version. Raises: Corrupt."""
+    newest, last = connection.execute(
+        "select (select number from heads where key = :key), "
+        "(select max(number) from versions where key = :key)",
+        {"key": key},
+    ).fetchone()
+    _agree(newest, last, key, file)
+    return None if last is None else int(last)
+
+
+def versions_from(
+    connection: sqlite3.Connection, key: str, start: int | None, file: Path
+) -> Sequence[Version]:
+    """The versions from `start` on, or the newest alone, ascending. Raises: Corrupt."""
+    rows = connection.execute(
+        _LAST if start is None else _FROM, {"key": key, "start": start}
+    ).fetchall()
+    newest, last = rows[0][:2]
+    _agree(newest, last, key, file)
+    if newest is not None and (start is None or start <= newest):
+        _agree(newest, rows[-1][2], key, file)
+    return [
+        _unsealed(key, number, seal, data, file)
+        for _, _, number, seal, data in rows
+        if number is not None
+    ]
+
+
+def all_keys(connection: sqlite3.Connection, file: Path) -> Sequence[str]:
+    """The keys that have a version, ascending. Raises: Corrupt."""
+    rows = connection.execute(_KEYS).fetchall()
+    keys = sorted({key for key, there in rows if there})
+    if keys != sorted(key for key, there in rows if not there):
+        raise Corrupt(f"the state file {file} has lost a key", object=str(file))
+    return keys
+
+
+def insert(connection: sqlite3.Connection, key: str, version: Version) -> None:
+    """Append a version, sealed."""
+    seal = _seal(key, version.number, version.data)
+    connection.execute(
+        "insert into versions (key, number, data, seal) values (?, ?, ?, ?)",
+        (key, version.number, version.data, seal),
+    )
+    connection.execute(
+        "insert into heads values (?, ?) on conflict (key) do update set number = excluded.number",
+        (key, version.number),
+    )
+
+
+def as_ours(error: Exception, file: Path) -> TidemillError:
+    """An error of SQLite as what the caller does next."""
+    message = f"the state file {file}: {error}"
+    code = getattr(error, "sqlite_errorcode", None)
+    if (
+        isinstance(error, sqlite3.OperationalError)
+        and code is not None
+        and code & 0xFF in _TEMPORARY
+    ):
+        return Unavailable(message)
+    return Corrupt(message, object=str(file))
+
+
+def _seal(key: str, number: int, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(f"{number} {key}".encode()))
+
+
+def _unsealed(key: str, number: object, seal: object, data: object, file: Path) -> Version:
+    # Versions from before there were seals have none.
+    good = isinstance(number, int) and isinstance(data, bytes)
+    if good and seal is not None and seal != _seal(key, int(str(number)), bytes(data)):  # type: ignore[call-overload]  # checked above
+        good = False
+    if not good:
+        raise Corrupt(
+            f"version {number} of {key} in {file} does not have the bytes that were written",
+            object=str(file),
+        )
+    assert isinstance(number, int)
+    assert isinstance(data, bytes)
+    return Version(number, data)
+
+
+def _agree(newest: object, last: object, key: str, file: Path) -> None:
+    if newest != last:
+        raise Corrupt(
+            f"the newest version of {key} in {file} is {last} in one place, {newest} in another",
+            object=str(file),
+        )
+
+
+_RECORD = struct.Struct("<IQI")
+
+
+def told_file(file: Path) -> Path:
+    """What was told last stands here: not flushed, so at most as new as the file, unless that lost its end."""
+    return file.with_name(file.name + "-told")
+
+
+def tell(descriptor: int, key: str, number: int) -> None:
+    """A version is on disk and about to be acknowledged."""
+    name = key.encode()
+    body = struct.pack("<QI", number, len(name)) + name
+    os.pwrite(descriptor, struct.pack("<I", zlib.crc32(body)) + body, 0)
+
+
+def _told(file: Path) -> tuple[str, int] | None:
+    """What was told last; None if nothing was, or the record is not whole: it is no more than a witness."""
+    try:
+        record = told_file(file).read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(record) < _RECORD.size:
+        return None
+    checksum, number, length = _RECORD.unpack_from(record)
+    body = record[4 : _RECORD.size + length]
+    return (body[12:].decode(), number) if zlib.crc32(body) == checksum else None
+
+
+def _behind(number: int | None, told: int) -> bool:
+    return number is None or number < told

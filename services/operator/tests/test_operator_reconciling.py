@@ -162,6 +162,7 @@ def _is_read(world: World, each: Declared) -> bool:
     return each.kind in ("Source", "Table", "View") and any(each.name in names for names in reading)
 
 
+@settings(deadline=None)
 @given(objects())
 def test_what_nobody_declared_is_never_touched(declared: list[Declared]) -> None:
     catalog = MemoryCatalog()
@@ -171,6 +172,7 @@ def test_what_nobody_declared_is_never_touched(declared: list[Declared]) -> None
     assert ("Table", "foreign") in catalog.resources
 
 
+@settings(deadline=None)
 @given(objects())
 def test_a_paused_object_is_left_alone(declared: list[Declared]) -> None:
     paused = [replace(o, annotations={PAUSE: "true"}) for o in declared]

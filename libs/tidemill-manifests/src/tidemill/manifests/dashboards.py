@@ -500,7 +500,7 @@ SPARK = Board(
                 ),
                 _stat(
                     "Failed",
-                    "Since the process began; a failed job is done again by the service itself.",
+                    "Since the process began; a failed job is begun again.",
                     'sum(tidemill_spark_jobs{$sel, state="failed"})',
                     (1, 3),
                 ),

@@ -7,7 +7,7 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 SEED ?= 1
 
-.PHONY: formalism bench bench-shard help setup demo test lint types contracts format unit laws conformance protos charts definitions lock clean
+.PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench: setup ## speed of arrangements against the Rust original; BENCH="--only N
 bench-shard: setup ## speed of durable collections against the floor of each store; one to two minutes
 	@infra/setup.sh redis objectstore
 	@$(PY) -m bench.shard
+
+bench-views: setup ## views kept up to date by windows and by changes, answers compared first; two minutes
+	@$(PY) -m bench.views
 
 format: ## let ruff rewrite the sources
 	@.venv/bin/ruff format .

@@ -240,6 +240,25 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
     assert deaths > 0
 
 
+async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:
+    """One writer of windows, one of changes: they hand over, and the answer is that of one evaluation."""
+    world = World(PROGRAMS["solutions that outlive what established them"], 2)
+    await world.create()
+    pings = [(h, 2, at, at + 60) for at in range(30) for h in ("a", "b", "c", "d", "e", "f", "g")]
+    backlog = [(*row, row[2], 1) for row in pings]
+    world.history["ping"] = table(backlog, PING)
+    await world.feed(0, 30)
+    view = world.view(world.process(Fuse(None)), 1_000)
+    followed = []
+    for lower, upper in ((30, 30), (30, 32), (32, END)):
+        if upper > lower:
+            await world.feed(lower, upper)
+        await follow(world, view, upper)
+        followed.append(view.followed)
+    assert followed == [False, True, True]
+    assert await world.contents() == expected(world.program, world.history)
+
+
 @pytest.mark.rule("MV2")
 async def test_a_view_over_inputs_without_their_past_begins_with_what_they_hold() -> None:
     world = World(PROGRAMS["join and absence"], 3)

@@ -86,6 +86,11 @@ class ViewDriver:
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
 
+    @property
+    def followed(self) -> bool:
+        """Whether the view is followed by its changes now, not evaluated in windows."""
+        return self._follower is not None
+
     async def hold_inputs(self) -> Frontier:
         """Hold the history of the inputs, now and over restarts; where all of them can be read.
 

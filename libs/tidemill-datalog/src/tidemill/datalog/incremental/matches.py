@@ -465,6 +465,7 @@ class _Absence:
 
     def __init__(self, form: AbsentForm, present: Present) -> None:
         self.form = form
+        self._by_columns = form.by_columns
         self.waiting: dict[Any, dict[Match, None]] = {}
         self._present = present
         self._arity = len(form.terms)
@@ -473,7 +474,7 @@ class _Absence:
         if form.is_clock:
             return
         self.table = present.table(form.predicate)
-        if form.by_columns:
+        if self._by_columns:
             self._positions = tuple(position for position, _ in form.columns())
         else:
             self._positions = tuple(
@@ -484,9 +485,7 @@ class _Absence:
 
     def place(self, wanted: Any) -> Any:
         """The key in the index of what a match asks for."""
-        if self.form.is_clock:
-            return wanted
-        if self.form.by_columns:
+        if self._by_columns or self.form.is_clock:
             return wanted
         known = tuple(wanted[position - 1] for position in self._positions)
         return known[0] if len(known) == 1 else known
@@ -497,10 +496,10 @@ class _Absence:
 
     def blocks(self, wanted: Any, match: Match, matches: Matches) -> bool:
         """Whether a fact as asked for is there. Raises: Failed for a clock that cannot be used."""
+        if self._by_columns:
+            return wanted in self._index
         if self.form.is_clock:
             return self._clock_blocks(wanted, match, matches)
-        if self.form.by_columns:
-            return wanted in self._index
         lattices = wanted[self._arity :]
         return any(self._carries(row, lattices) for row in self._index.get(self.place(wanted), ()))
 

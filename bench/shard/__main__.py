@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,11 @@ async def measured(seed: int, count: int) -> list[Figure]:
     return found
 
 
+def _load() -> str:
+    """How many threads wanted to run during the last minute, beside ours."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
 def main() -> None:
     """Measure, and write the results beside this folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -45,7 +51,10 @@ def main() -> None:
         "seed": str(chosen.seed),
         "rows of the large collection": f"{chosen.rows:,}",
     }
+    busy = [_load()]
     found = asyncio.run(measured(chosen.seed, chosen.rows))
+    busy.append(_load())
+    about["load of the machine before and after"] = ", ".join(busy)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "shard.md").write_text(as_markdown(found, about))
     (RESULTS / "shard.json").write_text(as_json(found, about))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real redis-server on loopback; by default every acknowledged write is on disk.
 #   redis.sh up [--port P] [--no-aof] [--cluster]   print its URL once it answers; idempotent. --no-aof: nothing
-#                                       survives a restart; --cluster: a node that is to be joined to others
+#                                       survives a restart; --cluster: a node that is to be joined to others,
+#                                       with its bus on the port after P (Redis 7)
 #   redis.sh status | down | wipe       wipe = down, then delete the data
 #   redis.sh kill                       SIGKILL, for crash tests; `up` starts it again
 # Environment: STATE=.state. P defaults to 16379.
@@ -9,7 +10,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 
-usage() { sed -n '2,7s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
+usage() { sed -n '2,8s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
 
 verb=${1:-}
 shift || true
@@ -33,9 +34,10 @@ case $verb in
   up)
     need redis-server redis-cli
     alive redis || port_free 127.0.0.1 "$port"
+    joined=()
+    [ "$cluster" = yes ] && joined=(--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port "$((port + 1))")
     start redis "$state/redis.log" redis-server --bind 127.0.0.1 --port "$port" --dir "$state" \
-      --daemonize no --save '' --appendonly "$aof" --appendfsync always --databases 16 \
-      --cluster-enabled "$cluster" --cluster-config-file nodes.conf --cluster-node-timeout 2000
+      --daemonize no --save '' --appendonly "$aof" --appendfsync always --databases 16 "${joined[@]}"
     echo "$port $aof $cluster" >"$state/layout"
     ready 20 redis "$state/redis.log" answers || exit 1
     echo "redis://127.0.0.1:$port/0" ;;

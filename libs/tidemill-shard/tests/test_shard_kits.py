@@ -74,7 +74,7 @@ def redis_cluster() -> Iterator[str]:
         for at, admin in enumerate(admins):
             admin.execute_command("CLUSTER ADDSLOTSRANGE", 8192 * at, 8192 * at + 8191)
         port = two.address.rsplit(":", 1)[1].split("/")[0]
-        admins[0].execute_command("CLUSTER MEET", "127.0.0.1", port)
+        admins[0].execute_command("CLUSTER MEET", "127.0.0.1", port, int(port) + 1)
         for admin in admins:
             while admin.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
                 sleep(0.02)

@@ -119,6 +119,30 @@ async def test_what_cannot_change_is_refused_and_what_can_is_configured(tmp_path
         assert {s.name for s in await process.system.get(None, None)} == {"pings", "hosts"}
 
 
+async def test_a_table_gains_nullable_columns_as_long_as_no_view_reads_it(tmp_path: Path) -> None:
+    wider = TABLE.replace("type: text}]", "type: text}, {name: rack, type: int, nullable: true}]")
+    assert wider != TABLE
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        await insert(process, "a")
+        with pytest.raises(UsageError):
+            await apply(process, wider.replace("nullable: true", "nullable: false"))
+        assert await apply(process, wider) == [Outcome.CONFIGURED]
+        rows = pa.table({"name": ["b"], "rack": pa.array([7], pa.int64())})
+        at = (await process.system.insert("hosts", rows)).time
+        assert await answer(process, "hosts(n, r)", at) == [("a", None), ("b", 7)]
+    async with running(tmp_path) as process:
+        assert await apply(process, wider) == [Outcome.UNCHANGED]
+        assert await answer(process, "hosts(n, r)", at) == [("a", None), ("b", 7)]
+        with pytest.raises(UsageError):
+            await apply(process, TABLE)
+    async with running(tmp_path / "read") as process:
+        await apply(process, SOURCE, TABLE, VIEW)
+        with pytest.raises(UsageError) as refused:
+            await apply(process, wider)
+        assert "spec.columns cannot change" in str(refused.value)
+
+
 async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         with pytest.raises(UsageError) as refused:

@@ -75,7 +75,7 @@ async def plan_apply(
         elif known.resource == resource:
             unchanged.append(resource)
         else:
-            configured.append(_reconfigured(known, resource))
+            configured.append(_reconfigured(known, resource, world.shapes))
     names = {stored.resource.name for stored in fresh}
     try:
         created = await _planned(fresh, world)
@@ -93,8 +93,11 @@ def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
     return stored
 
 
-def _reconfigured(known: Stored, resource: Resource) -> Stored:
-    """The stored resource with what may change: how long history is kept, labels, annotations."""
+def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
+    """The stored resource with what may change: how long history is kept, labels, annotations.
+
+    A table that no view reads may gain nullable columns behind those it has.
+    """
     old, new = known.resource.spec, resource.spec
     if isinstance(old, HoldSpec) and isinstance(new, HoldSpec):
         backward = (old.frontier or 0) > (new.frontier or 0)
@@ -107,6 +110,12 @@ def _reconfigured(known: Stored, resource: Resource) -> Stored:
             for name in type(old).__struct_fields__
             if name != "retain" and getattr(old, name) != getattr(new, name)
         ]
+        if (
+            changed == ["columns"]
+            and _only_gains(old, new)
+            and not shapes.readers_of(resource.name)
+        ):
+            return replace(known, resource=resource)
         if not changed:
             return replace(known, resource=resource)
     else:
@@ -120,6 +129,14 @@ def _reconfigured(known: Stored, resource: Resource) -> Stored:
         f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}",
         reason="Immutable",
     )
+
+
+def _only_gains(old: object, new: object) -> bool:
+    """Whether a table has all its columns as they were, and after them only new nullable ones."""
+    if not isinstance(old, TableSpec) or not isinstance(new, TableSpec):
+        return False
+    kept, gained = new.columns[: len(old.columns)], new.columns[len(old.columns) :]
+    return kept == old.columns and all(column.nullable for column in gained)
 
 
 def _camel(name: str) -> str:

@@ -47,14 +47,12 @@ class TableRunner:
         )  # fmt: skip
 
     async def prepare(self) -> None:
-        """Create the collection."""
+        """Create the collection, or give it the columns that the table has gained."""
         retain = None if self._spec.retain is None else int(self._spec.retain)
-        await self._world.ensure(
-            self.collection,
-            Description(
-                row_schema(self._spec.columns), timeline=self._spec.timeline, retain_ms=retain
-            ),
-        )
+        schema = row_schema(self._spec.columns)
+        description = Description(schema, timeline=self._spec.timeline, retain_ms=retain)
+        await self._world.ensure(self.collection, description)
+        await self._world.collections.extend_schema(self.collection, schema)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Keep it readable."""

@@ -119,6 +119,9 @@ class System:
             await self._runner(stored).prepare()
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
             retain = None if spec.retain is None else int(spec.retain)
+            if isinstance(spec, TableSpec):
+                self._world.shapes.plan(stored)
+                await self._runner(stored).prepare()
             for named in self._made(stored):
                 await self._world.collections.retain(named.collection, retain)
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.columns import (
+    ColumnArrangement,
     ColumnCount,
     ColumnJoin,
     ColumnReduce,
     ColumnSemijoin,
+    TraceJoin,
     reductions,
 )
 from tidemill.arrangement.kernels import Columns
@@ -27,6 +29,7 @@ from tidemill.arrangement.operators import (
     top,
     total,
 )
+from tidemill.arrangement.update_sets import accumulate_updates
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import joined, reduced
 from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
@@ -246,3 +249,66 @@ def test_a_semijoin_in_rounds_equals_recomputation(schedule: Any, anti: bool, li
     }
     wanted = [(data, time, -n if anti else n) for (data, time), n in matched.items()]
     assert consolidated(found) == consolidated([*wanted, *(left if anti else [])])
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds_of(2), st.integers(1, 5), st.data())
+def test_a_join_of_shared_traces_adds_up_to_the_join_from_its_start_on(
+    schedule: Any, limit: int, data: st.DataObject
+) -> None:
+    """Two writers at their own pace, a join that starts late, histories compacted before."""
+    lattice, rounds = schedule
+    sides = ColumnArrangement(lattice, "left"), ColumnArrangement(lattice, "right")
+    handles = [side.trace.hold("kept") for side in sides]
+    started = data.draw(st.integers(0, len(rounds) - 1))
+    join, start = None, Antichain.minimum(lattice)
+    found: list[Any] = []
+
+    def take() -> None:
+        assert join is not None
+        piece = join.work(limit)
+        assert len(piece) <= limit
+        rows = zip(
+            piece.keys.tolist(), piece.left_vals.tolist(), piece.right_vals.tolist(), strict=True
+        )
+        times = times_of(lattice, piece.times)
+        found.extend(zip(rows, times, piece.diffs.tolist(), strict=True))
+
+    for at_round, (inputs, upper, since) in enumerate(rounds):
+        if at_round == started:
+            start = handles[0].logical
+            join = TraceJoin(*handles, "join")
+            for handle in handles:
+                handle.drop()
+        for side, handle, changes in zip(sides, handles, inputs, strict=True):
+            side.push(columns(lattice, changes), upper)
+            side.compact(since)
+            side.exert(64)
+            if at_round < started:
+                handle.set_physical(upper)
+                handle.set_logical(since)
+            if join is not None and data.draw(st.booleans()):
+                join.follow()
+                take()
+    assert join is not None
+    join.follow()
+    while not join.done:
+        take()
+    lefts, rights = ([u for inputs, _, _ in rounds for u in inputs[side]] for side in (0, 1))
+    wanted = [(d, t, n) for (d, t), n in joined(lattice, lefts, rights).items()]
+    for time in {t for _, t, _ in wanted} | {t for _, t, _ in found}:
+        if start.less_equal(time):
+            assert accumulate_updates(found, lattice, time) == accumulate_updates(
+                wanted, lattice, time
+            )
+    join.close()
+    assert sides[0].status().holders[0].name == "left"
+    assert len(sides[0].status().holders) == 1
+
+
+def test_a_join_needs_a_cut_at_the_upper_of_its_traces() -> None:
+    sides = ColumnArrangement(U64_TIME, "left"), ColumnArrangement(U64_TIME, "right")
+    left, right = (side.trace.hold("reader") for side in sides)
+    right.set_physical(frontier(5))
+    with pytest.raises(UsageError):
+        TraceJoin(left, right, "join")

@@ -16,6 +16,8 @@ from tidemill.arrangement.columns import (
     ColumnArrangement,
     ColumnBatch,
     ColumnBatcher,
+    EnteredTrace,
+    FilteredTrace,
     ImportedColumns,
     Spill,
     batches,
@@ -335,3 +337,35 @@ def test_an_arrangement_larger_than_memory_keeps_working(
         [sys.executable, "-c", PROGRAM, storage, str(tmp_path)], capture_output=True, text=True
     )
     assert run.stdout.strip() == said, run.stderr
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules(), st.data())
+def test_views_show_what_the_trace_holds(schedule: Any, data: st.DataObject) -> None:
+    """From inside a loop every update is at round zero; a filter shows what it keeps until then."""
+    lattice, lanes, rounds = schedule
+    arranged = ColumnArrangement(lattice)
+    handle = arranged.trace.hold("reader")
+    inside = EnteredTrace(handle)
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    odd = FilteredTrace(handle, lambda updates: updates.keys % np.uint64(2) == 1, until)
+    for _, upper, changes in rounds:
+        arranged.push(columns(changes, lanes), upper)
+    everything = [change for batch in handle.history() for change in changes_of(batch)]
+    entered = [change for batch in inside.history() for change in changes_of(batch)]
+    tuples = [(d, t if isinstance(t, tuple) else (t,), n) for d, t, n in everything]
+    assert entered == [(d, (*t, 0), n) for d, t, n in tuples]
+    shown = [change for batch in odd.history() for change in changes_of(batch)]
+    assert shown == [u for u in everything if u[0][0] % 2 == 1 and not until.less_equal(u[1])]
+    for trace in (inside, odd):
+        reader = trace.clone("view")
+        assert [len(b) for b in reader.through(reader.upper)] == [
+            len(b) for b in trace.history() if len(b)
+        ]
+        reader.set_physical(reader.upper)
+        reader.set_logical(reader.upper)
+        assert (reader.physical, reader.logical) == (trace.upper, trace.upper)
+        assert all(not len(batch) for batch in reader.following(reader.upper))
+        reader.drop()
+    assert [holder.name for holder in arranged.status().holders] == ["arrange", "reader"]
+    assert handle.logical == Antichain.minimum(lattice)

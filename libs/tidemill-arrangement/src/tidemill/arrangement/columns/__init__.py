@@ -9,10 +9,11 @@ from tidemill.arrangement.columns.batches import ColumnBatch, ColumnMerger
 from tidemill.arrangement.columns.counting import ColumnCount
 from tidemill.arrangement.columns.filtering import ColumnSemijoin
 from tidemill.arrangement.columns.imports import ImportedColumns
-from tidemill.arrangement.columns.joining import ColumnJoin, Joined
+from tidemill.arrangement.columns.joining import ColumnJoin, Joined, TraceJoin
 from tidemill.arrangement.columns.reducing import ColumnReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
 from tidemill.arrangement.columns.values import ValueCodes
+from tidemill.arrangement.columns.views import EnteredTrace, FilteredTrace, ReadableTrace
 
 __all__ = [
     "ColumnBatch",
@@ -25,8 +26,12 @@ __all__ = [
     "ColumnReduce",
     "ColumnSemijoin",
     "ImportedColumns",
+    "EnteredTrace",
+    "FilteredTrace",
+    "ReadableTrace",
     "ValueCodes",
     "ColumnJoin",
+    "TraceJoin",
     "Joined",
     "InMemory",
     "Spill",

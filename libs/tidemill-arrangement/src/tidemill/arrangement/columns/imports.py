@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.arrangement.columns.arranging import ColumnHandle
 from tidemill.arrangement.columns.batches import ColumnBatch, Times
+from tidemill.arrangement.columns.views import ReadableTrace
 from tidemill.arrangement.kernels import Columns, advance_by, beyond, consolidate, frontier_rows
 from tidemill.time import Antichain, BeforeSince
 
@@ -20,7 +20,7 @@ class ImportedColumns:
     """
 
     def __init__(
-        self, handle: ColumnHandle, name: str, since: Times, until: Times | None = None
+        self, handle: ReadableTrace, name: str, since: Times, until: Times | None = None
     ) -> None:
         if not handle.logical.precedes(since):
             raise BeforeSince(

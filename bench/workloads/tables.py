@@ -218,7 +218,7 @@ WORKLOADS: dict[str, Workload] = {
         Row("arrange 1,000 rows more into 1 M, median", "batch_p50_s", 1),
         Row("the same, mean", "batch_mean_s"),
     )),
-    "stream-100000": Workload("arrange-stream", (MILLION, 100_000, 50), arrange_stream, (
+    "stream-100000": Workload("arrange-stream", (MILLION, 100_000, 15), arrange_stream, (
         Row("arrange 100,000 rows more into 1 M, median", "batch_p50_s", 5),
         Row("the same, mean", "batch_mean_s"),
     )),
@@ -226,23 +226,23 @@ WORKLOADS: dict[str, Workload] = {
         Row("count per key, load 10 M", "load_s", 6, TEN),
         Row("count per key, 1,000 rows more, median", "batch_p50_s", 2),
     )),
-    "count-100000": Workload("count", (TEN, 100_000, 30), count, (
+    "count-100000": Workload("count", (TEN, 100_000, 12), count, (
         Row("count per key, 100,000 rows more, median", "batch_p50_s", 4),
     )),
     "join-1000": Workload("join", (MILLION, 1000, 300), join, (
         Row("join 1 M with 1 M rows, load", "load_s", 3, 2 * MILLION),
         Row("join, 1,000 rows more, median", "batch_p50_s", 1.5),
     )),
-    "join-100000": Workload("join", (MILLION, 100_000, 30), join, (
+    "join-100000": Workload("join", (MILLION, 100_000, 12), join, (
         Row("join, 100,000 rows more, median", "batch_p50_s", 3),
     )),
-    "one-arrange": Workload("arrange-stream", (MILLION, 1, 2000), arrange_stream, (
+    "one-arrange": Workload("arrange-stream", (MILLION, 1, 500), arrange_stream, (
         Row("one row more, arranged, median", "batch_p50_s"),
     )),
-    "one-count": Workload("count", (MILLION, 1, 2000), count, (
+    "one-count": Workload("count", (MILLION, 1, 500), count, (
         Row("one row more, counted, median", "batch_p50_s"),
     )),
-    "one-join": Workload("join", (MILLION, 1, 2000), join, (
+    "one-join": Workload("join", (MILLION, 1, 500), join, (
         Row("one row more, joined, median", "batch_p50_s"),
     )),
     "latency": Workload("insert-latency", (TEN, 1000), insert_latency, (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,8 @@ def test_a_definition_is_structural(kind: str) -> None:
         assert not schema.keys() & {"$ref", "propertyNames", "uniqueItems", "$schema", "title"}, (
             where
         )
+        counts = re.findall(r"\{\d*,?(\d+)\}", schema.get("pattern", ""))
+        assert all(int(count) <= 1_000 for count in counts), f"{where}: RE2 repeats no further"
         for rule in schema.get("x-kubernetes-validations", ()):
             assert "\n" not in rule["message"], where
             assert (

@@ -50,7 +50,7 @@ FORMS: Mapping[str, Form] = {
     "topic": Form("^[A-Za-z0-9._-]{1,249}$", 249, excluded=(".", "..")),
     "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
     "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
-    "http-url": Form("^https?://[!-~]{1,2000}$", 2_008),
+    "http-url": Form("^https?://[!-~]{1,1000}[!-~]{0,1000}$", 2_008),
     "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
     "duration": Form(f"^{_SPAN}$", 90, 2),
     "retention": Form(f"^(all|{_SPAN})$", 90, 2),

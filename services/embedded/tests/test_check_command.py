@@ -88,6 +88,16 @@ def test_a_warning_has_its_place_and_refuses_nothing() -> None:
     assert (finding.code, finding.warning, finding.position.line) == ("W204", True, 7)
 
 
+def test_a_goal_over_a_value_that_may_still_change_is_a_warning() -> None:
+    events = SOURCE + "  eventTime: {column: delay, timeline: air, expiresAfter: 1h}\n"
+    counted = view(
+        "v", "n(p) @count(d) @time(0) := flights(p, d);\nm(p) @count(d) := flights(p, d);"
+    )
+    (finding,) = check_files({"s.yaml": events, "v.yaml": counted, "a.yaml": action("v", "n(p)")})
+    assert (finding.code, finding.position.file, finding.position.line) == ("W201", "a.yaml", 4)
+    assert told(s=events, v=counted, a=action("v", "m(p)")) == []
+
+
 def test_what_only_rows_can_tell_is_not_judged() -> None:
     over = view("v", "p(x) := u(x, 1, 2);") + "---\n" + view("w", "q(x) := p(x);")
     assert told(u=UNKNOWN, v=over, a=action("v", "p(x)")) == []

@@ -11,6 +11,7 @@ from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.layout import format_text
+from tidemill.datalog.lint import warn_about_goal
 from tidemill.datalog.parser import parse
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.problems import Position, Problem
@@ -147,12 +148,21 @@ class _ResourceCheck:
         except UsageError as error:
             return list(_of_refusal(error, resource.position))
         begin, spec = resource.blocks.get(PROGRAM), resource.spec
+        if isinstance(spec, ActionSpec):
+            self._warn_about_goal(resource, spec)
         if view is not None and begin is not None and view.program.warnings:
             assert isinstance(spec, ViewSpec)
             text = laid_out(spec.program, begin)
             moved = check(parse(text, begin.file), Catalog(self._shapes.inputs_of(resource.name)))
             self._findings += _of_program(moved.warnings, text)
         return []
+
+    def _warn_about_goal(self, resource: Resource, spec: ActionSpec) -> None:
+        program = self._shapes.planned(spec.view).program
+        place = resource.place("spec", "goal")
+        for each in warn_about_goal(program, spec.goal.partition("(")[0].strip()):
+            shown = f"{place}: {resource}: {each.code} {each.message}; {each.hint}"
+            self._findings.append(Finding(place, each.code, each.message, shown, each.hint))
 
     def _check_hold(self, resource: Resource, spec: HoldSpec) -> None:
         if spec.collection.partition("/")[0] in self._unknown:

@@ -15,7 +15,7 @@ from tidemill.time import NotYet, TidemillError, Unavailable
 from tidemill_embedded.demo.scenario import iso
 from tidemill_embedded.demo.watch import Watch
 
-STUCK_S_MAX = 120.0
+STUCK_S_MAX = 240.0
 LOOK_INTERVAL_S = 0.25
 HEALTH_INTERVAL_S = 5.0
 BINDING_MS_MAX = 2_000

@@ -13,6 +13,13 @@ VECTORS = Path(__file__).parent / "vectors"
 FILES = sorted(file for file in VECTORS.rglob("*") if file.suffix in (".json", ".yaml"))
 
 
+LANGUAGE = {
+    "scratch": Options("scratch"),
+    "strata": Options("incremental", "strata"),
+    "retraction": Options("incremental", "retraction"),
+}
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(VECTORS)))
 def test_the_product_answers_every_case_of_the_file(file: Path) -> None:
     found = list(find_cases([file]))
@@ -20,9 +27,11 @@ def test_the_product_answers_every_case_of_the_file(file: Path) -> None:
     failures: dict[str, list[str]] = {}
     for case in found:
         assert isinstance(case, FoundCase), case
-        differences = run_case(case.case, Options(engine="scratch"))
-        if differences:
-            failures[case.name] = differences
+        ways = LANGUAGE if case.covers is not None else {"core": Options()}
+        for way, options in ways.items():
+            differences = run_case(case.case, options)
+            if differences:
+                failures[f"{case.name} {way}"] = differences
     assert failures == {}
 
 

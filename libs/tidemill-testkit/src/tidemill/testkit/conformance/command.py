@@ -36,7 +36,7 @@ class Strategy(StrEnum):
 def conformance(
     paths: Annotated[list[Path], typer.Argument(help="Case files, or folders with case files.")],
     engine: Annotated[Engine, typer.Option(help="Evaluates the language cases.")] = (
-        Engine.SCRATCH
+        Engine.INCREMENTAL
     ),
     strategy: Annotated[Strategy, typer.Option(help="Maintains recursion.")] = Strategy.STRATA,
 ) -> None:

@@ -16,6 +16,8 @@ from tidemill.shard import appending, log, read_commands, state, transitions
 from tidemill.shard.compaction import Merge
 from tidemill.shard.garbage import GarbageCollection
 from tidemill.shard.subscription import Place
+from tidemill.testkit.faults import campaign
+from tidemill.testkit.faults.__main__ import main
 from tidemill.testkit.faults.exhaustive import (
     Fault,
     faults_of_every_call,
@@ -25,7 +27,7 @@ from tidemill.testkit.faults.exhaustive import (
 from tidemill.testkit.faults.network import OUTCOMES
 from tidemill.testkit.faults.simulation import Simulation, Violation
 
-SEEDS = range(6)
+SEEDS = range(5)
 SECONDS = 60
 
 
@@ -190,5 +192,20 @@ def test_an_append_that_outlasts_the_reaper_would_lose_rows_without_the_horizon(
 ) -> None:
     monkeypatch.setattr(appending, "_may_be_reaped", lambda *_: False)
     steps = tell(Fault()).steps
-    found = [tell(Fault(stops_at=step)).violations for step in range(1, steps // 2)]
+    found = [tell(Fault(stops_at=step)).violations for step in range(20, steps // 3)]
     assert any("is gone" in problem for violations in found for problem in violations)
+
+
+def test_a_campaign_says_how_to_repeat_what_it_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "VIRTUAL_S", 15.0)
+    asked = ["--only", "simulation", "--seed", "7", "--seconds", "0"]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "violations: none"
+    merges_lose_a_row(monkeypatch)
+    tokens_are_forgotten(monkeypatch)
+    assert main(asked) == 1
+    said = capsys.readouterr().out
+    assert "violations: 1" in said
+    assert "replay: make chaos ONLY=simulation SEED=7 SECONDS=1" in said

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 
 from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.faults.campaign import KINDS, Campaign
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; 0 if no promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tidemill.testkit.faults", description=__doc__)
     parser.add_argument(
@@ -20,7 +21,7 @@ def main() -> int:
         "--seed", type=int, default=1, help="of the first round; the next ones count on"
     )
     parser.add_argument("--only", choices=KINDS, help="rounds of this kind alone")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # what a killed server leaves to say is not news here
     campaign = Campaign(asked.seed, SystemClock(), lambda line: print(line, flush=True))
     report = campaign.run(asked.seconds, (asked.only,) if asked.only else KINDS)

@@ -148,6 +148,7 @@ class Transactor:
         self._least = 0
         self._followed: Subscription | None = None
         self._total: Counter[Row] = Counter()
+        self._compared = False
         self._count = 0
 
     async def step(self) -> None:
@@ -244,7 +245,9 @@ class Transactor:
             self._followed, self._total = client.store.subscription(held, at), Counter()
         table, upper = await self._followed.poll()
         self._total.update(_rows(table))
-        if client.random.random() < 0.2 and sole_time(upper) > self._least:
+        due = not self._compared or client.random.random() < 0.2
+        if due and sole_time(upper) > self._least:
+            self._compared = True
             present = _rows(await client.store.snapshot(held, sole_time(upper) - 1))
             same = present == self._total
             client.note("compared" if same else "violation", f"followed to {upper}")

@@ -238,6 +238,11 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
     await follow(world, world.view(world.process(Fuse(None)), 5), END)
     assert await world.contents() == expected(world.program, world.history)
     assert deaths > 0
+    state = consolidate(await world.process(Fuse(None)).stored("v/state"))
+    for at in range(END):
+        assert set(as_of(state, at).values()) <= {1}, (
+            at
+        )  # no row is there twice, none less than not at all
 
 
 async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:

@@ -53,11 +53,12 @@ class Established:
         said = known.solution.versions
         if any(mine is passed or mine == passed for _, mine in said):
             return
+        merged = merge_parafacts(known.passed, passed, self._matches._present.lattices)
         before = known.solution
         known.solution = EstablishedSolution(
             identity, arguments, time, known.solution.expires, values, (*said, (now, passed))
         )
-        known.passed = merge_parafacts(known.passed, passed, self._matches._present.lattices)
+        known.passed = merged
         self._before.setdefault(identity, before)
         self._leave(known)
         self._enter(known)

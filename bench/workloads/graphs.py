@@ -111,26 +111,26 @@ def replaced(build: Build, seed: int, nodes: int, edges: int, batch: int, rounds
     return report
 
 
-def warmed(build: Build) -> None:
-    """Everything compiled or read from disk, on a graph of no size."""
-    replaced(build, 1, 60, 120, 3, 5)
+def warmed(build: Build, nodes: int) -> None:
+    """Everything compiled or read from disk that small and large changes need."""
+    replaced(build, 1, nodes, 2 * nodes, 3, 5)
 
 
 def closure(seed: int, nodes: int, edges: int, rounds: int) -> Report:
     """All pairs connected by a path; then one edge at a time is replaced."""
-    warmed(paths)
+    warmed(paths, 150)
     return replaced(paths, seed, nodes, edges, 1, rounds)
 
 
 def bfs(seed: int, nodes: int, edges: int, batch: int, rounds: int) -> Report:
     """Distances from node 0; then many edges at a time are replaced."""
-    warmed(distances)
+    warmed(distances, 8000)
     return replaced(distances, seed, nodes, edges, batch, rounds)
 
 
 def scc(seed: int, nodes: int, edges: int, batch: int, rounds: int) -> Report:
     """Edges inside strongly connected components; then many edges at a time are replaced."""
-    warmed(components)
+    warmed(components, 8000)
     return replaced(components, seed, nodes, edges, batch, rounds)
 
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tidemill.arrangement.columns.reductions import GroupReduction
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array
-from tidemill.arrangement.kernels.consolidating import consolidate_columns
 from tidemill.arrangement.loops.counts import Rule, distinct
 from tidemill.arrangement.loops.nodes import (
     Arrange,
@@ -30,9 +29,6 @@ from tidemill.arrangement.loops.nodes import (
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.times import DEPTH_MAX, Rounds
 from tidemill.time import UsageError
-
-_MANY = 4096
-"""So many rows are netted faster by sorting them than by hashing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,13 +325,7 @@ class Output:
         Cost: O(changes).
         """
         rows = self._inbox.take()
-        if rows is None:
-            rows = Rows.none()
-        elif len(rows) < _MANY:
-            rows = rows.netted()
-        else:
-            (keys, vals), diffs = consolidate_columns([rows.keys, rows.vals], rows.diffs)
-            return Changes(keys, vals, diffs)
+        rows = Rows.none() if rows is None else rows.netted()
         return Changes(rows.keys, rows.vals, rows.diffs)
 
 

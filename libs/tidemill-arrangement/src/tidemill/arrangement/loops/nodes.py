@@ -19,7 +19,7 @@ from tidemill.arrangement.loops.agenda import Agenda
 from tidemill.arrangement.loops.counts import Counts, Listed, Rule, distinct
 from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.index import Index
-from tidemill.arrangement.loops.rows import Rows
+from tidemill.arrangement.loops.rows import MANY, Rows
 from tidemill.arrangement.loops.times import Rounds
 from tidemill.time import UsageError
 
@@ -266,6 +266,8 @@ class Reduce:
         """Take in what was delivered; evaluate what is due, and hand its changes on."""
         rows = self.inbox.take()
         if rows is not None:
+            # Sorted, many rows find their groups one after the other instead of at random.
+            rows = rows.netted() if len(rows) >= MANY else rows
             self._agenda.add(*self._groups.take_in(rows))
         parts = self._agenda.pop(time)
         if parts:

@@ -31,6 +31,8 @@ OVERFLOW = -1
 """What a compiled loop returns in place of a count if a sum does not fit in 64 bits."""
 
 _SMALL = 24
+_LARGE = 2**18
+"""Tables of fewer slots grow fourfold."""
 _LEAST_WIDENING = 3
 """The least ROOM that a first row needs is not more."""
 
@@ -339,10 +341,11 @@ class KeyedRuns:
         """Make room after a loop has stopped for want of it. Cost: amortised O(1) for each row."""
         used = int(self.head[USED])
         if used == len(self.slots):
-            slots = np.empty((2 * used, self.slots.shape[1]), np.uint64)
+            size = (4 if used < _LARGE else 2) * used
+            slots = np.empty((size, self.slots.shape[1]), np.uint64)
             slots[:used] = self.slots
             self.slots = slots
-            self.table = np.zeros(4 * used, np.uint64)
+            self.table = np.zeros(2 * size, np.uint64)
             rehash(self.table, slots, used)
         else:
             self._move(4)

@@ -24,7 +24,7 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """How long an object outlives the last version that named it; longer than any read."""
 
     orphan_age_s: float = 86_400.0
-    """When an object that no version names counts as left behind; longer than any upload."""
+    """When an object that no version names counts as left behind; an upload that takes longer begins anew."""
 
     orphan_looks: int = 720
     """Objects left behind are looked for at every so many looks: it lists the whole store."""

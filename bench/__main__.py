@@ -68,7 +68,7 @@ def main() -> None:
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=PEER, check=True)
     for name in chosen.only:
         rows = measured(name, WORKLOADS[name], chosen.seed, chosen.repetitions)
-        write_results(name, rows, about_this_run(chosen.seed, chosen.repetitions))
+        write_results(name, rows, about_this_run(chosen.seed))
         write_table(list(WORKLOADS))
     write_table(list(WORKLOADS))
 

@@ -15,7 +15,7 @@ DOCUMENT = Path("docs/performance.md")
 START, END = "<!-- table of make bench -->", "<!-- end of the table -->"
 
 
-def about_this_run(seed: int, repetitions: int) -> dict[str, str]:
+def about_this_run(seed: int) -> dict[str, str]:
     """What the figures were measured on, with and how."""
     info = Path("/proc/cpuinfo").read_text()
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
@@ -27,7 +27,7 @@ def about_this_run(seed: int, repetitions: int) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "ours": f"Python {platform.python_version()}, numpy {version('numpy')}, numba {version('numba')}, pyarrow {version('pyarrow')}",
         "theirs": f"differential-dataflow 0.25.0, timely 0.31.0, mimalloc, {rust.stdout.strip()}",
-        "how": f"seed {seed}, {repetitions} repetitions of both sides in turn, medians, one thread each",
+        "how": f"seed {seed}, medians of as many runs of both sides in turn as each line says, one thread each",
     }
 
 
@@ -60,11 +60,14 @@ def _measured(name: str) -> bool:
 def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     """A table with a line for each row; the ratio is theirs by ours."""
     lines = [f"* {name}: {value}" for name, value in about.items()]
-    lines += ["", "| what | theirs | ours | ratio | aim |", "|---|---|---|---|---|"]
+    lines += ["", "| what | theirs | ours | ratio | aim | runs |", "|---|---|---|---|---|---|"]
     for row in rows:
         theirs, ours = (_shown(row[side], row) for side in ("theirs", "ours"))
         reach = "" if row["reach"] is None else f"≥ {row['reach']:g}"
-        lines.append(f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} |")
+        runs = len(row["all_ours"])
+        lines.append(
+            f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} | {runs} |"
+        )
     return "\n".join(lines) + "\n"
 
 

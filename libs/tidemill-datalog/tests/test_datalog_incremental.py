@@ -239,6 +239,17 @@ def test_a_shortest_path_grows_when_its_edge_goes_and_shrinks_when_one_comes() -
     assert lengths == [{0: 0, 1: 1, 2: 2}, {0: 0, 1: 5, 2: 5}, {0: 0, 1: 3, 2: 4}]
 
 
+def test_an_expiry_that_does_not_come_bounds_no_clock() -> None:
+    text = "p(y) @time(u) := clock(0, 3) @time(u) ^ r(y) @expires(w) if u <= w;"
+    example = Example(text, check(parse(text), CATALOG))
+    given_ = {"r": [Presence(Record("r", (0,)), 2)]}
+    engine = fed(example, given_, "strata")
+    engine.advance(9)
+    assert {str(record) for record in engine.records("p")} == {
+        f"p(0) @time({at})" for at in (0, 3, 6)
+    }
+
+
 def test_an_input_taken_away_too_often_is_refused() -> None:
     engine = IncrementalEngine(program("p(x) := r(x);"))
     engine.update("r", Record("r", (1,)), 3, -1)

@@ -174,7 +174,7 @@ class Joins:
 
 def _bounded(form: RuleForm, plan: Plan) -> bool:
     """Whether each clock of a join has a last tick that can match; failures on the way would need all."""
-    if plan.fallible:
+    if plan.fallible or _reads_expiries(form):
         return False
     bound: set[str] = set()
     for step in plan.steps:
@@ -188,6 +188,16 @@ def _bounded(form: RuleForm, plan: Plan) -> bool:
                 return False
         bound.update(atom.variables())
     return True
+
+
+def _reads_expiries(form: RuleForm) -> bool:
+    """Whether a variable stands for an expiry: what has none gives it no end, and so no last tick."""
+    return any(
+        name == "expires" and isinstance(term, Variable)
+        for atom in form.atoms
+        for name, terms in atom.lattices
+        for term in terms
+    )
 
 
 def _watched(table: FactTable) -> tuple[FactTable, int, int, int]:

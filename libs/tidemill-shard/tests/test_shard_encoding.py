@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tidemill.shard import Description
 from tidemill.shard.encoding import (
+    Entry,
     decode_entry,
     decode_rollup,
     encode_entry,
@@ -57,6 +59,8 @@ holds = st.builds(
     st.integers(0, 10**13),
     st.integers(0, 10**13),
     st.booleans(),
+    st.integers(0, 10**13),
+    st.one_of(st.none(), st.integers(0, 10**13)),
 )
 batches = st.lists(
     st.tuples(st.integers(0, BIG), st.integers(0, BIG), st.lists(parts, max_size=2)), max_size=4
@@ -168,3 +172,11 @@ def test_bytes_that_are_no_version_are_corrupt() -> None:
     nonsense = decode_entry(framed(ENTRY, b"\x94\xa1x\xc0\x81\xa5upper\x01\x90"), "here")
     with pytest.raises(Corrupt):
         patch(State(Description(SCHEMA), frontier(0), frontier(0)), [nonsense], "here")
+
+
+def test_a_hold_written_before_it_knew_when_it_moved_is_read() -> None:
+    state = State(Description(SCHEMA), frontier(0), frontier(9))
+    cell = msgspec.Raw(msgspec.msgpack.encode([[5], "view:late", None, 7, 3, True]))
+    entry = Entry("a", None, {"r/1": cell}, [])
+    held = patch(state, [entry], "c").reads["1"]
+    assert held == Hold(frontier(5), "view:late", None, 7, 3, named=True)

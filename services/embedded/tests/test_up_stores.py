@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 import redis
 
+from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.ids import random_id
+from tidemill.shard import Collections, MemoryConsensus
 from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
 from tidemill.testkit.servers import redis_server
 from tidemill.testkit.up import UpProcess, up_process
-from tidemill.time import UsageError
+from tidemill.time import Unavailable, UsageError
 
 pytestmark = pytest.mark.server
 
@@ -102,6 +104,18 @@ def test_a_redis_that_forgets_is_refused_by_name_and_accepted_only_with_a_warnin
             told.until(lambda client: client.get() is not None or None)
             assert "appendfsync is everysec" in told.fetched("/healthz")
             assert 'tidemill_store_not_durable{risk="appendfsync' in told.fetched("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "secret"), [("no-such-bucket", "test-secret"), ("tidemill", "wrong")]
+)
+async def test_a_bucket_that_cannot_be_used_is_found_out_at_the_start(
+    object_store: str, bucket: str, secret: str
+) -> None:
+    place = BlobPlace(f"s3://{bucket}?endpoint={object_store}", "test", secret)
+    blob = open_blob(place, random_id)
+    with pytest.raises(Unavailable):
+        await Collections(MemoryConsensus(), blob, ManualClock(), random_id).open()
 
 
 @pytest.mark.parametrize("address", ["", "redis://", "postgres://host/db", "sqlite:"])

@@ -47,8 +47,12 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         self._garbage = GarbageCollection(blob, clock, versions)
 
     async def open(self) -> None:
-        """Reach the stores, so that one that cannot be used is found out now. Raises: Unavailable."""
+        """Reach both stores, so that one that cannot be used is found out now.
+
+        Raises: Unavailable; UsageError for a Redis that may lose what it acknowledges.
+        """
         await self._consensus.keys()
+        await self._blob.list("nothing/")
 
     async def close(self) -> None:
         """Release the stores. Capabilities live on."""

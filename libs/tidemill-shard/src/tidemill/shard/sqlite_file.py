@@ -77,12 +77,12 @@ def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 def _make_ready(connection: sqlite3.Connection) -> None:
     """Make the tables; a file from before there were seals and heads gets its heads."""
-    found = {row[1] for row in connection.execute("pragma table_info(versions)")}
-    if "seal" in found and connection.execute("pragma table_info(heads)").fetchone():
+    if "seal" in _columns(connection, "versions") and _columns(connection, "heads"):
         return
     connection.execute("begin immediate")
     try:
-        if "data" in found and "seal" not in found:
+        found = _columns(connection, "versions")  # another process may have been faster
+        if found and "seal" not in found:
             connection.execute("alter table versions add column seal integer")
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
@@ -94,6 +94,10 @@ def _make_ready(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("rollback")
         raise
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in connection.execute(f"pragma table_info({table})")}
 
 
 def newest_number(connection: sqlite3.Connection, key: str, file: Path) -> int | None:

@@ -7,10 +7,10 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 SEED ?= 1
 
-.PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions lock clean
+.PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions e2e lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: uv, .venv with the command tidemill, jars of Kafka and Spark
 	@infra/setup.sh
@@ -74,6 +74,10 @@ charts: ## write what the charts ship from code: dashboards, definitions, the pa
 
 definitions: ## judge the custom resource definitions with the API server's own code; builds it first
 	@infra/kubernetes/definitions.sh
+
+e2e: ## the chart, the definitions and the operator on a real API server; builds it first (needs Go)
+	@infra/setup.sh apiserver
+	@$(PY) -m pytest e2e
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh

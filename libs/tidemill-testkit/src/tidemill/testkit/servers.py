@@ -83,6 +83,14 @@ def prometheus_server(target: str, rules: str, name: str = "prometheus") -> Iter
         yield up
 
 
+@contextmanager
+def kubernetes_server(name: str = "apiserver") -> Iterator[Server]:
+    """A real API server without nodes; `address` is the path of its kubeconfig. Built at the first use."""
+    port = str(_free_ports(3))
+    with _server("infra/kubernetes/apiserver.sh", name, "--port", port) as up:
+        yield up
+
+
 @pytest.fixture(scope="session")
 def kafka_bootstrap() -> Iterator[str]:
     """The bootstrap servers of one real broker for the whole run."""
@@ -136,9 +144,10 @@ def _stop_leftovers(root: Path) -> None:
     for folder in (root / ".state" / "tests").glob("*"):
         if folder.name.isdigit() and not Path("/proc", folder.name).exists():
             for state in folder.iterdir():
-                for server in ("kafka", "redis", "objectstore", "prometheus"):
+                for server in ("kafka", "redis", "objectstore", "prometheus", "apiserver"):
                     if (state / server).exists():
-                        script = root / "infra" / server / f"{server}.sh"
+                        folder_of = "kubernetes" if server == "apiserver" else server
+                        script = root / "infra" / folder_of / f"{server}.sh"
                         _run(script, "wipe", environment={"STATE": str(state)})
             shutil.rmtree(folder)
 

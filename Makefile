@@ -7,7 +7,7 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 SEED ?= 1
 
-.PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions e2e lock clean
+.PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions image e2e lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ charts: ## write what the charts ship from code: dashboards, definitions, the pa
 
 definitions: ## judge the custom resource definitions with the API server's own code; builds it first
 	@infra/kubernetes/definitions.sh
+
+image: ## one image for every process, as a docker archive (needs root, buildah, debootstrap)
+	@infra/setup.sh spark
+	@infra/kubernetes/images.sh build
 
 e2e: ## the chart, the definitions and the operator on a real API server; builds it first (needs Go)
 	@infra/setup.sh apiserver

@@ -168,3 +168,26 @@ async def test_a_resource_of_ours_is_closed_however_the_body_ends() -> None:
     with pytest.raises(UsageError):
         await leave_early()
     assert held.closed
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_task_of_a_component_ends_with_it_or_ends_it(fails: bool) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    supervisor = Supervisor(ManualClock())
+
+    async def work() -> None:
+        if fails:
+            raise Unavailable("the task broke")
+        supervisor.stop("enough")
+        await asyncio.Event().wait()
+
+    async def component(scope: Scope) -> None:
+        tasks.append(asyncio.create_task(work()))
+        scope.ready()
+        await scope.until_stopping_or(tasks[0])
+
+    supervisor.add("worker", component)
+    outcome = await supervisor.run()
+    assert isinstance(outcome, Failed if fails else Stopped)
+    assert ("the task broke" in str(outcome)) == fails
+    assert tasks[0].cancelled() != fails

@@ -142,7 +142,7 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
         async def compaction(scope: Scope) -> None:
             task = asyncio.create_task(process.compaction.compact_forever())
             scope.ready()
-            await _until_stopping(scope, task)
+            await scope.until_stopping_or(task)
 
         async def web(scope: Scope) -> None:
             port = await http.start()
@@ -173,17 +173,6 @@ async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
     if isinstance(outcome, Failed):
         typer.echo(f"tidemill up: {outcome}", err=True)
     return exit_code(outcome)
-
-
-async def _until_stopping(scope: Scope, task: asyncio.Task[None]) -> None:
-    """Wait for the end of the scope or of the task, whose error is raised."""
-    stopping = asyncio.create_task(scope.until_stopping())
-    await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if task.done():
-        task.result()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _expanded(files: tuple[Path, ...]) -> list[Path]:

@@ -70,7 +70,7 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
 
         holding = asyncio.create_task(election.hold_forever(chosen.renew_s, began))
         scope.ready()
-        await _until(scope, holding)
+        await scope.until_stopping_or(holding)
         await election.give_up()
 
     async def reconcile(scope: Scope) -> None:
@@ -82,7 +82,7 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
 
         working = asyncio.create_task(work())
         scope.ready()
-        await _until(scope, working)
+        await scope.until_stopping_or(working)
 
     for name, component in (("http", web), ("watch", watch), ("lead", lead), ("work", reconcile)):
         supervisor.add(name, component)
@@ -91,17 +91,6 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
     if isinstance(outcome, Failed):
         typer.echo(f"tidemill operator: {outcome}", err=True)
     return exit_code(outcome)
-
-
-async def _until(scope: Scope, task: asyncio.Task[None]) -> None:
-    """Until the scope ends; an error of the task is raised."""
-    stopping = asyncio.ensure_future(scope.until_stopping())
-    await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if task.done():
-        task.result()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def operator(

@@ -70,6 +70,19 @@ class Scope:
         """Return when the component is asked to end."""
         await self._stopping.wait()
 
+    async def until_stopping_or(self, task: asyncio.Task[None]) -> None:
+        """Return when the component is asked to end or `task` has; it is over in either case.
+
+        Raises: the error of the task.
+        """
+        stopping = asyncio.create_task(self.until_stopping())
+        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if task.done():
+            task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
 
 Component: TypeAlias = Callable[[Scope], Awaitable[None]]
 """Runs until `scope.stopping`; calls `scope.ready()` once."""

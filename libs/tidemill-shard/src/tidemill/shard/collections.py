@@ -83,10 +83,6 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         """A bounded step of the compaction that is due: about `fuel_rows` rows of merging."""
         return await self._compaction.step(collection, fuel_rows)
 
-    async def merge_newest(self, collection: str) -> bool:
-        """One step of the compaction that is due; whether batches became fewer."""
-        return (await self.compact_step(collection)).taken
-
     async def collect_garbage(self, collection: str, grace_ms: int) -> int:
         """Delete objects that were given up at least `grace_ms` ago; how many."""
         return await self._garbage.collect(collection, grace_ms)

@@ -110,10 +110,6 @@ class Joins:
             known = self._joins[atom, tick] = self._prepare(atom, tick)
         return known
 
-    def known_joins(self) -> Mapping[tuple[int | None, bool], Join]:
-        """The joins made so far, by the atom that they begin with; ticks apart."""
-        return self._joins
-
     def shape(self) -> int:
         """Changes when the functions that look at a match may be void."""
         return sum(table.shape for table in self.tables.values())

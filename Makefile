@@ -59,8 +59,8 @@ bench-shard: setup ## speed of durable collections against the floor of each sto
 	@infra/setup.sh redis objectstore
 	@$(PY) -m bench.shard
 
-bench-views: setup ## views kept up to date by windows and by changes, answers compared first; two minutes
-	@$(PY) -m bench.views
+bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
+	@$(PY) -m bench.views $(BENCH)
 
 format: ## let ruff rewrite the sources
 	@.venv/bin/ruff format .

@@ -1,106 +1,108 @@
-"""Keeping the demo's views up to date by windows and by changes: python -m bench.views [--months N].
+"""Views beside their peers on the same input: python -m bench.views [--only NAME …] [--scale F].
 
-Both engines go through the same month in steps of the same length; their answers at the last instant are
-compared before any time is printed. Figures are seconds of the processor, medians of the repetitions, which take
-turns; a step of an hour is a stream that is followed closely, one of sixty hours a backlog.
+Every side runs in a process of its own, in turn. Before a time is shown the digests of all results are compared,
+and a difference stops the run. Medians and ratios go to bench/results and into docs/performance.md; `--only`
+replaces the lines of the jobs it names. A run at a scale below one is quick, and keeps nothing unless told to.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from time import process_time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
 
-from bench.views.flights import Inputs, inputs, programs
-from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, EngineState
-from tidemill.datalog.incremental import IncrementalEngine
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import format_record
-from tidemill_embedded.demo.prepare import HOUR_MS
+from bench.views.job import Job, Row
+from bench.views.jobs import JOBS
+from bench.views.peers import COMMANDS, peers_ready
+from bench.views.table import about_this_run, line_of, write_results, write_table
 
-RESULTS = Path("bench/results")
-STEPS_H = (60, 6, 1)
-Run = Callable[[CheckedProgram, Inputs, list[int]], tuple[float, set[str]]]
+OURS = (sys.executable, "-m", "bench.views.ours")
 
 
-def by_windows(program: CheckedProgram, given: Inputs, stops: list[int]) -> tuple[float, set[str]]:
-    """Seconds, and the records at the end, when each step is evaluated over all that is alive in it."""
-    engine, state = Engine(program), EngineState()
-    waiting = {name: sorted(given[name], key=lambda p: p.start) for name in program.inputs}
-    alive: dict[str, list[Presence]] = {name: [] for name in waiting}
-    taken = dict.fromkeys(waiting, 0)
-    lower: int | None = None
-    began = process_time()
-    for upper in stops:
-        for name, presences in waiting.items():
-            while taken[name] < len(presences) and presences[taken[name]].start < upper:
-                alive[name].append(presences[taken[name]])
-                taken[name] += 1
-        window = engine.evaluate(alive, lower=lower, upper=upper, state=state)
-        found = {name: window.presences[name] for name in program.derived}
-        state, lower = window.state, upper - 1
-        alive = {name: [p for p in held if p.end >= upper] for name, held in alive.items()}
-    seconds = process_time() - began
-    at = stops[-1] - 1
-    held = [p for presences in found.values() for p in presences if p.start <= at < p.end]
-    return seconds, {format_record(p.record) for p in held}
+class SidesDiffer(Exception):
+    """Two sides ran on the same input and do not agree: no time means anything."""
 
 
-def by_changes(program: CheckedProgram, given: Inputs, stops: list[int]) -> tuple[float, set[str]]:
-    """Seconds, and the records at the end, when the changes of each step are followed."""
-    engine = IncrementalEngine(program)
-    for name in program.inputs:
-        engine.feed(name, given[name])
-    began = process_time()
-    for upper in stops:
-        engine.advance(upper)
-    seconds = process_time() - began
-    records = (record for name in program.derived for record in engine.records(name))
-    return seconds, set(map(format_record, records))
+def one_run(command: list[str], seconds_max: float) -> dict[str, Any]:
+    """What a side says in its last line. A side that fails is shown, and stops the run."""
+    said = subprocess.run(command, capture_output=True, text=True, timeout=seconds_max)
+    if said.returncode:
+        sys.stderr.write(said.stderr[-4_000:])
+        raise SystemExit(f"failed: {' '.join(command)}")
+    found: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
+    return found
 
 
-def main() -> int:
-    """Exit code 1 if the two disagree."""
+def compare(job: str, runs: dict[str, list[dict[str, Any]]]) -> None:
+    """Every digest that two runs have is the same. Raises: SidesDiffer."""
+    known: dict[str, tuple[str, str]] = {}
+    for side, mine in runs.items():
+        for run in mine:
+            for what, found in run["digests"].items():
+                other, expected = known.setdefault(what, (side, found))
+                if found != expected:
+                    raise SidesDiffer(f"{job}, {what}: {side} has {found}, {other} {expected}")
+
+
+def measured(name: str, job: Job, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one job. Raises: SidesDiffer."""
+    sizes = job.at_scale(chosen.scale)
+    sides = {"ours": OURS}
+    sides |= {p: COMMANDS[p] for p in job.peers if p.split("-")[0] not in chosen.without}
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    for _ in range(chosen.repetitions):
+        for side, command in sides.items():
+            runs[side].append(one_run([*command, name, *map(str, sizes)], chosen.seconds_max))
+            compare(name, runs)
+    return list(rows_of(name, job, sizes, runs, chosen.scale))
+
+
+def rows_of(
+    name: str,
+    job: Job,
+    sizes: tuple[int, ...],
+    runs: dict[str, list[dict[str, Any]]],
+    scale: float,
+) -> Iterator[dict[str, Any]]:
+    """The lines of the table: medians of every side that has the figure."""
+    for row in job.rows:
+        every = {side: figures_of(row, mine) for side, mine in runs.items()}
+        every = {side: found for side, found in every.items() if found}
+        yield {
+            "job": name, "row": row.title, "unit": row.unit, "sizes": sizes, "scale": scale,
+            "aim": None if row.aim is None else [row.aim.kind, row.aim.value],
+            "medians": {side: median(found) for side, found in every.items()}, "all": every,
+        }  # fmt: skip
+
+
+def figures_of(row: Row, runs: list[dict[str, Any]]) -> list[float]:
+    """One figure of every run of a side."""
+    return [found for run in runs if (found := row.of(run["figures"])) is not None]
+
+
+def main() -> None:
+    """Prepare the peers, measure, write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--months", type=int, default=1)
-    parser.add_argument("--days", type=int, default=10, help="how much of the month is used")
+    parser.add_argument("--only", nargs="*", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--scale", type=float, default=1.0, help="how much of the input is used")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--without", nargs="*", default=[], help="peers to leave out")
+    parser.add_argument("--seconds-max", type=float, default=900, help="for one run of one side")
+    parser.add_argument("--keep", action="store_true", help="keep the results of any scale")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        given = inputs(Path(directory), chosen.months)
-    begin = int(min(p.start for p in given["flights"]))
-    end = begin + chosen.days * 24 * HOUR_MS
-    lines = ["| view | step | by windows, s | by changes, s | ratio |", "|---|---|---|---|---|"]
-    rows = []
-    for name, program in programs().items():
-        for step in STEPS_H:
-            stops = [*range(begin, end, step * HOUR_MS), end]
-            times: dict[Run, list[float]] = {by_windows: [], by_changes: []}
-            for _ in range(chosen.repetitions):
-                answers = []
-                for run, found in times.items():
-                    seconds, records = run(program, given, stops)
-                    found.append(seconds)
-                    answers.append(records)
-                if answers[0] != answers[1]:
-                    sys.stderr.write(f"{name}: the two differ at the end of {step} h steps\n")
-                    return 1
-            windows, changes = (statistics.median(found) for found in times.values())
-            ratio = windows / changes
-            lines.append(f"| {name} | {step} h | {windows:.2f} | {changes:.2f} | {ratio:.1f} |")
-            rows.append({"view": name, "step_h": step, "windows_s": windows, "changes_s": changes})
-            print(lines[-1], flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "views.md").write_text("\n".join(lines) + "\n")
-    (RESULTS / "views.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    peers_ready({p for name in chosen.only for p in JOBS[name].peers}, set(chosen.without))
+    for name in chosen.only:
+        rows = measured(name, JOBS[name], chosen)
+        for row in rows:
+            print(line_of(row), flush=True)
+        if chosen.keep or chosen.scale == 1.0:
+            write_results(name, rows, about_this_run())
+            write_table(list(JOBS))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,63 +1,93 @@
-"""The views of the demo and one month of their inputs, as an engine takes them."""
+"""The demo's views over a part of a month, kept up to date by windows and by changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from time import process_time
 
-import pyarrow as pa
-import pyarrow.csv
-from ruamel.yaml import YAML
-
-from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
-from tidemill.datalog.check import check
+from bench.views.flight_inputs import Inputs, inputs, programs
+from bench.views.job import Job, Report, Row
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.records import Record
-from tidemill_embedded.demo.prepare import DAY_MS, HOUR_MS, flight_rows, weather_rows
-from tidemill_embedded.demo.raw import unpack
+from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import format_record
+from tidemill_embedded.demo.prepare import HOUR_MS
 
-EXAMPLES = Path("examples/flights")
-REFERENCE: Mapping[str, tuple[str, ...]] = {
-    "airlines": ("carrier", "name"),
-    "airports": ("faa", "name"),
-    "planes": ("tailnum", "manufacturer", "model", "seats"),
-}
-Inputs = Mapping[str, Sequence[Presence]]
+STEPS_H = (60, 6, 1)
+Run = Callable[[CheckedProgram, Inputs, list[int]], tuple[float, set[str]]]
 
 
-def programs() -> dict[str, CheckedProgram]:
-    """The views by name, checked against their sources."""
-    documents = YAML(typ="safe")
-    columns: dict[str, InputSchema] = {}
-    for source in documents.load_all(EXAMPLES / "sources.yaml"):
-        name, spec = source["metadata"]["name"], source["spec"]
-        kinds: list[tuple[str, ColumnType]] = [(c["name"], c["type"]) for c in spec["columns"]]
-        kind = "events" if "eventTime" in spec else "relation"
-        columns[name] = InputSchema(name, kind, tuple(kinds))  # type: ignore[arg-type]
-    return {
-        view["metadata"]["name"]: check(parse(view["spec"]["program"]), Catalog(columns))
-        for view in documents.load_all(EXAMPLES / "views.yaml")
-    }
+def by_windows(program: CheckedProgram, given: Inputs, stops: list[int]) -> tuple[float, set[str]]:
+    """Seconds, and the records at the end, when each step is evaluated over all that is alive in it."""
+    engine, state = Engine(program), EngineState()
+    waiting = {name: sorted(given[name], key=lambda p: p.start) for name in program.inputs}
+    alive: dict[str, list[Presence]] = {name: [] for name in waiting}
+    taken = dict.fromkeys(waiting, 0)
+    lower: int | None = None
+    began = process_time()
+    for upper in stops:
+        for name, presences in waiting.items():
+            while taken[name] < len(presences) and presences[taken[name]].start < upper:
+                alive[name].append(presences[taken[name]])
+                taken[name] += 1
+        window = engine.evaluate(alive, lower=lower, upper=upper, state=state)
+        found = {name: window.presences[name] for name in program.derived}
+        state, lower = window.state, upper - 1
+        alive = {name: [p for p in held if p.end >= upper] for name, held in alive.items()}
+    seconds = process_time() - began
+    at = stops[-1] - 1
+    held = [p for presences in found.values() for p in presences if p.start <= at < p.end]
+    return seconds, {format_record(p.record) for p in held}
 
 
-def inputs(directory: Path, months: int) -> Inputs:
-    """Presences of flights and weather, and the reference data from just before the first of them."""
-    raw = unpack(directory)
-    found: dict[str, list[Presence]] = {"flights": [], "weather": []}
-    for name, rows, at, life in (
-        ("flights", flight_rows(raw, months), "scheduled", DAY_MS),
-        ("weather", weather_rows(raw, months), "hour", HOUR_MS),
-    ):
-        for row in rows:
-            time = row[at]
-            record = Record(name, tuple(row.values()), time, time + life)
-            found[name].append(Presence(record, time, time + life))
-    begin = min(presence.start for presence in found["flights"]) - HOUR_MS
-    options = pa.csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
-    for name, names in REFERENCE.items():
-        table = pyarrow.csv.read_csv(directory / f"{name}.csv", convert_options=options)
-        rows_ = zip(*(table[column].to_pylist() for column in names), strict=True)
-        found[name] = [Presence(Record(name, row), begin, END) for row in rows_]
-    return found
+def by_changes(program: CheckedProgram, given: Inputs, stops: list[int]) -> tuple[float, set[str]]:
+    """Seconds, and the records at the end, when the changes of each step are followed."""
+    engine = IncrementalEngine(program)
+    for name in program.inputs:
+        engine.feed(name, given[name])
+    began = process_time()
+    for upper in stops:
+        engine.advance(upper)
+    seconds = process_time() - began
+    records = (record for name in program.derived for record in engine.records(name))
+    return seconds, set(map(format_record, records))
+
+
+def report_of(run: Run, days: int) -> Report:
+    """Every view in steps of every length; seconds of the processor."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as directory:
+        given = inputs(Path(directory), 1)
+    begin = int(min(presence.start for presence in given["flights"]))
+    end = begin + days * 24 * HOUR_MS
+    for name, program in programs().items():
+        for step in STEPS_H:
+            stops = [*range(begin, end, step * HOUR_MS), end]
+            seconds, records = run(program, given, stops)
+            report.figures[f"{name}_{step}h_s"] = seconds
+            text = "\n".join(sorted(records))
+            report.digests[f"{name} at the end"] = sha256(text.encode()).hexdigest()[:16]
+    return report
+
+
+def followed(days: int) -> Report:
+    """By changes."""
+    return report_of(by_changes, days)
+
+
+def windowed(days: int) -> Report:
+    """By windows: the other side of this job."""
+    return report_of(by_windows, days)
+
+
+JOBS: dict[str, Job] = {
+    "flights": Job((10,), followed, tuple(
+        Row(f"{name}, ten days of the demo in steps of {step} h", f"{name}_{step}h_s")
+        for name in ("weather-at-departure", "punctuality", "knock-ons", "network")
+        for step in STEPS_H
+    ), ("windows",), scaled=(0,)),
+}  # fmt: skip

@@ -1,0 +1,126 @@
+"""What all sides are given, from fixed seeds; needs NumPy alone, as peers have an environment of their own.
+
+Streams come in batches of `BATCH` events in the order of their arrival. Inside a batch times are in no order; every
+time of a batch is beyond all of the batch before, so no event is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+I64Array = npt.NDArray[np.int64]
+Edge = tuple[int, int]
+
+BATCH = 1_000
+"""Events of one delivery: what has come in a second of the events' own time."""
+BATCH_MS = 1_000
+
+
+def graph(nodes: int, edges: int) -> list[Edge]:
+    """A random directed graph without loops and without an edge twice (strata.md 8)."""
+    rng, found = Random(42), dict[Edge, None]()
+    while len(found) < edges:
+        edge = (rng.randrange(nodes), rng.randrange(nodes))
+        if edge[0] != edge[1]:
+            found[edge] = None
+    return list(found)
+
+
+def tree(nodes: int) -> list[Edge]:
+    """(child, parent) of a random tree, each below one that came before it."""
+    rng = Random(42)
+    return [(child, rng.randrange(child)) for child in range(1, nodes)]
+
+
+def toggled(edges: list[Edge], rounds: int) -> list[tuple[Edge, int]]:
+    """Single changes that keep the graph as it is: a random edge goes, then comes back."""
+    rng = Random(7)
+    gone = [edges[rng.randrange(len(edges))] for _ in range((rounds + 1) // 2)]
+    return [(edge, diff) for edge in gone for diff in (-1, 1)][:rounds]
+
+
+def amounts(rows: int, groups: int, first: int = 0) -> tuple[I64Array, I64Array, I64Array]:
+    """(group, id, amount) of rows; ids are `first`, `first + 1`, …"""
+    rng = np.random.default_rng(42 + first)
+    ids = np.arange(first, first + rows, dtype=np.int64)
+    return rng.integers(0, groups, rows), ids, rng.integers(0, 1_000, rows)
+
+
+def growing(name: str, rows: int, rounds: int) -> Iterator[list[tuple[Sequence[I64Array], int]]]:
+    """A load, then ten rows that come and go: for each step the changes of the inputs, each with its diff.
+
+    The first input has (group, id, amount), a hundred in a group; the second, which sums do not read, (id, amount)
+    of every second id.
+    """
+    for step in range(rounds + 1):
+        first, count = (rows + (step - 1) // 2 * 10, 10) if step else (0, rows)
+        diff = -1 if step and step % 2 == 0 else 1
+        columns = amounts(count, rows // 100, first)
+        others = [] if name == "sum" else [((columns[1][::2], columns[2][::2]), diff)]
+        yield [(columns, diff), *others]
+
+
+def rules(count: int) -> tuple[list[tuple[int, int, int]], list[Edge]]:
+    """(rule, the rule below it, the relation it joins), and the pairs that every relation has."""
+    rng = Random(42)
+    below = [(i, rng.randrange(max(0, i - 50), i), rng.randrange(10)) for i in range(1, count)]
+    return below, [(i, (i * 7 + 3) % 20) for i in range(20)]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events in the order of arrival: columns of all of them, and how many batches there are."""
+
+    columns: tuple[I64Array, ...]
+    times: I64Array
+
+    @property
+    def batches(self) -> int:
+        return len(self.times) // BATCH
+
+
+def checks(events: int) -> Stream:
+    """(sensor, value) of readings that are judged tick by tick; sensor s is in region s % 10."""
+    rng = np.random.default_rng(42)
+    times = np.arange(events, dtype=np.int64) // BATCH
+    return Stream((rng.integers(0, 500, events), rng.integers(0, 100, events)), times)
+
+
+def levels(events: int) -> Stream:
+    """(tank, level): 100 tanks, ten readings of each in a second."""
+    rng = np.random.default_rng(42)
+    tank = np.tile(np.repeat(np.arange(100, dtype=np.int64), 10), events // BATCH)
+    times = rng.integers(0, BATCH_MS, events) + np.arange(events) // BATCH * BATCH_MS
+    level = rng.integers(0, 10_000, events)
+    serial = np.arange(events, dtype=np.int64) % 10
+    return Stream((tank, level * 10 + serial), times)
+
+
+ORDERS, PAYMENTS = 0, 1
+
+
+def trades(events: int) -> Stream:
+    """(kind, key, amount): an order, and in most cases a payment of it some seconds later, one a millisecond."""
+    rng = np.random.default_rng(42)
+    kinds = (np.arange(events, dtype=np.int64) % 2).astype(np.int64)
+    keys = np.empty(events, np.int64)
+    numbers = np.arange(events, dtype=np.int64) // 2
+    keys[kinds == ORDERS] = numbers[kinds == ORDERS]
+    back = rng.integers(0, 7_500, events)
+    paid = numbers - back
+    keys[kinds == PAYMENTS] = np.where(paid < 0, -1 - numbers, paid)[kinds == PAYMENTS]
+    times = np.arange(events, dtype=np.int64)
+    order = _shuffled(times, rng)
+    amounts_ = rng.integers(0, 1_000_000, events)
+    return Stream((kinds[order], keys[order], amounts_[order]), times[order])
+
+
+def _shuffled(times: I64Array, rng: np.random.Generator) -> I64Array:
+    """An order in which each batch is mixed."""
+    keys = times // BATCH * 2**32 + rng.integers(0, 2**32, len(times))
+    return np.argsort(keys, kind="stable")

@@ -1,0 +1,8 @@
+"""All jobs by name. A module for each group of them has a dict of its own."""
+
+from __future__ import annotations
+
+from bench.views import flights, graphs, streams, tables
+from bench.views.job import Job
+
+JOBS: dict[str, Job] = {**graphs.JOBS, **tables.JOBS, **streams.JOBS, **flights.JOBS}

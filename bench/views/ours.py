@@ -1,0 +1,20 @@
+"""One run of our side of a job: python -m bench.views.ours JOB SIZES…, a JSON line as the peers'."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from bench.views.jobs import JOBS
+
+
+def main() -> None:
+    """Run the job named on the command line."""
+    name, *sizes = sys.argv[1:]
+    report = JOBS[name].ours(*map(int, sizes))
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

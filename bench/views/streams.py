@@ -1,0 +1,212 @@
+"""Three streaming jobs: ticks through three strata, the resampling of a series, a join by key with expiry.
+
+Each job is run twice: as fast as batches are taken in (throughput), and paced, with a batch due at fixed intervals.
+Freshness is the time from when the batch was due that made a result certain, to the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter, sleep
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.views.digests import digest
+from bench.views.engine import Batch, Events, Ticks, View, as_columns, changed_rows, program
+from bench.views.inputs import BATCH, BATCH_MS, ORDERS, Stream, checks, levels, trades
+from bench.views.job import Aim, Job, Report, Row
+from tidemill.datalog.incremental import FactChange
+
+LIFE_MS = 10_000
+STRATA = """
+bad(s) := check(s, v) if v >= 90;
+quiet(r, s) := check(s, _) ^ region(s, r) ^ not bad(s);
+calm(r) @count(1) := quiet(r, s);
+"""
+RESAMPLED = """
+smoothed(tank) @average(x) @time(tc - 500) :=
+  level(tank, x) @time(te) ^ clock(0, 1000) @time(tc) if te < tc ^ te >= tc - 1000;
+"""
+"""The rule of the language's own document, as it stands."""
+RESAMPLED_LIVE = RESAMPLED.replace("@time(tc - 500)", "@time(tc - 500) @expires(tc + 1000)")
+"""Averages end after a second, so that the readings behind them may end: they do not change afterwards."""
+JOINED = "settled(o, a, b) := placed(o, a) ^ paid(o, b);"
+
+Columns = Sequence[npt.NDArray[np.int64]]
+Step = Callable[[int], list[FactChange]]
+Found = list[tuple[int, list[FactChange]]]
+
+
+def run(step: Step, batches: int, pause_s: float = 0.0) -> tuple[float, list[float], Found]:
+    """Seconds in all, seconds from when each batch was due to its results, and what each changed."""
+    found: Found = []
+    seconds = []
+    start = perf_counter()
+    for batch in range(batches):
+        due = start + batch * pause_s if pause_s else perf_counter()
+        while (ahead := due - perf_counter()) > 0:
+            sleep(ahead)
+        found.append((batch, step(batch)))
+        seconds.append(perf_counter() - due)
+    return perf_counter() - start, seconds, found
+
+
+def measured(
+    opened: Callable[[], Step],
+    results: Callable[[Found], Columns],
+    sizes: tuple[int, int, int],
+    flush: bool = False,
+) -> Report:
+    """Throughput over all events, then freshness at a pace that is the same for all sides.
+
+    `sizes`: events, events of the paced run, its events a second. With `flush` one more step after the
+    last batch lets what is still held back come out.
+    """
+    events, paced, pace = sizes
+    run(opened(), 5)  # the first plans and compiles
+    report = Report()
+    batches = events // BATCH
+    total, _, found = run(opened(), batches + flush)
+    report.figures["throughput"] = events / total
+    report.digests["results"] = digest(results(found))
+    _, seconds, found = run(opened(), paced // BATCH, BATCH / pace)
+    times = [s for s, (_, changes) in zip(seconds, found, strict=True) if changes]
+    report.latencies(times[1:], "fresh_")
+    return report
+
+
+def slices(stream: Stream) -> list[tuple[Columns, npt.NDArray[np.int64]]]:
+    """The batches of a stream: columns and times."""
+    places = [slice(at * BATCH, (at + 1) * BATCH) for at in range(stream.batches)]
+    return [([c[place] for c in stream.columns], stream.times[place]) for place in places]
+
+
+# Ticks through three strata.
+
+
+def strata(events: int, paced: int, pace: int) -> Report:
+    """How many sensors of each region have no bad reading, tick by tick."""
+    checked = program(STRATA, {"check": ("relation", 2), "region": ("relation", 2)})
+    sensors = np.arange(500, dtype=np.int64)
+    batches = slices(checks(max(events, paced)))
+
+    def opened() -> Step:
+        ticks = Ticks(checked, {"region": (sensors, sensors % 10)})
+        return lambda at: ticks.tick(at, {"check": batches[at][0]})
+
+    return measured(opened, calm_by_tick, (events, paced, pace))
+
+
+def calm_by_tick(found: Found) -> Columns:
+    """(tick, region, count) of every tick, from what differs between ticks."""
+    calm: dict[int, int] = {}
+    rows = []
+    for at, changes in found:
+        for change in sorted(changes, key=lambda change: change.diff):
+            if change.record.predicate == "calm":
+                region, count = change.record.arguments[0], change.record.parafacts[0][1]
+                if change.diff > 0:
+                    calm[region] = count  # type: ignore[index]
+                else:
+                    del calm[region]  # type: ignore[arg-type]
+        rows += [(at, region, count) for region, count in calm.items()]
+    return as_columns(rows)
+
+
+# Resampling.
+
+
+def resampled(events: int, paced: int, pace: int) -> Report:
+    """The average level of each tank in each second, as soon as it is certain."""
+    checked = program(RESAMPLED_LIVE, {"level": ("events", 2)})
+    batches = slices(levels(max(events, paced)))
+
+    def opened() -> Step:
+        view = View(checked)
+
+        def step(at: int) -> list[FactChange]:
+            if at == len(batches):
+                return view.step(at * BATCH_MS + 1, {})
+            columns, times = batches[at]
+            upper = (at + 1) * BATCH_MS
+            return view.step(upper, {"level": Events(columns, times, BATCH_MS + 1)})
+
+        return step
+
+    def averages(found: Found) -> Columns:
+        changes = [change for _, each in found for change in each if change.diff > 0]
+        return changed_rows(changes, "smoothed")[0]
+
+    return measured(opened, averages, (events, paced, pace), flush=True)
+
+
+def resampled_batch(events: int) -> Report:
+    """The same averages of all readings at once."""
+    checked = program(RESAMPLED, {"level": ("events", 2)})
+    report = Report()
+    for size in (10 * BATCH, events):
+        stream = levels(size)
+        view = Batch(checked)
+        start = perf_counter()
+        upper = stream.batches * BATCH_MS + 1
+        found = view.evaluate(upper, {"level": Events(stream.columns, stream.times)}, "smoothed")
+        report.figures["throughput"] = size / (perf_counter() - start)
+        records = [presence.record for presence in found]
+        rows = [(r.arguments[0], r.time, r.parafacts[0][1]) for r in records]
+        report.digests["results"] = digest(as_columns(rows))  # type: ignore[arg-type]
+    return report
+
+
+# A join by key with expiry.
+
+
+def joined(events: int, paced: int, pace: int) -> Report:
+    """Orders with their payments, where both come within ten seconds."""
+    checked = program(JOINED, {"placed": ("events", 2), "paid": ("events", 2)})
+    batches = slices(trades(max(events, paced)))
+
+    def opened() -> Step:
+        view = View(checked)
+
+        def step(at: int) -> list[FactChange]:
+            (kinds, keys, amounts), times = batches[at]
+            given = {}
+            for name, of in (("placed", kinds == ORDERS), ("paid", kinds != ORDERS)):
+                given[name] = Events((keys[of], amounts[of]), times[of], LIFE_MS)
+            return view.step((at + 1) * BATCH_MS, given)
+
+        return step
+
+    def settled(found: Found) -> Columns:
+        changes = [change for _, each in found for change in each if change.diff > 0]
+        return changed_rows(changes, "settled")[0]
+
+    return measured(opened, settled, (events, paced, pace))
+
+
+PEERS = ()
+
+
+def rows_of(title: str, least: float) -> tuple[Row, ...]:
+    """Throughput against an aim and against the best peer, and freshness."""
+    return (
+        Row(title, "throughput", Aim("least", least), "/s"),
+        Row("the same, beside the best of the others", "throughput", Aim("times", 2), "/s"),
+        Row("freshness at 20,000 events/s, p99", "fresh_p99_s", Aim("times", 1)),
+        Row("the same, median", "fresh_p50_s"),
+    )
+
+
+JOBS: dict[str, Job] = {
+    "strata": Job((100_000, 100_000, 20_000), strata,
+                  rows_of("three strata, ticks of 1,000 events", 200_000),
+                  PEERS, scaled=(0,), least=BATCH),
+    "resample": Job((10_000_000, 100_000, 20_000), resampled,
+                    rows_of("resampling live", 200_000), PEERS, scaled=(0,), least=BATCH),
+    "resample-batch": Job((10_000_000,), resampled_batch, (
+        Row("resampling as a batch", "throughput", Aim("least", 3_000_000), "/s"),
+    ), (), scaled=(0,), least=BATCH),
+    "join": Job((1_000_000, 100_000, 20_000), joined,
+                rows_of("join by key with expiry", 200_000), PEERS, scaled=(0,), least=BATCH),
+}  # fmt: skip

@@ -1,0 +1,102 @@
+"""Where the results of views are kept, and the table that people read."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from importlib.metadata import version
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+from bench.views.peers import REQUIREMENTS
+
+RESULTS = Path("bench/results/views")
+DOCUMENT = Path("docs/performance.md")
+START, END = "<!-- table of make bench-views -->", "<!-- end of that table -->"
+HEAD = ["| what | ours | the others | best by ours | aim | reached | runs |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+
+
+def about_this_run() -> dict[str, str]:
+    """What the figures were measured on and with."""
+    info = Path("/proc/cpuinfo").read_text()
+    models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
+    memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
+    rust = subprocess.run(["rustc", "--version"], capture_output=True, text=True).stdout.strip()
+    lines = [line.split("#")[0].strip() for line in REQUIREMENTS.read_text().splitlines()]
+    others = ", ".join(line.replace("==", " ") for line in lines if line)
+    return {
+        "processor": f"{cpu_count()} × {models[0] if models else platform.machine()}",
+        "memory": f"{memory_kb / 2**20:.0f} GiB",
+        "ours": f"Python {platform.python_version()}, numpy {version('numpy')}, numba {version('numba')}",
+        "the others": f"{others}; differential-dataflow 0.25.0 by {rust}",
+    }
+
+
+def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) -> None:
+    """Keep what one job gave, in a file of its own."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+    (RESULTS / f"{name}.json").write_text(text)
+
+
+def write_table(order: list[str]) -> None:
+    """Write the table of everything that was measured, also into the document on performance."""
+    files = [RESULTS / f"{name}.json" for name in order]
+    kept = [json.loads(file.read_text()) for file in files if file.exists()]
+    lines = [f"* {name}: {value}" for name, value in kept[-1]["about"].items()]
+    lines += ["", *HEAD, *(line_of(row) for one in kept for row in one["rows"])]
+    table = "\n".join(lines) + "\n"
+    RESULTS.with_suffix(".md").write_text(f"# Views beside their peers\n\n{table}")
+    text = DOCUMENT.read_text()
+    start, end = text.index(START) + len(START), text.index(END)
+    DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A row as a line of the table. The ratio is above one where we are faster, or smaller."""
+    unit, medians = row["unit"], row["medians"]
+    ours = medians["ours"]
+    others = {side: found for side, found in medians.items() if side != "ours"}
+    ratios = {side: ratio_of(unit, ours, found) for side, found in others.items()}
+    best = min(ratios.values()) if ratios and unit != "times" else None
+    shown_others = ", ".join(f"{side} {shown(found, unit)}" for side, found in others.items())
+    aim, reached = aim_of(row["aim"], unit, ours, best)
+    scale = "" if row["scale"] == 1 else f" (at {row['scale']:g} of the size)"
+    ratio = "" if best is None else f"{best:.2f}"
+    runs = len(row["all"]["ours"])
+    return f"| {row['row']}{scale} | {shown(ours, unit)} | {shown_others} | {ratio} | {aim} | {reached} | {runs} |"
+
+
+def ratio_of(unit: str, ours: float, theirs: float) -> float:
+    """How many times better ours is."""
+    return ours / theirs if unit == "/s" else theirs / ours
+
+
+def aim_of(
+    aim: tuple[str, float] | None, unit: str, ours: float, best: float | None
+) -> tuple[str, str]:
+    """What a row is to reach, and whether it does."""
+    if aim is None:
+        return "", ""
+    kind, value = aim
+    if kind == "times":
+        reached = "" if best is None else ("yes" if best >= value else "no")
+        return f"ratio ≥ {value:g}", reached
+    sign, met = ("≤", ours <= value) if kind == "most" else ("≥", ours >= value)
+    return f"{sign} {shown(value, unit)}", "yes" if met else "no"
+
+
+def shown(value: float, unit: str) -> str:
+    """A figure with its unit."""
+    if unit == "times":
+        return f"{value:.2f}"
+    if unit == "/s":
+        return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.1f} k/s"
+    if unit == "bytes":
+        return f"{value / 1e6:.0f} MB"
+    for scale, name in ((1, "s"), (1e3, "ms")):
+        if value * scale >= 1:
+            return f"{value * scale:.3g} {name}"
+    return f"{value * 1e6:.0f} µs"

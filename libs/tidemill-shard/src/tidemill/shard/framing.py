@@ -12,6 +12,7 @@ FORMAT = 1
 
 ENTRY = b"E"
 ROLLUP = b"R"
+REGISTER = b"V"
 
 _KIND = struct.Struct("<2scH")
 _CHECKSUM = struct.Struct("<I")

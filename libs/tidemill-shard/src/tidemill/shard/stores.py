@@ -55,6 +55,18 @@ def open_consensus(address: str, *, allow_non_durable: bool = False) -> StoredCo
     )
 
 
+def open_claims(address: str, *, allow_non_durable: bool = False) -> StoredConsensus:
+    """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of its own."""
+    url = urlsplit(address)
+    if url.scheme == "sqlite":
+        return open_consensus(f"{address}-claims")
+    options = dict(parse_qsl(url.query))
+    beside = {**options, "prefix": f"{options.get('prefix', PREFIX)}-claims"}
+    return open_consensus(
+        url._replace(query=urlencode(beside)).geturl(), allow_non_durable=allow_non_durable
+    )
+
+
 def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
     """Blob at a place; `unique` names unfinished files. Raises: UsageError for another address."""
     url = urlsplit(place.address)

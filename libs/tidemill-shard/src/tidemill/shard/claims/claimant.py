@@ -1,0 +1,217 @@
+"""One replica of a group: its session, what it has claimed, and since when nobody has heard of others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from tidemill.shard.claims.register import Register
+from tidemill.shard.claims.tables import (
+    Member,
+    Members,
+    Owners,
+    beaten,
+    confirmed,
+    epoch_of,
+    given_up,
+    joined,
+    settled,
+    to_claim,
+    to_give_up,
+    without,
+)
+from tidemill.shard.ports import Clock, Consensus
+from tidemill.time import Fenced, UsageError
+
+LEASE_S = 6.0
+"""Silence of so long ends a session: long enough for a busy machine, short enough to be gone in seconds."""
+
+HELD_SHARE = 0.8
+"""A replica counts on its claims for this share of its lease: less than others wait before they take them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An item that this replica has, and the epoch to present where its effects happen."""
+
+    group: str
+    item: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An item as its group sees it: who has it, and by which epoch."""
+
+    item: str
+    name: str
+    details: str
+    epoch: int
+
+
+class Claimant:
+    """A replica that claims items of `group`; not for use by two tasks at once.
+
+    `name` stays over restarts and attracts the same items; `details` is what others need to reach this
+    replica. `ids` gives names that nobody ever used. Every call may raise Unavailable and Indeterminate:
+    the next one goes on from there, and claims last until their lease ends.
+    """
+
+    def __init__(
+        self,
+        consensus: Consensus,
+        group: str,
+        clock: Clock,
+        ids: Callable[[], str],
+        *,
+        name: str,
+        details: str = "",
+        lease_s: float = LEASE_S,
+    ) -> None:
+        if not group or not lease_s > 0:
+            raise UsageError(f"a group {group!r} with leases of {lease_s} s", reason="Claims")
+        self.group = group
+        self.lease_s = lease_s
+        self.happened: Counter[str] = Counter()
+        """How often: `claimed`, `given up`, `evicted` others, `lost` the session. For metrics."""
+        self._members = Register(consensus, f"{group}/members", Members())
+        self._owners = Register(consensus, f"{group}/owners", Owners())
+        self._clock = clock
+        self._ids = ids
+        self._member = Member(name, details, int(lease_s * 1000))
+        self._session: str | None = None
+        self._joined = False
+        self._held_until_s = float("-inf")
+        self._claims: dict[str, int] = {}
+        self._heard: dict[str, tuple[int, float]] = {}
+
+    @property
+    def held_until_s(self) -> float:
+        """Until when, on the monotonic clock, the claims count without another renewal."""
+        return self._held_until_s
+
+    def held(self) -> dict[str, Claim]:
+        """The claims by item: empty once their lease is over by the clock of this process."""
+        if self._clock.monotonic_s() >= self._held_until_s:
+            return {}
+        return {item: Claim(self.group, item, epoch) for item, epoch in self._claims.items()}
+
+    def check(self, claim: Claim) -> None:
+        """Raises: Fenced unless this process may still count on the claim."""
+        if self.held().get(claim.item) != claim:
+            raise Fenced(
+                f"{claim.item} is not claimed by this replica any more (epoch {claim.epoch})",
+                item=claim.item, epoch=claim.epoch,
+            )  # fmt: skip
+
+    async def confirm(self, claim: Claim) -> None:
+        """Raises: Fenced unless Consensus has the claim now. Cost: two reads."""
+        self.check(claim)
+        _, owners = await self._owners.read()
+        _, members = await self._members.read()
+        alive = self._session in members.sessions
+        if not alive or epoch_of(owners, claim.item) != claim.epoch:
+            self._claims.pop(claim.item, None)
+        self.check(claim)
+
+    async def renew(self, wanted: Iterable[str]) -> list[Claim]:
+        """Give a sign of life, end silent sessions, claim free items up to the fair share.
+
+        Returns the claims to let go: their work is to be stopped, then `give_up` is to be called. What is
+        gained and lost shows in `held`. Call it several times per lease. Cost: two reads, one write, and
+        a write if something changes hands.
+        """
+        items = dict.fromkeys(wanted)
+        while True:
+            number, owners = await self._owners.read()
+            # IMPORTANT: members are read after owners, so that whoever has an item and lives is seen alive.
+            members = await self._beaten()
+            assert self._session is not None
+            self._claims = confirmed(owners, self._claims)
+            gained = to_claim(owners, members, items, self._session, self._claims)
+            after = settled(owners, members, self._session, self._claims, gained)
+            if after is owners:
+                break
+            if await self._owners.replace(number, after):
+                self._claims.update({item: after.items[item].epoch for item in gained})
+                self.happened["claimed"] += len(gained)
+                owners = after
+                break
+        surplus = to_give_up(owners, members, items, self._session, self._claims)
+        return [Claim(self.group, item, self._claims[item]) for item in surplus]
+
+    async def give_up(self, claims: Collection[Claim]) -> None:
+        """Let items go whose work has stopped; others may begin at once. Claims that are over are ignored."""
+        going = {c.item: c.epoch for c in claims if self._claims.get(c.item) == c.epoch}
+        # They are not counted on from here on, whatever becomes of the write.
+        self._claims = {i: epoch for i, epoch in self._claims.items() if i not in going}
+        while going:
+            number, owners = await self._owners.read()
+            after = given_up(owners, going)
+            if after is owners or await self._owners.replace(number, after):
+                break
+        self.happened["given up"] += len(going)
+
+    async def leave(self) -> None:
+        """Give everything up and end the session; `renew` begins another one."""
+        session, self._session = self._session, None
+        self._held_until_s, self._joined = float("-inf"), False
+        await self.give_up([Claim(self.group, item, e) for item, e in self._claims.items()])
+        while session is not None:
+            number, members = await self._members.read()
+            after = without(members, {session})
+            if after is members or await self._members.replace(number, after):
+                break
+
+    async def owners(self) -> tuple[Owned, ...]:
+        """Every item that a live replica has, ascending. Cost: two reads."""
+        _, owners = await self._owners.read()
+        _, members = await self._members.read()
+        return tuple(
+            Owned(item, found.name, found.details, owner.epoch)
+            for item, owner in sorted(owners.items.items())
+            if (found := members.sessions.get(owner.session)) is not None
+        )
+
+    async def _beaten(self) -> Members:
+        """The members just after a sign of life of ours; our session may be a new one."""
+        while True:
+            number, members = await self._members.read()
+            silent = self._silent(members)
+            session = self._current_session(members)
+            here = session in members.sessions
+            after = beaten(members, session) if here else joined(members, session, self._member)
+            after = without(after, silent)
+            # The lease begins before the sign of life is under way: others hear of it later.
+            begun_s = self._clock.monotonic_s()
+            if await self._members.replace(number, after):
+                self._held_until_s, self._joined = begun_s + self.lease_s * HELD_SHARE, True
+                self.happened["evicted"] += len(silent)
+                return after
+
+    def _current_session(self, members: Members) -> str:
+        """Ours; a new one, without claims, if others have ended it. An ended one is never used again."""
+        if self._joined and self._session not in members.sessions:
+            self.happened["lost"] += 1
+            self._session, self._joined = None, False
+        if self._session is None:
+            self._session = self._ids()
+        if not self._joined:
+            self._claims, self._held_until_s = {}, float("-inf")
+        return self._session
+
+    def _silent(self, members: Members) -> set[str]:
+        """Whose lease has run out: nothing was heard for so long, by the clock of this process."""
+        now_s = self._clock.monotonic_s()
+        heard = {}
+        for session, member in members.sessions.items():
+            beat, at_s = self._heard.get(session, (-1, now_s))
+            heard[session] = (member.beat, at_s if beat == member.beat else now_s)
+        self._heard = heard
+        return {
+            session
+            for session, (_, at_s) in heard.items()
+            if session != self._session
+            and now_s - at_s >= members.sessions[session].lease_ms / 1000
+        }

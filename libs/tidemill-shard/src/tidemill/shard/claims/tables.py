@@ -1,0 +1,172 @@
+"""What a group has in Consensus, as values: its members with their signs of life, and who has which item.
+
+Two logs, since members beat all the time and items change hands rarely. Functions here are pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A live replica. `beat` grows with each sign of life; silence of `lease_ms` ends its session."""
+
+    name: str
+    details: str
+    lease_ms: int
+    beat: int = 0
+
+
+class Members(msgspec.Struct, frozen=True):
+    """The live sessions of a group. A session that is not here any more never comes back."""
+
+    sessions: dict[str, Member] = {}
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who has an item. If the session is not a member, nobody has it."""
+
+    session: str
+    epoch: int
+
+
+class Owners(msgspec.Struct, frozen=True):
+    """Who has which items; `epoch` is the greatest that was ever given."""
+
+    epoch: int = 0
+    items: dict[str, Owner] = {}
+
+
+def joined(members: Members, session: str, member: Member) -> Members:
+    """The group with one more session."""
+    return Members({**members.sessions, session: member})
+
+
+def beaten(members: Members, session: str) -> Members:
+    """The session, which is there, has given one more sign of life."""
+    member = members.sessions[session]
+    later = msgspec.structs.replace(member, beat=member.beat + 1)
+    return Members({**members.sessions, session: later})
+
+
+def without(members: Members, sessions: Collection[str]) -> Members:
+    """These sessions have ended; the same value if none of them was there."""
+    if members.sessions.keys().isdisjoint(sessions):
+        return members
+    return Members({name: m for name, m in members.sessions.items() if name not in sessions})
+
+
+def settled(
+    owners: Owners,
+    members: Members,
+    session: str,
+    held: Mapping[str, int],
+    gained: Sequence[str],
+) -> Owners:
+    """The session has what it holds and what it gained, each of the latter by a greater epoch than any before.
+
+    What it has in the log without holding it is free, as is what ended sessions had. The same value if
+    nothing changes but names of ended sessions.
+    """
+    won = {item: Owner(session, owners.epoch + 1 + at) for at, item in enumerate(gained)}
+    forgotten = [
+        item
+        for item, owner in owners.items.items()
+        if owner.session == session and held.get(item) != owner.epoch and item not in won
+    ]
+    if not won and not forgotten:
+        return owners
+    kept = {
+        item: owner
+        for item, owner in owners.items.items()
+        if owner.session in members.sessions and item not in forgotten
+    }
+    return Owners(owners.epoch + len(won), {**kept, **won})
+
+
+def confirmed(owners: Owners, claims: Mapping[str, int]) -> dict[str, int]:
+    """Those of the claims that the log has, by the same epoch."""
+    return {item: epoch for item, epoch in claims.items() if epoch_of(owners, item) == epoch}
+
+
+def given_up(owners: Owners, claims: Mapping[str, int]) -> Owners:
+    """Nobody has these items, as far as they are still had by these epochs; the same value if none is."""
+    gone = {item for item, epoch in claims.items() if epoch_of(owners, item) == epoch}
+    if not gone:
+        return owners
+    return Owners(owners.epoch, {item: o for item, o in owners.items.items() if item not in gone})
+
+
+def epoch_of(owners: Owners, item: str) -> int | None:
+    """By which epoch an item is had, if it is."""
+    owner = owners.items.get(item)
+    return None if owner is None else owner.epoch
+
+
+def fair_share(owners: Owners, members: Members, wanted: Collection[str], session: str) -> int:
+    """How many of the wanted items a session should have: all the same number, some one more.
+
+    One more is for those who have most already, so that nothing moves without need.
+    """
+    share, more = divmod(len(wanted), len(members.sessions))
+    had = Counter(
+        owner.session
+        for item, owner in owners.items.items()
+        if item in wanted and owner.session in members.sessions
+    )
+    ranked = sorted(members.sessions, key=lambda name: (-had[name], name))
+    return share + (ranked.index(session) < more)
+
+
+def to_claim(
+    owners: Owners,
+    members: Members,
+    wanted: Collection[str],
+    session: str,
+    held: Mapping[str, int],
+) -> list[str]:
+    """The items that a session should take now: free ones up to its share.
+
+    An item that is its own in the log but not among those `held` with their epochs comes from a call whose
+    outcome was unknown. It is taken anew: a late effect of that call is then impossible.
+    """
+    room = fair_share(owners, members, wanted, session) - sum(item in held for item in wanted)
+    free = []
+    for item in wanted:
+        owner = owners.items.get(item)
+        if (
+            owner is None
+            or owner.session not in members.sessions
+            or (owner.session == session and held.get(item) != owner.epoch)
+        ):
+            free.append(item)
+    name = members.sessions[session].name
+    free.sort(key=lambda item: (_affinity(name, item), item))
+    return free[: max(0, room)]
+
+
+def to_give_up(
+    owners: Owners,
+    members: Members,
+    wanted: Collection[str],
+    session: str,
+    held: Collection[str],
+) -> list[str]:
+    """The held items that a session should let go: those nobody wants, and what is beyond its share."""
+    unwanted = sorted(item for item in held if item not in wanted)
+    kept = sorted(item for item in held if item in wanted)
+    surplus = len(kept) - fair_share(owners, members, wanted, session)
+    if surplus <= 0:
+        return unwanted
+    name = members.sessions[session].name
+    kept.sort(key=lambda item: (_affinity(name, item), item))
+    return unwanted + kept[-surplus:]
+
+
+def _affinity(name: str, item: str) -> bytes:
+    """A number of each pair: replicas prefer different items, and each the same ones after a restart."""
+    return blake2b(f"{len(name)} {name}{item}".encode(), digest_size=8).digest()

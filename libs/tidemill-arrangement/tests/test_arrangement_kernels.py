@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement import kernels
 from tidemill.arrangement.kernels import Columns, Layout, RunJoin, RunMerge, consolidating
+from tidemill.arrangement.kernels.probing import add_small_sums, add_sums
 from tidemill.arrangement.operators import (
     Reduction,
     count,
@@ -233,6 +234,29 @@ def test_packed_rows_unpack_to_what_they_were_and_compare_alike(
         tuple(packed[at].tolist())
         for at in sorted(range(len(given_rows)), key=lambda at: given_rows[at][:3])
     ]
+
+
+@law
+@given(st.data())
+def test_sums_of_keys_are_the_same_looked_up_or_read_through(data: st.DataObject) -> None:
+    key = st.integers(0, data.draw(st.sampled_from([3, 60, 2**40])))
+    row = st.tuples(key, st.integers(0, 9), st.tuples(st.integers(0, 3)), st.integers(-2, 2))
+    listed = twins.consolidated(data.draw(st.lists(row, min_size=1, max_size=60))) or [
+        (1, 1, (0,), 1)
+    ]
+    keys = sorted({*data.draw(st.lists(key, min_size=1)), *data.draw(st.sets(st.just(1)))})
+    wanted = twins.weighted_sums(keys, listed)
+    updates = columns(listed, 1)
+    layout = Layout.of(updates.columns)
+    table = layout.table
+    rows_in, column = layout.pack(updates.columns), np.array(keys, np.uint64)
+    for diffs in (updates.diffs, updates.diffs.astype(np.int8)):
+        sums = np.ones((2, len(keys)), np.int64)
+        assert add_sums(column, rows_in, table, diffs, True, sums[0])
+        assert add_small_sums(column, rows_in, table, diffs, sums[1])
+        assert sums.tolist() == [[n + 1 for n in wanted]] * 2
+    full = np.full(len(keys), 2**63 - 1)
+    assert add_small_sums(column, rows_in, table, diffs, full) == all(n <= 0 for n in wanted)
 
 
 @law

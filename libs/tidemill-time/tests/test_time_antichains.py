@@ -98,6 +98,27 @@ def test_counts_hold_the_frontier_of_what_adds_up_to_more_than_zero(
             assert counts.less_than(time) == counts.frontier.less_than(time)
 
 
+@any_domain
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_holders_that_move_leave_the_meet_of_where_they_are(
+    domain: Any, data: st.DataObject
+) -> None:
+    counts: MutableAntichain[Any] = MutableAntichain(domain)
+    nowhere: Antichain[Any] = Antichain(domain)
+    at = [nowhere] * data.draw(st.integers(1, 3))
+    for _ in range(data.draw(st.integers(0, 8))):
+        holder = data.draw(st.integers(0, len(at) - 1))
+        to = Antichain.of(domain, data.draw(st.lists(times_of(domain), max_size=3)))
+        before = counts.frontier
+        changed = counts.move(at[holder], to)
+        at[holder] = to
+        assert counts.frontier == Antichain.of(domain, [time for held in at for time in held])
+        assert changed == (counts.frontier != before)
+        for time in to:
+            assert counts.count(time) == sum(time in held.elements for held in at)
+
+
 def test_a_change_batch_adds_up_and_drains() -> None:
     batch = ChangeBatch([(3, 1), (4, 2), (3, -1)])
     assert list(batch) == [(4, 2)]

@@ -65,6 +65,8 @@ class Antichain(Generic[T]):
 
     def less_equal(self, time: T) -> bool:
         """Whether `time` is beyond this frontier, equality included."""
+        if len(self.elements) == 1:
+            return self.domain.less_equal(self.elements[0], time)
         return any(self.domain.less_equal(element, time) for element in self.elements)
 
     def less_than(self, time: T) -> bool:
@@ -75,6 +77,8 @@ class Antichain(Generic[T]):
 
     def precedes(self, other: Antichain[T]) -> bool:
         """Whether self ≤ other: every element of `other` is beyond self."""
+        if len(other.elements) == 1:
+            return self.less_equal(other.elements[0])
         return all(self.less_equal(time) for time in other.elements)
 
     def insert(self, time: T) -> Antichain[T]:
@@ -89,6 +93,9 @@ class Antichain(Generic[T]):
 
     def join(self, other: Antichain[T], lattice: Lattice[T]) -> Antichain[T]:
         """The least frontier that is beyond both."""
+        if len(self.elements) == len(other.elements) == 1:
+            time = lattice.join(self.elements[0], other.elements[0])
+            return other if time == other.elements[0] else Antichain(self.domain, (time,))
         return Antichain.of(
             self.domain, (lattice.join(a, b) for a in self.elements for b in other.elements)
         )

@@ -19,15 +19,20 @@ from tidemill.arrangement.kernels import (
     I64Array,
     Layout,
     U64Array,
-    consolidate,
     consolidate_packed,
     frontier_rows,
 )
+from tidemill.arrangement.kernels.bounding import OVERFLOW, outside, pack_few
 from tidemill.arrangement.kernels.consolidating import FEW, overflow, stack_lanes
-from tidemill.arrangement.kernels.packed_merging import close_last_group, merge_groups, merge_words
+from tidemill.arrangement.kernels.packed_merging import (
+    close_last_group,
+    merge_few,
+    merge_groups,
+    merge_pairs,
+    merge_words,
+)
 from tidemill.arrangement.kernels.packing import relay_rows, spans
-from tidemill.arrangement.kernels.probing import outside
-from tidemill.arrangement.trace import Description
+from tidemill.arrangement.trace import Description, Merger
 from tidemill.time import Antichain, Lattice, UsageError
 
 Times: TypeAlias = Antichain[Any]  # Any: of whole numbers, or of tuples of them for several lanes
@@ -36,7 +41,8 @@ ColumnLattice: TypeAlias = Lattice[Any]  # Any: as above
 MEMORY = InMemory()
 
 PLAIN_ROWS = 256
-"""Up to this many rows a word for each column is cheaper than finding out what they need."""
+"""Up to this many rows are merged in one call, into a word for each column: cheaper than finding out
+what they need."""
 
 
 class ColumnBatch:
@@ -85,18 +91,29 @@ class ColumnBatch:
         Cost: that of `consolidate`.
         """
         description = Description(lower, upper, Antichain.minimum(lattice))
-        _check_times(lattice, updates, lower, upper)
         if len(updates) <= FEW:
-            return cls.sorted(lattice, description, consolidate(updates), storage)
-        layout, rows, diffs = consolidate_packed(updates.columns, updates.diffs)
-        return cls(
-            lattice,
-            description,
-            layout,
-            _kept_rows(rows, storage),
-            narrowed(diffs, storage),
-            storage,
-        )
+            return _of_few(lattice, description, updates, storage)
+        constant = updates.times.strides[-1] == 0
+        times = np.ascontiguousarray(updates.times[:, :1] if constant else updates.times)
+        at = outside(times, *(frontier_rows(bound, len(times)) for bound in (lower, upper)))
+        if at >= 0:
+            raise _misplaced(lattice, updates, at, lower, upper)
+        packed = consolidate_packed(updates.columns, updates.diffs)
+        return cls.packed(lattice, description, *packed, storage)
+
+    @classmethod
+    def packed(
+        cls,
+        lattice: ColumnLattice,
+        description: Description[Any],
+        layout: Layout,
+        rows: U64Array,
+        diffs: DiffArray,
+        storage: Storage = MEMORY,
+    ) -> ColumnBatch:
+        """The batch of packed rows that are known to be sorted, consolidated and in the interval."""
+        kept = _kept_rows(rows, storage), narrowed(diffs, storage)
+        return cls(lattice, description, layout, *kept, storage)
 
     @classmethod
     def sorted(
@@ -109,8 +126,8 @@ class ColumnBatch:
         """The batch of updates that are known to be sorted, consolidated and in the interval."""
         few = len(updates) <= FEW
         layout = Layout.plain(2 + updates.lanes) if few else Layout.of(updates.columns)
-        rows = _kept_rows(layout.pack(updates.columns), storage)
-        return cls(lattice, description, layout, rows, narrowed(updates.diffs, storage), storage)
+        rows = layout.pack(updates.columns)
+        return cls.packed(lattice, description, layout, rows, updates.diffs, storage)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -126,6 +143,9 @@ class ColumnBatch:
 
     def updates(self) -> Columns:
         """The rows as plain columns. Cost: O(n)."""
+        if self.layout is Layout.plain(len(self.layout.bits)):
+            plain = np.ascontiguousarray(self.rows.T)
+            return Columns(plain[0], plain[1], plain[2:], self.diffs_of(0, len(self)))
         columns = self.layout.unpack_all(self.rows)
         return Columns(
             columns[0], columns[1], stack_lanes(columns[2:], len(self)), self.diffs_of(0, len(self))
@@ -147,11 +167,13 @@ class ColumnBatch:
         lows, highs = spans(self.layout.unpack_all(self.rows))
         return tuple(lows), tuple(highs)
 
-    def begin_merge(self, later: ColumnBatch, logical: Times) -> ColumnMerger:
+    def begin_merge(self, later: ColumnBatch, logical: Times) -> Merger[ColumnBatch]:
         """A merge with the batch that follows, compacting to `logical`.
 
         Raises: UsageError if the intervals do not touch.
         """
+        if len(self) + len(later) <= PLAIN_ROWS:
+            return FewMerger(self, later, logical)
         return ColumnMerger(self, later, logical)
 
     def merge_empty(self, later: ColumnBatch, logical: Times) -> ColumnBatch:
@@ -162,6 +184,59 @@ class ColumnBatch:
         return ColumnBatch(
             self.lattice, description, self.layout, self.rows, self.diffs, self.storage
         )
+
+
+class FewMerger:
+    """A merge of a handful of rows: charged for row by row, done in one call when all is paid.
+
+    One call reads no more than `PLAIN_ROWS` rows beyond its fuel.
+    """
+
+    __slots__ = ("_a", "_b", "_description", "_merged", "_read", "_rows")
+
+    def __init__(self, a: ColumnBatch, b: ColumnBatch, logical: Times) -> None:
+        self._description = a.description.followed_by(b.description, logical, a.lattice)
+        self._a, self._b = a, b
+        self._rows, self._read = len(a) + len(b), 0
+        self._merged: ColumnBatch | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self._read == self._rows
+
+    def work(self, fuel: int) -> int:
+        """Pay for at most `fuel` more rows; how many were paid for.
+
+        Raises: UsageError if a sum of diffs does not fit in 64 bits.
+        """
+        paid = min(fuel, self._rows - self._read)
+        self._read += paid
+        if self.complete and self._merged is None:
+            self._merged = self._merge()
+        return paid
+
+    def outcome(self) -> ColumnBatch:
+        """The merged batch. Raises: UsageError if the merge is not complete."""
+        if not self.complete:
+            raise UsageError("the merge is not complete")
+        return self._merged if self._merged is not None else self._merge()
+
+    def _merge(self) -> ColumnBatch:
+        a, b = self._a, self._b
+        layout = Layout.plain(len(a.layout.bits))
+        rows, diffs = (
+            np.empty((self._rows, layout.words), np.uint64),
+            np.empty(self._rows, np.int64),
+        )
+        kept = merge_few(
+            a.rows, a.layout.table, a.diffs.astype(np.int64, copy=False),
+            b.rows, b.layout.table, b.diffs.astype(np.int64, copy=False),
+            _least_of(self._description.since, a.lanes), layout.table, rows, diffs,
+        )  # fmt: skip
+        if kept < 0:
+            raise overflow()
+        rows = _kept_rows(rows[:kept], a.storage)
+        return ColumnBatch(a.lattice, self._description, layout, rows, diffs[:kept], a.storage)
 
 
 _WINDOW = 1 << 16
@@ -183,13 +258,12 @@ class ColumnMerger:
     def __init__(self, a: ColumnBatch, b: ColumnBatch, logical: Times) -> None:
         self._description = a.description.followed_by(b.description, logical, a.lattice)
         self._a, self._b = a, b
-        since = frontier_rows(self._description.since, a.lanes)
-        self._since: U64Array = since.min(axis=0) if len(since) else np.zeros(a.lanes, np.uint64)
+        self._since = _least_of(self._description.since, a.lanes)
         least = self._since.tolist()
         self._layout = _merged_layout(a, b, least)
         self._as_is = tuple(_stays(batch, self._layout, least) for batch in (a, b))
         advances = not all(self._as_is) and any(least)
-        self._by_group = self._layout.words > 1 or (advances and a.lanes > 1)
+        self._by_group = self._layout.words > 2 or (advances and a.lanes > 1)
         rows = len(a) + len(b)
         self._rows = new_rows(a.storage, rows, self._layout.words)
         self._diffs = DiffColumn(a.storage, rows)
@@ -243,7 +317,8 @@ class ColumnMerger:
                 a, a_diffs, b, b_diffs, fuel, self._rows, diffs, places, head_words, head_mask
             )
         else:
-            read = merge_words(a, a_diffs, b, b_diffs, fuel, self._rows, diffs, places)
+            merge = merge_words if self._layout.words == 1 else merge_pairs
+            read = merge(a, a_diffs, b, b_diffs, fuel, self._rows, diffs, places)
             places[4] = max(places[2] - 1, base)
         if read < 0:
             raise overflow()
@@ -273,8 +348,6 @@ class ColumnMerger:
 def _merged_layout(a: ColumnBatch, b: ColumnBatch, since: list[int]) -> Layout:
     """A layout for the rows of both, times advanced by `since`."""
     fields = len(a.layout.bits)
-    if len(a) + len(b) <= PLAIN_ROWS:
-        return Layout.plain(fields)
     floors = [0] * (fields - len(since)) + since
     lows, highs = [2**64 - 1] * fields, [0] * fields
     for batch in (a, b):
@@ -286,6 +359,15 @@ def _merged_layout(a: ColumnBatch, b: ColumnBatch, since: list[int]) -> Layout:
         [max(x, y) for x, y in zip(lows, floors, strict=True)],
         [max(x, y) for x, y in zip(highs, floors, strict=True)],
     )
+
+
+def _least_of(since: Times, lanes: int) -> U64Array:
+    """What advancing to `since` raises each lane to: one maximum a lane, the meet of its elements."""
+    if len(since) == 1 and lanes == 1:
+        return np.array(since.elements, np.uint64)
+    elements = frontier_rows(since, lanes)
+    least: U64Array = elements.min(axis=0) if len(elements) else np.zeros(lanes, np.uint64)
+    return least
 
 
 def _stays(batch: ColumnBatch, layout: Layout, since: list[int]) -> bool:
@@ -304,15 +386,34 @@ def _kept_rows(rows: U64Array, storage: Storage) -> U64Array:
     return kept
 
 
-def _check_times(lattice: ColumnLattice, updates: Columns, lower: Times, upper: Times) -> None:
-    constant = len(updates) > 1 and updates.times.strides[-1] == 0
-    times = np.ascontiguousarray(updates.times[:, :1] if constant else updates.times)
+def _of_few(
+    lattice: ColumnLattice, description: Description[Any], updates: Columns, storage: Storage
+) -> ColumnBatch:
+    """The batch of a handful of updates: one compiled call, and a word for each column."""
     lanes = updates.lanes
-    at = outside(times, frontier_rows(lower, lanes), frontier_rows(upper, lanes))
-    if at < 0:
-        return
-    row = times[:, at].tolist()
+    layout = Layout.plain(2 + lanes)
+    rows, sums = np.empty((len(updates), 2 + lanes), np.uint64), np.empty(len(updates), np.int64)
+    if not len(updates):
+        return ColumnBatch(lattice, description, layout, rows, sums, storage)
+    plain = updates.contiguous()
+    lower, upper = (
+        frontier_rows(bound, lanes) for bound in (description.lower, description.upper)
+    )  # fmt: skip
+    kept = pack_few(plain.keys, plain.vals, plain.times, plain.diffs, lower, upper, rows, sums)
+    if kept == OVERFLOW:
+        raise overflow()
+    if kept < 0:
+        raise _misplaced(lattice, updates, -2 - kept, description.lower, description.upper)
+    rows = _kept_rows(rows[:kept], storage)
+    return ColumnBatch(lattice, description, layout, rows, sums[:kept], storage)
+
+
+def _misplaced(
+    lattice: ColumnLattice, updates: Columns, at: int, lower: Times, upper: Times
+) -> UsageError:
+    """The error of an update that is not in the interval of its batch, to be raised."""
+    row = updates.times[:, at].tolist()
     time = tuple(row) if isinstance(lattice.minimum(), tuple) else row[0]
     if not lower.less_equal(time):
-        raise UsageError(f"{time} is not beyond the lower {lower}", reason="UpdateNotBeyondLower")
-    raise UsageError(f"{time} is beyond the upper {upper}", reason="UpdateBeyondUpper")
+        return UsageError(f"{time} is not beyond the lower {lower}", reason="UpdateNotBeyondLower")
+    return UsageError(f"{time} is beyond the upper {upper}", reason="UpdateBeyondUpper")

@@ -7,13 +7,21 @@ import numpy as np
 from tidemill.arrangement.columns.arranging import ColumnArrangement
 from tidemill.arrangement.columns.batches import MEMORY, ColumnBatch, Times
 from tidemill.arrangement.columns.storage import Storage
-from tidemill.arrangement.kernels import Columns, I64Array, U64Array, consolidate
-from tidemill.arrangement.kernels.changing import distinct_of, replace_sums
-from tidemill.arrangement.kernels.consolidating import overflow
-from tidemill.arrangement.kernels.packing import constant
-from tidemill.arrangement.kernels.probing import add_sums
+from tidemill.arrangement.kernels import Columns, I64Array, Layout, U64Array, consolidate
+from tidemill.arrangement.kernels.changing import (
+    distinct_of,
+    pack_replaced_sums,
+    replace_sums,
+    span_of_sums,
+)
+from tidemill.arrangement.kernels.consolidating import FEW, overflow
+from tidemill.arrangement.kernels.packing import constant, span_of
+from tidemill.arrangement.kernels.probing import add_small_sums, add_sums
 from tidemill.arrangement.trace import Description
 from tidemill.time import U64_TIME, Antichain
+
+_READ_BELOW = 16
+"""Up to so many rows for each key all of them are read."""
 
 
 class ColumnCount:
@@ -46,11 +54,11 @@ class ColumnCount:
         ).contiguous()  # fmt: skip
         keys = np.empty_like(by_key.keys)
         keys = keys[: distinct_of(by_key.keys, keys)]
-        changes = _changes(by_key, self._counts(keys))
-        if len(keys) == len(by_key) and _inside(by_key.times, description):
-            batch = ColumnBatch.sorted(U64_TIME, description, changes, self._storage)
+        counts = self._counts(keys)
+        if FEW < len(keys) == len(by_key) and _inside(by_key.times, description):
+            batch = self._replaced(by_key, counts, description)
         else:
-            batch = self.output.batch_of(changes, upper)
+            batch = self.output.batch_of(_changes(by_key, counts), upper)
         self.output.insert(batch)
         return batch
 
@@ -62,12 +70,38 @@ class ColumnCount:
         """Spend one piece of idle maintenance; whether there was anything to do."""
         return self.output.exert(effort)
 
+    def _replaced(
+        self, by_key: Columns, counts: I64Array, description: Description[int]
+    ) -> ColumnBatch:
+        """The changes of keys with one update each, written as packed rows at once."""
+        keys, times = by_key.keys, by_key.times
+        rows, low, high = span_of_sums(by_key.diffs, counts)
+        if rows < 0:
+            raise overflow()
+        first, last = span_of(times[0])
+        lows, highs = (keys[0], low, first), (keys[-1], high, last)
+        layout = Layout.spanning([int(value) for value in lows], [int(value) for value in highs])
+        packed, diffs = np.zeros((rows, layout.words), np.uint64), np.empty(rows, np.int8)
+        pack_replaced_sums(keys, times, by_key.diffs, counts, layout.table, packed, diffs)
+        return ColumnBatch.packed(U64_TIME, description, layout, packed, diffs, self._storage)
+
     def _counts(self, keys: U64Array) -> I64Array:
         counts = np.zeros(len(keys), np.int64)
         for batch in self.output.batches():
-            if not add_sums(keys, batch.rows, batch.layout.table, batch.diffs, True, counts):
+            rows, table, diffs = batch.rows, batch.layout.table, batch.diffs
+            if _all_read(len(keys), batch):
+                fits = add_small_sums(keys, rows, table, diffs, counts)
+            else:
+                fits = add_sums(keys, rows, table, diffs, True, counts)
+            if not fits:
                 raise overflow()
         return counts
+
+
+def _all_read(keys: int, batch: ColumnBatch) -> bool:
+    """Whether reading all rows beats looking for the keys, and no sum of products can wrap."""
+    small = batch.diffs.dtype == np.int8 and batch.layout.highs[1] < 2**31 and len(batch) < 2**24
+    return bool(small and 0 < len(batch) < _READ_BELOW * keys)
 
 
 def _changes(by_key: Columns, counts: I64Array) -> Columns:

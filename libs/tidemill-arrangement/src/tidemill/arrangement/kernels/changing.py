@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
 
@@ -38,6 +39,45 @@ def replace_sums(
                 n += 1
         total = summed
     return n
+
+
+@compiled
+def span_of_sums(diffs: I64Array, sums: I64Array) -> tuple[int, np.uint64, np.uint64]:
+    """How many rows `replace_sums` writes if each key has one update; the least and greatest val.
+
+    Fewer than none: a sum does not fit in 64 bits. Cost: O(n).
+    """
+    rows, low, high = 0, ~np.uint64(0), np.uint64(0)
+    for i in range(diffs.size):
+        summed = sums[i] + diffs[i]
+        if ((sums[i] ^ summed) & (diffs[i] ^ summed)) < 0:
+            return -1, low, high
+        for total in (sums[i], summed):
+            if total != 0:
+                low, high = min(low, np.uint64(total)), max(high, np.uint64(total))
+                rows += 1
+    return rows, low, high
+
+
+@compiled
+def pack_replaced_sums(
+    keys: U64Array, times: U64Array, diffs: I64Array, sums: I64Array, table: U64Array,
+    rows: U64Array, out_diffs: npt.NDArray[np.int8],
+) -> None:  # fmt: skip
+    """What `replace_sums` writes if each key has one update, as packed rows of (key, val, time).
+
+    `rows` are zero before. Cost: O(n).
+    """
+    n = 0
+    for i in range(keys.size):
+        before, after = np.uint64(sums[i]), np.uint64(sums[i] + diffs[i])
+        for val in (min(before, after), max(before, after)):
+            if val != 0:
+                rows[n, 0] |= (keys[i] - table[0, 0]) << table[0, 3]
+                rows[n, table[1, 2]] |= (val - table[1, 0]) << table[1, 3]
+                rows[n, table[2, 2]] |= (times[0, i] - table[2, 0]) << table[2, 3]
+                out_diffs[n] = 1 if val == after else -1
+                n += 1
 
 
 @compiled

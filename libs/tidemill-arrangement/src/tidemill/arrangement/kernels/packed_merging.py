@@ -2,7 +2,7 @@
 
 `places` holds how far the windows were read and the output was written, and where its open rows
 start: those that may still be joined by equal ones. Diffs of open and new rows lie in `diffs`, the
-first open row at its start. Both loops stop early only where a run really ends.
+first open row at its start. The loops stop early only where a run really ends.
 Each returns how many rows were read, or −1 if a sum of diffs does not fit in 64 bits.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
+from tidemill.arrangement.kernels.packing import relay_rows
 
 _FEW = 16
 
@@ -49,6 +50,48 @@ def merge_words(
             if n > base and diffs[n - 1 - base] == 0:
                 n -= 1
             out[n, 0] = word
+            diffs[n - base] = diff
+            n += 1
+    places[0], places[1], places[2] = i, j, n
+    return read
+
+
+@compiled
+def merge_pairs(
+    a: U64Array, a_diffs: I64Array, b: U64Array, b_diffs: I64Array, fuel: int,
+    out: U64Array, diffs: I64Array, places: I64Array,
+) -> int:  # fmt: skip
+    """For rows of two words. Cost: O(fuel)."""
+    i, j, n, base = places[0], places[1], places[2], places[3]
+    end_a, end_b = a_diffs.size, b_diffs.size
+    read = 0
+    while read < fuel and (i < end_a or j < end_b):
+        if i < end_a and j < end_b:
+            # NB: which side is next is a coin toss: it is selected, never branched on.
+            x, y = a[i, 0], b[j, 0]
+            from_a = (x < y) | ((x == y) & (a[i, 1] <= b[j, 1]))
+            first = x if from_a else y
+            second = a[i, 1] if from_a else b[j, 1]
+            diff = a_diffs[i] if from_a else b_diffs[j]
+            i += from_a
+            j += not from_a
+        elif i < end_a:
+            first, second, diff = a[i, 0], a[i, 1], a_diffs[i]
+            i += 1
+        else:
+            first, second, diff = b[j, 0], b[j, 1], b_diffs[j]
+            j += 1
+        read += 1
+        if n > base and out[n - 1, 0] == first and out[n - 1, 1] == second:
+            total = diffs[n - 1 - base]
+            summed = total + diff
+            if ((total ^ summed) & (diff ^ summed)) < 0:
+                return -1
+            diffs[n - 1 - base] = summed
+        else:
+            if n > base and diffs[n - 1 - base] == 0:
+                n -= 1
+            out[n, 0], out[n, 1] = first, second
             diffs[n - base] = diff
             n += 1
     places[0], places[1], places[2] = i, j, n
@@ -180,3 +223,34 @@ def close_last_group(out: U64Array, diffs: I64Array, places: I64Array) -> bool:
     end = _close_group(out, diffs, places[4], places[2], places[3])
     places[2] = max(end, places[4])
     return bool(end >= 0)
+
+
+@compiled
+def merge_few(
+    a: U64Array, a_table: U64Array, a_diffs: I64Array,
+    b: U64Array, b_table: U64Array, b_diffs: I64Array,
+    since: U64Array, table: U64Array, out: U64Array, diffs: I64Array,
+) -> int:  # fmt: skip
+    """All rows of two small batches of any layouts in another one, times advanced by `since`.
+
+    The new layout has a word for each column. Diffs in are one for each row or one for all.
+    Returns how many rows are left, or −1 if a sum of diffs does not fit in 64 bits.
+    """
+    laid_a, laid_b = np.empty((a.shape[0], out.shape[1]), np.uint64), np.empty(
+        (b.shape[0], out.shape[1]), np.uint64
+    )  # fmt: skip
+    relay_rows(a, a_table, since, laid_a, table)
+    relay_rows(b, b_table, since, laid_b, table)
+    each_a, each_b = np.empty(a.shape[0], np.int64), np.empty(b.shape[0], np.int64)
+    for i in range(each_a.size):
+        each_a[i] = a_diffs[i if a_diffs.size > 1 else 0]
+    for j in range(each_b.size):
+        each_b[j] = b_diffs[j if b_diffs.size > 1 else 0]
+    places = np.zeros(5, np.int64)
+    read = merge_groups(
+        laid_a, each_a, laid_b, each_b, each_a.size + each_b.size, out, diffs, places,
+        2, ~np.uint64(0),
+    )  # fmt: skip
+    if read < 0 or not close_last_group(out, diffs, places):
+        return -1
+    return int(places[2])

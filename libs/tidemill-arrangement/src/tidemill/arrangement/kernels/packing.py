@@ -175,7 +175,7 @@ def span_of(column: U64Array) -> tuple[np.uint64, np.uint64]:
 
 
 @inlined
-def field_of(rows: U64Array, i: int, table: U64Array, at: int) -> np.uint64:
+def field_of(rows: U64Array, i: int | np.int64, table: U64Array, at: int) -> np.uint64:
     """Column `at` of packed row `i`."""
     value: np.uint64 = ((rows[i, table[at, 2]] >> table[at, 3]) & table[at, 1]) + table[at, 0]
     return value

@@ -14,9 +14,12 @@ from tidemill.arrangement.kernels.products import product_fits
 _MERGED_BELOW = 8
 """Up to so many rows for each key all rows are read: cheaper than looking for keys one by one."""
 
+_DENSE = 6
+"""Up to so many rows for each key no row is stepped over."""
+
 
 @inlined
-def key_of(rows: U64Array, i: int, table: U64Array) -> np.uint64:
+def key_of(rows: U64Array, i: int | np.int64, table: U64Array) -> np.uint64:
     """The key of packed row `i`."""
     key: np.uint64 = ((rows[i, 0] >> table[0, 3]) & table[0, 1]) + table[0, 0]
     return key
@@ -211,26 +214,73 @@ def add_sums(
     return True
 
 
-@compiled
-def outside(times: U64Array, lower: U64Array, upper: U64Array) -> int:
-    """The first time that is not beyond `lower` or is beyond `upper`, or −1.
+@inlined
+def _next_in_step(
+    keys: U64Array, i: np.int64, rows: U64Array, at: np.int64, stride: int, table: U64Array,
+    diffs: DiffArray, each: np.int64, total: np.int64,
+) -> tuple[np.int64, np.int64, np.int64, np.int64]:  # fmt: skip
+    """One key or some rows further: key, row, the sum of the key looked at, and of the next one.
 
-    Shapes: times (lanes, n), frontiers (elements, lanes).
+    Nothing is branched on: whether a row is of the key at hand is as good as random.
     """
-    lanes = times.shape[0]
-    for i in range(times.shape[1]):
-        after = False
-        for element in range(lower.shape[0]):
-            reached = True
-            for lane in range(lanes):
-                reached &= times[lane, i] >= lower[element, lane]
-            after |= reached
-        if not after:
-            return i
-        for element in range(upper.shape[0]):
-            reached = True
-            for lane in range(lanes):
-                reached &= times[lane, i] >= upper[element, lane]
-            if reached:
-                return i
-    return -1
+    row_key, key = key_of(rows, at, table), keys[i]
+    term = np.int64(diffs[at * each]) * np.int64(field_of(rows, at, table, 1))
+    summed = total + term * np.int64(row_key == key)
+    passed = np.int64(row_key > key)
+    step = np.int64(1) - passed
+    if stride > 1:
+        far = min(at + stride, rows.shape[0]) - 1
+        step = np.int64(stride) if key_of(rows, far, table) < key else step
+    return i + passed, at + step, summed, summed * (np.int64(1) - passed)
+
+
+@inlined
+def _sum_in_two_places(
+    keys: U64Array, rows: U64Array, table: U64Array, diffs: DiffArray, stride: int, found: I64Array
+) -> None:
+    """The sums of `add_small_sums`, read in two places by turns: each step waits for its last."""
+    each = np.int64(1 if diffs.size > 1 else 0)
+    end, size = np.int64(keys.size), np.int64(rows.shape[0])
+    i, j, at, first, second = np.int64(0), end // 2, np.int64(0), np.int64(0), np.int64(0)
+    half, middle = j, np.int64(seek_key(rows, table, 0, keys[j]))
+    place = middle
+    while i < half and at < middle and j < end and place < size:
+        was = i
+        i, at, found[was], first = _next_in_step(
+            keys, i, rows, at, stride, table, diffs, each, first
+        )
+        was = j
+        j, place, found[was], second = _next_in_step(
+            keys, j, rows, place, stride, table, diffs, each, second
+        )
+    while i < half and at < middle:
+        was = i
+        i, at, found[was], first = _next_in_step(
+            keys, i, rows, at, stride, table, diffs, each, first
+        )
+    while j < end and place < size:
+        was = j
+        j, place, found[was], second = _next_in_step(
+            keys, j, rows, place, stride, table, diffs, each, second
+        )
+
+
+@compiled
+def add_small_sums(
+    keys: U64Array, rows: U64Array, table: U64Array, diffs: DiffArray, sums: I64Array
+) -> bool:
+    """As `add_sums` with weights, where no sum of products can need more than 63 bits.
+
+    At least one key. Cost: O(rows + keys).
+    """
+    found = np.zeros(keys.size, np.int64)
+    if rows.shape[0] < _DENSE * keys.size:
+        _sum_in_two_places(keys, rows, table, diffs, 1, found)
+    else:
+        _sum_in_two_places(keys, rows, table, diffs, 4, found)
+    for k in range(keys.size):
+        summed = sums[k] + found[k]
+        if ((sums[k] ^ summed) & (found[k] ^ summed)) < 0:
+            return False
+        sums[k] = summed
+    return True

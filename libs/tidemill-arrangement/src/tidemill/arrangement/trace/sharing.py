@@ -8,7 +8,7 @@ from typing import Generic, Self, TypeVar
 
 from tidemill.arrangement.trace.batches import BatchT
 from tidemill.arrangement.trace.spine import Spine
-from tidemill.time import Antichain, Lattice, MutableAntichain, UsageError, frontier_changes
+from tidemill.time import Antichain, Lattice, MutableAntichain, UsageError
 
 T = TypeVar("T")
 
@@ -118,25 +118,25 @@ class SharedTrace(Generic[T, BatchT]):
         handle = TraceHandle(self, name, self._serial, logical, physical)
         self._handles[self._serial] = handle
         self._serial += 1
-        nothing = Antichain(self._lattice)
-        self._logical.update(frontier_changes(nothing, logical))
-        self._physical.update(frontier_changes(nothing, physical))
+        nothing: Antichain[T] = Antichain(self._lattice)
+        self._logical.move(nothing, logical)
+        self._physical.move(nothing, physical)
         return handle
 
     def _moved_logical(self, before: Antichain[T], after: Antichain[T]) -> None:
         # Both halves of a move are one change: there is never a moment without the hold.
-        if self._logical.update(frontier_changes(before, after)) and self._spine is not None:
+        if self._logical.move(before, after) and self._spine is not None:
             self._spine.set_logical(self.logical)
 
     def _moved_physical(self, before: Antichain[T], after: Antichain[T]) -> None:
-        if self._physical.update(frontier_changes(before, after)) and self._spine is not None:
+        if self._physical.move(before, after) and self._spine is not None:
             self._spine.set_physical(self.physical)
 
     def _removed(self, serial: int) -> None:
         handle = self._handles.pop(serial)
         if not self._handles:
             self._spine = None
-        nothing = Antichain(self._lattice)
+        nothing: Antichain[T] = Antichain(self._lattice)
         self._moved_logical(handle.logical, nothing)
         self._moved_physical(handle.physical, nothing)
 

@@ -51,5 +51,11 @@ def accumulated(rows: Iterable[Row], at: Sequence[int]) -> dict[tuple[int, int],
     return {record: n for record, n in sums.items() if n}
 
 
+def weighted_sums(keys: Iterable[int], rows: Iterable[Row]) -> list[int]:
+    """For each key the sum of val times diff of its rows."""
+    listed = list(rows)
+    return [sum(val * diff for of, val, _, diff in listed if of == key) for key in keys]
+
+
 def _less_equal(a: Sequence[int], b: Sequence[int]) -> bool:
     return all(x <= y for x, y in zip(a, b, strict=True))

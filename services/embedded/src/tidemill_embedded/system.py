@@ -87,9 +87,7 @@ class System:
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
-            view = shapes.planned(stored.resource.name)
-            retain = None if spec.retain is None else int(spec.retain)
-            return ViewRunner(view, self._world, retain)
+            return ViewRunner(shapes.planned(stored.resource.name), self._world)
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
         return HoldRunner(stored, shapes.named(spec.collection), self._world)
@@ -252,6 +250,8 @@ class System:
         if isinstance(runner, ViewRunner):
             progress = runner.driver.progress
             return {
+                "engine": runner.driver.mode,
+                "strategy": runner.strategy,
                 "windows": progress.windows,
                 "changes": progress.changes,
                 "evaluationSeconds": round(progress.seconds, 3),

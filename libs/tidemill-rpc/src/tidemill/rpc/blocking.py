@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import (
     Answer,
@@ -41,13 +42,15 @@ class BlockingClient:
     Safe to share between threads.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = CALL_S, dialer: Dialer = IN_THE_CLEAR
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tidemill-client", daemon=True
         )
         self._thread.start()
-        self._client = self._wait(_opened(address, timeout_s))
+        self._client = self._wait(_opened(address, timeout_s, dialer))
 
     def __enter__(self) -> Self:
         return self
@@ -165,5 +168,5 @@ class BlockingClient:
                 self._wait(closed())
 
 
-async def _opened(address: str, timeout_s: float) -> AsyncClient:
-    return AsyncClient(address, timeout_s=timeout_s)
+async def _opened(address: str, timeout_s: float, dialer: Dialer) -> AsyncClient:
+    return AsyncClient(address, timeout_s=timeout_s, dialer=dialer)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.catalog.v1 import catalog_pb2
+from tidemill.ingest.v1 import ingest_pb2
 from tidemill.query.v1 import query_pb2
 from tidemill.storage.v1 import storage_pb2
+from tidemill.work.v1 import work_pb2
 
 STARTED = "grpc_server_started_total"
 HANDLED = "grpc_server_handled_total"
@@ -79,7 +81,7 @@ class RecordedCalls:
 def call_labels(method: str) -> dict[str, str]:
     """The labels of `/package.Service/Method`."""
     service, _, name = method.removeprefix("/").partition("/")
-    kind = "server_stream" if method in _STREAMING else "unary"
+    kind = _STREAMING.get(method, "unary")
     return {"grpc_type": kind, "grpc_service": service, "grpc_method": name}
 
 
@@ -88,10 +90,12 @@ def conventional_code(code: str) -> str:
     return code if code == "OK" else "".join(word.capitalize() for word in code.split("_"))
 
 
-_STREAMING = frozenset(
-    f"/{service.full_name}/{method.name}"
-    for file in (catalog_pb2, query_pb2, storage_pb2)
+_STREAMING = {
+    f"/{service.full_name}/{method.name}": "bidi_stream"
+    if method.client_streaming
+    else "server_stream"
+    for file in (catalog_pb2, ingest_pb2, query_pb2, storage_pb2, work_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
     if method.server_streaming
-)
+}

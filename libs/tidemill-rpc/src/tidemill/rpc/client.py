@@ -6,14 +6,11 @@ server briefly away are tried again; writes never are, since they may have happe
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
-import grpc.aio
 import pyarrow as pa
 
 from tidemill.catalog.v1 import catalog_pb2 as catalog
@@ -21,6 +18,7 @@ from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc import codecs, codecs_proof
+from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.client_storage import StorageCalls
 from tidemill.rpc.messages import (
     Answer,
@@ -34,49 +32,16 @@ from tidemill.rpc.messages import (
     ResourceStatus,
 )
 from tidemill.rpc.outcomes import CALL_S, ends, raised
-from tidemill.rpc.status import METADATA_BYTES_MAX
-
-MESSAGE_BYTES_MAX = 64 << 20
-
-_RETRIED = {
-    "tidemill.query.v1.QueryService": ("Ask", "Snapshot", "Tables", "Why", "WhyNot", "Explain"),
-    "tidemill.catalog.v1.CatalogService": ("Get", "Describe"),
-}
-_SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [
-                    {"service": service, "method": method}
-                    for service, methods in _RETRIED.items()
-                    for method in methods
-                ],
-                "retryPolicy": {
-                    "maxAttempts": 3,
-                    "initialBackoff": "0.1s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ]
-    }
-)
-_OPTIONS: Sequence[tuple[str, int | str]] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
-    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-    ("grpc.service_config", _SERVICE_CONFIG),
-)
 
 
 class AsyncClient:
     """Calls of one server, on the event loop that is running. Close it, or use `async with`."""
 
-    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = CALL_S, dialer: Dialer = IN_THE_CLEAR
+    ) -> None:
         self._timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = dialer.channel(address)
         self._query: Any = query_pb2_grpc.QueryServiceStub(self._channel)
         self._catalog: Any = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.storage = StorageCalls(self._channel, timeout_s)

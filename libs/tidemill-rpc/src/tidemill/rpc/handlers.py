@@ -19,6 +19,7 @@ from tidemill.rpc.messages import (
     CapabilityPair,
     CollectionInfo,
     CollectionShape,
+    Delivered,
     Event,
     Explanation,
     HeldCapability,
@@ -26,6 +27,7 @@ from tidemill.rpc.messages import (
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    Work,
 )
 from tidemill.time import Frontier
 
@@ -156,4 +158,28 @@ class StorageHandlers(Protocol):
         self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
     ) -> AsyncIterator[Event]:
         """The collection's changes from `at`, the snapshot there first if asked for."""
+        ...
+
+
+class IngestHandlers(Protocol):
+    """Sources that this process reads. Unavailable with reason `elsewhere` for one that it does not."""
+
+    async def probe(self, source: str) -> Mapping[int, int]:
+        """The offset that the next record of each partition will get."""
+        ...
+
+    def deliver(self, source: str, starts: Mapping[int, int]) -> AsyncIterator[Delivered]:
+        """Everything from `starts` on, in the order of each partition; never ends by itself."""
+        ...
+
+    async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
+        """Tell outside tools how far the source has been written."""
+        ...
+
+
+class WorkHandlers(Protocol):
+    """What this process works on."""
+
+    async def work(self) -> Sequence[Work]:
+        """The parts of resources that it holds now."""
         ...

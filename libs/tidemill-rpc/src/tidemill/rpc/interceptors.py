@@ -1,4 +1,4 @@
-"""What surrounds every call of our own services: observation, the deadline, errors as status.
+"""What surrounds every call of our own services: metrics, who calls, the deadline, validation, errors as status.
 
 Health and reflection are left alone; they keep the conventions of their own packages.
 """
@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from tidemill.rpc.status import DETAILS_KEY, to_status
+from tidemill.rpc.identity import NEEDS, Authenticator, Role, caller
+from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
+from tidemill.rpc.validation import validate
 from tidemill.time import TidemillError
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
@@ -62,6 +64,7 @@ class DeadlinePolicy:
         {
             "/tidemill.query.v1.QueryService/Subscribe",
             "/tidemill.storage.v1.StorageService/SubscribeAt",
+            "/tidemill.ingest.v1.IngestService/Deliver",
         }
     )
 
@@ -73,11 +76,16 @@ class DeadlinePolicy:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Observes each call, ends it at its deadline and turns what it raises into a status."""
+    """Observes each call, asks who makes it and whether they may, ends it at its deadline, looks at its
+    request, and turns what it raises into a status. Handlers find the caller in `identity.caller`.
+    """
 
-    def __init__(self, observer: CallObserver, deadlines: DeadlinePolicy) -> None:
+    def __init__(
+        self, observer: CallObserver, deadlines: DeadlinePolicy, authenticator: Authenticator
+    ) -> None:
         self._observer = observer
         self._deadlines = deadlines
+        self._authenticator = authenticator
 
     async def intercept_service(  # type: ignore[override]  # the stubs tie two free variables
         self,
@@ -90,6 +98,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         found: Any = await continuation(handler_call_details)
         if found is None or not method.startswith("/tidemill."):
             return found  # type: ignore[no-any-return]  # None: no such method
+        if found.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                self._around_stream(method, found.stream_stream),
+                found.request_deserializer,
+                found.response_serializer,
+            )
         if found.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._around_stream(method, found.unary_stream),
@@ -129,7 +143,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         code, fault = "OK", None
         self._observer.started(method)
         try:
+            self._admit(method, context)
             async with self._deadline(method, context):
+                if hasattr(request, "DESCRIPTOR"):
+                    validate(request)
                 yield
         except TidemillError as error:
             status, details = to_status(error, waited=_waits(request))
@@ -147,6 +164,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1000])
         finally:
             self._observer.ended(method, code, loop.time() - began, fault)
+
+    def _admit(self, method: str, context: Context) -> None:
+        """Raises: Unauthenticated, Denied. What is behind the call finds who makes it."""
+
+        def identities() -> list[str]:
+            return [each.decode(errors="replace") for each in context.peer_identities() or ()]
+
+        sent = {str(key).lower(): str(value) for key, value in context.invocation_metadata() or ()}
+        principal = self._authenticator.principal(sent, identities)
+        needed = NEEDS.get(method)
+        if needed is None or not principal.has(needed):
+            raise Denied(
+                f"{principal.name} may not call {method.rpartition('/')[2]}: it needs the role "
+                f"{(needed or Role.admin).name} over some collections",
+                principal=principal.name,
+            )
+        caller.set(principal)
 
     def _deadline(self, method: str, context: Context) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(self._deadlines.seconds(method, context.time_remaining()))

@@ -212,3 +212,30 @@ class UpperMismatch:
 
 
 AppendOutcome: TypeAlias = "Appended | UpperMismatch"
+
+
+# Between services.
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Decoded rows and dead letters of a source; everything below `positions` came with it or before."""
+
+    rows: pa.Table
+    letters: pa.Table
+    positions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One role's part of one resource, as the process that holds it sees it."""
+
+    role: str
+    kind: str
+    name: str
+    ready: bool
+    reason: str
+    message: str
+    details: Mapping[str, Json]
+    process: str
+    epoch: int

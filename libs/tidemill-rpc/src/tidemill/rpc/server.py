@@ -11,9 +11,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.catalog.v1 import catalog_pb2_grpc
+from tidemill.ingest.v1 import ingest_pb2_grpc
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc.delivery import DeliveryPolicy
-from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
+from tidemill.rpc.handlers import (
+    CatalogHandlers,
+    IngestHandlers,
+    QueryHandlers,
+    StorageHandlers,
+    WorkHandlers,
+)
+from tidemill.rpc.identity import Authenticator, Open
 from tidemill.rpc.interceptors import (
     CallInterceptor,
     CallObserver,
@@ -21,9 +29,11 @@ from tidemill.rpc.interceptors import (
     SilentObserver,
 )
 from tidemill.rpc.servicers import CatalogServicer, QueryServicer, StorageServicer
+from tidemill.rpc.servicers_services import IngestServicer, WorkServicer
 from tidemill.rpc.status import METADATA_BYTES_MAX
 from tidemill.storage.v1 import storage_pb2_grpc
 from tidemill.time import Unavailable
+from tidemill.work.v1 import work_pb2_grpc
 
 MESSAGE_BYTES_MAX = 64 << 20
 """The largest single message; only an insert comes near it, since answers travel in parts."""
@@ -55,6 +65,27 @@ class Server:
         await self._server.wait_for_termination()
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceHandlers:
+    """What a process offers to other services; None is not offered."""
+
+    ingest: IngestHandlers | None = None
+    work: WorkHandlers | None = None
+
+
+def _add_services(services: ServiceHandlers, server: grpc.aio.Server) -> list[str]:
+    """Add them; their names."""
+    offered = []
+    if services.ingest is not None:
+        ingest = IngestServicer(services.ingest)
+        ingest_pb2_grpc.add_IngestServiceServicer_to_server(ingest, server)
+        offered.append("tidemill.ingest.v1.IngestService")
+    if services.work is not None:
+        work_pb2_grpc.add_WorkServiceServicer_to_server(WorkServicer(services.work), server)
+        offered.append("tidemill.work.v1.WorkService")
+    return offered
+
+
 async def serve(
     address: str,
     query: QueryHandlers | None = None,
@@ -65,37 +96,49 @@ async def serve(
     observer: CallObserver | None = None,
     deadlines: DeadlinePolicy | None = None,
     delivery: DeliveryPolicy | None = None,
+    services: ServiceHandlers | None = None,
+    authenticator: Authenticator | None = None,
+    credentials: grpc.ServerCredentials | None = None,
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
     A service whose handlers are None is not offered; `delivery` says when a subscriber that does
-    not read is cut off. Raises Unavailable if the address is taken.
+    not read is cut off; `services` are those that only other services call. Without `credentials` it
+    listens in the clear, without `authenticator` it answers everybody.
+    Raises Unavailable if the address is taken.
     """
-    interceptor = CallInterceptor(observer or SilentObserver(), deadlines or DeadlinePolicy())
+    interceptor = CallInterceptor(
+        observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open()
+    )
     server = grpc.aio.server(interceptors=(interceptor,), options=_OPTIONS)
-    services: list[str] = []
+    offered: list[str] = []
     pace = delivery or DeliveryPolicy()
     if query is not None:
         query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, pace), server)
-        services.append("tidemill.query.v1.QueryService")
+        offered.append("tidemill.query.v1.QueryService")
     if catalog is not None:
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(catalog), server)
-        services.append("tidemill.catalog.v1.CatalogService")
+        offered.append("tidemill.catalog.v1.CatalogService")
     if storage is not None:
         storage_pb2_grpc.add_StorageServiceServicer_to_server(
             StorageServicer(storage, pace), server
         )
-        services.append("tidemill.storage.v1.StorageService")
+        offered.append("tidemill.storage.v1.StorageService")
+    if services is not None:
+        offered += _add_services(services, server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     if reflect:
-        names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*offered, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {address}: is it in use?", address=address) from error
     await server.start()
-    for name in ("", *services):
+    for name in ("", *offered):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     return Server(port, server, healthy)

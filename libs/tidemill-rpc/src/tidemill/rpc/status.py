@@ -47,10 +47,20 @@ class DeadlinePassed(TidemillError):
     """The time that the caller gave is over; nothing was written. Ask again, with more time."""
 
 
+class Unauthenticated(UsageError):
+    """Nobody knows who calls; give a token, or a certificate."""
+
+
+class Denied(UsageError):
+    """The caller may not do that; ask for a grant."""
+
+
 _TABLE: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
     (AlreadyUsed, "ALREADY_USED", grpc.StatusCode.ALREADY_EXISTS),
     (UnknownCollection, "UNKNOWN_COLLECTION", grpc.StatusCode.NOT_FOUND),
     (UnknownCapability, "UNKNOWN_CAPABILITY", grpc.StatusCode.NOT_FOUND),
+    (Unauthenticated, "UNAUTHENTICATED", grpc.StatusCode.UNAUTHENTICATED),
+    (Denied, "DENIED", grpc.StatusCode.PERMISSION_DENIED),
     (UsageError, "USAGE_ERROR", grpc.StatusCode.INVALID_ARGUMENT),
     (BeforeSince, "BEFORE_SINCE", grpc.StatusCode.OUT_OF_RANGE),
     (NotYet, "NOT_YET", grpc.StatusCode.FAILED_PRECONDITION),
@@ -123,6 +133,10 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
             return UsageError(f"the server does not offer this call: {text}", reason="call")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(text)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(text)
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return Denied(text)
         case _:
             return TidemillError(f"the server failed ({code.name}): {text}")
 

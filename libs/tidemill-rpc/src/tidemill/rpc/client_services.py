@@ -1,0 +1,75 @@
+"""Calls from one service to another, in domain types. What the other raised is raised here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from tidemill.ingest.v1 import ingest_pb2 as ingest
+from tidemill.ingest.v1 import ingest_pb2_grpc
+from tidemill.rpc import codecs_services as codecs
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.messages import Delivered, Work
+from tidemill.rpc.outcomes import ends, raised
+from tidemill.work.v1 import work_pb2 as work
+from tidemill.work.v1 import work_pb2_grpc
+
+CREDIT = 4
+"""Deliveries on their way at once: one is decoded while one travels and one is written."""
+
+PEER_S = 5.0
+"""Deadline of a short call to another service: one that is paused counts as away after it."""
+
+
+class ServiceClient:
+    """The services of one process, called by another one."""
+
+    def __init__(self, address: str, dialer: Dialer, *, timeout_s: float = PEER_S) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel = dialer.channel(address)
+        self._ingest: Any = ingest_pb2_grpc.IngestServiceStub(self._channel)
+        self._work: Any = work_pb2_grpc.WorkServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Cancel running calls and close the connection."""
+        await self._channel.close()
+
+    async def probe(self, source: str) -> dict[int, int]:
+        """The offset that the next record of each partition will get."""
+        request = ingest.ProbeRequest(source=source)
+        found = await ends(self._ingest.Probe(request, timeout=self._timeout_s))
+        return codecs.offsets_in(found.offsets)
+
+    async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
+        """Tell outside tools how far the source has been written; again is fine."""
+        request = ingest.CommitRequest(source=source, offsets=codecs.offsets_out(offsets))
+        await ends(self._ingest.Commit(request, timeout=self._timeout_s))
+
+    async def deliver(
+        self, source: str, starts: Mapping[int, int]
+    ) -> AsyncGenerator[Delivered, None]:
+        """Everything from `starts` on; the next delivery is allowed when one has been taken."""
+        granted: asyncio.Queue[int] = asyncio.Queue()
+        granted.put_nowait(CREDIT)
+
+        async def requests() -> AsyncIterator[ingest.DeliverRequest]:
+            start = ingest.DeliverStart(source=source, starts=codecs.offsets_out(starts))
+            yield ingest.DeliverRequest(start=start)
+            while True:
+                yield ingest.DeliverRequest(credit=await granted.get())
+
+        call = self._ingest.Deliver(requests())
+        async with aclosing(codecs.deliveries_in(raised(call))) as deliveries:
+            async for delivered in deliveries:
+                yield delivered
+                granted.put_nowait(1)
+
+    async def work(self) -> Sequence[Work]:
+        """What the other process works on."""
+        found = await ends(self._work.List(work.ListRequest(), timeout=self._timeout_s))
+        return [codecs.work_in(each) for each in found.work]

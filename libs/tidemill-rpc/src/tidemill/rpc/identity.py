@@ -1,0 +1,285 @@
+"""Who calls, and what they may do: users by a token, services by a certificate.
+
+A token file says what each token may do; it holds hashes, so that who reads it cannot call:
+
+    users:
+    - name: alice
+      sha256: 2bb80d53…            # of the token
+      grants:
+      - {role: reader, collections: ["*"]}
+      - {role: admin, collections: ["ops-*", "flights"]}
+
+A name of a collection is compared by its part before the first slash: the resource that makes it. A
+pattern is a name, or a beginning of names with `*` behind it: a namespace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from tidemill.rpc.status import Denied, Unauthenticated
+from tidemill.time import UsageError
+
+
+class Role(IntEnum):
+    """What a user may do; each role may do what those before it may."""
+
+    reader = 1
+    writer = 2
+    admin = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role over the collections that some pattern names."""
+
+    role: Role
+    collections: tuple[str, ...] = ("*",)
+
+    def covers(self, role: Role, name: str) -> bool:
+        """Whether it is enough for `role` over the collection `name`."""
+        resource = name.partition("/")[0].partition("~")[0]
+        return self.role >= role and any(_matches(each, resource) for each in self.collections)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user or a service that has proved who it is."""
+
+    name: str
+    grants: tuple[Grant, ...]
+
+    def has(self, role: Role, name: str | None = None) -> bool:
+        """Whether it has the role over a collection; without a name, over any."""
+        if name is None:
+            return any(grant.role >= role for grant in self.grants)
+        return any(grant.covers(role, name) for grant in self.grants)
+
+    def demand(self, role: Role, *names: str) -> None:
+        """Raises: Denied if it lacks the role over one of the collections."""
+        for name in names:
+            if not self.has(role, name):
+                raise Denied(
+                    f"{self.name} is no {role.name} of {name}: ask an administrator for a grant "
+                    "that covers it",
+                    principal=self.name, role=role.name, collection=name,
+                )  # fmt: skip
+
+
+EVERYBODY = Principal("anybody", (Grant(Role.admin),))
+"""Who calls a server that asks nobody who they are."""
+
+caller: ContextVar[Principal] = ContextVar("caller", default=EVERYBODY)
+"""Who made the call that is being answered."""
+
+
+class Authenticator(Protocol):
+    """Finds out who calls."""
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """Who has sent `metadata` and proved `identities`. Raises: Unauthenticated."""
+        ...
+
+
+class Open:
+    """Everybody may do everything: a server in the clear on one machine."""
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """Anybody."""
+        return EVERYBODY
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesOnly:
+    """Only who has a certificate of the services' authority, under one of `names` if there are any."""
+
+    names: tuple[str, ...] = ()
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """The service. Raises: Unauthenticated."""
+        proved = tuple(identities())
+        for identity in proved:
+            if not self.names or any(_matches(each, identity) for each in self.names):
+                return Principal(f"service {identity}", (Grant(Role.admin),))
+        raise Unauthenticated(
+            f"this port is for services: a certificate for {', '.join(proved) or 'nobody'} is none of "
+            f"{', '.join(self.names) or 'theirs'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of a token file."""
+
+    principal: Principal
+    sha256: bytes
+
+
+class Tokens:
+    """The users of a token file; a changed file counts from the next call on.
+
+    While the file cannot be read, or has a mistake, those of before count, and `told` hears of it.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        decode: Callable[[str], Mapping[str, object]],
+        told: Callable[[str], None] = lambda says: None,
+    ) -> None:
+        """Raises: UsageError that names what is wrong in the file."""
+        self._file = file
+        self._decode = decode
+        self._told = told
+        self._stamp = self._look()
+        self._users = self._read()
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """Whose token was sent. Raises: Unauthenticated, which repeats nothing of what was sent."""
+        self._refresh()
+        scheme, _, token = metadata.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthenticated(
+                "this server asks for a token: give its file with --token-file or "
+                "TIDEMILL_TOKEN_FILE"
+            )
+        digest = hashlib.sha256(token.strip().encode()).digest()
+        found: Principal | None = None
+        for user in self._users:
+            if hmac.compare_digest(user.sha256, digest):
+                found = user.principal
+        if found is None:
+            raise Unauthenticated(
+                "this server does not know the token: it was withdrawn, or is another server's"
+            )
+        return found
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            status = self._file.stat()
+        except OSError as error:
+            raise UsageError(
+                f"the token file {self._file} cannot be read: {error.strerror}", reason="tokens"
+            ) from error
+        return status.st_mtime_ns, status.st_ino
+
+    def _refresh(self) -> None:
+        try:
+            stamp = self._look()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._users = self._read()
+        except UsageError as error:
+            self._told(str(error))
+
+    def _read(self) -> tuple[User, ...]:
+        try:
+            return users_of(self._decode(self._file.read_text()))
+        except (OSError, UsageError, ValueError) as error:
+            raise UsageError(f"the token file {self._file}: {error}", reason="tokens") from error
+
+
+def users_of(document: Mapping[str, object]) -> tuple[User, ...]:
+    """The users of a decoded token file. Raises: UsageError that names the user and the field."""
+    _only(document, {"users"}, "the file")
+    listed = document.get("users")
+    if not isinstance(listed, list) or not listed:
+        raise UsageError("it lists no users")
+    found: dict[str, User] = {}
+    for number, entry in enumerate(listed, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise UsageError(f"user {number} has no name")
+        name = entry["name"]
+        _only(entry, {"name", "sha256", "grants"}, f"user {name}")
+        if name in found:
+            raise UsageError(f"user {name} is there twice")
+        grants = entry.get("grants")
+        if not isinstance(grants, list) or not grants:
+            raise UsageError(f"user {name} has no grants")
+        made = tuple(_grant(name, each) for each in grants)
+        found[name] = User(Principal(name, made), _digest(name, entry.get("sha256")))
+    if len({user.sha256 for user in found.values()}) != len(found):
+        raise UsageError("two users have one token")
+    return tuple(found.values())
+
+
+def _grant(user: str, entry: object) -> Grant:
+    if not isinstance(entry, dict):
+        raise UsageError(f"a grant of {user} is no mapping of role and collections")
+    _only(entry, {"role", "collections"}, f"a grant of {user}")
+    if entry.get("role") not in Role.__members__:
+        raise UsageError(
+            f"a grant of {user} has no role: reader, writer or admin, not {entry.get('role')!r}"
+        )
+    patterns = entry.get("collections")
+    if not isinstance(patterns, list) or not patterns:
+        raise UsageError(f'a grant of {user} names no collections: list names, "ops-*" or "*"')
+    for each in patterns:
+        if not isinstance(each, str) or "*" in each[:-1] or "/" in each or not each:
+            raise UsageError(
+                f"a grant of {user}: {each!r} is no pattern: a name, or a beginning and * behind it"
+            )
+    return Grant(Role[entry["role"]], tuple(patterns))
+
+
+def _digest(user: str, value: object) -> bytes:
+    try:
+        digest = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != hashlib.sha256().digest_size:
+        raise UsageError(f"user {user} has no sha256 of 64 hexadecimal digits")
+    return digest
+
+
+def _only(entry: Mapping[str, object], known: set[str], what: str) -> None:
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        raise UsageError(f"{what} has unknown fields: {', '.join(map(str, unknown))}")
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+NEEDS: Mapping[str, Role] = MappingProxyType(
+    {
+        f"/tidemill.{service}/{method}": role
+        for service, methods in {
+            "query.v1.QueryService": {
+                Role.reader: "Snapshot Ask Subscribe Why WhyNot Explain Tables Collections",
+            },
+            "catalog.v1.CatalogService": {
+                Role.reader: "Get Describe",
+                Role.writer: "Insert Push",
+                Role.admin: "Apply Delete",
+            },
+            "storage.v1.StorageService": {
+                # An acquisition hands out the right to write, where there is one.
+                Role.writer: "Create AcquireCapabilities CloneCapability TransferCapability "
+                "Downgrade Drop UpdateAndDowngrade SubscribeAt",
+            },
+            "ingest.v1.IngestService": {Role.admin: "Probe Deliver Commit"},
+            "work.v1.WorkService": {Role.admin: "List"},
+        }.items()
+        for role, names in methods.items()
+        for method in names.split()
+    }
+)
+"""The role that each method needs, over the collections that it names."""

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import sole_time
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 
 def source(name: str, path: Path, form: str, more: str = "") -> str:

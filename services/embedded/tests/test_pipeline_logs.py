@@ -17,8 +17,8 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.time import sole_time
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 NUMBERS = count()
 MINUTE = 60_000

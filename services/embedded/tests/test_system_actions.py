@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tidemill.rpc.messages import ResourceDocument
 from tidemill_embedded.checking import check_files
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 RESOURCES = """
 apiVersion: tidemill.dev/v1alpha1

@@ -19,8 +19,8 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 SOURCE = """
 apiVersion: tidemill.dev/v1alpha1

@@ -14,8 +14,8 @@ from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.time import TidemillError, sole_time
 from tidemill_embedded.observing import watch
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 
 def source(name: str, place: str) -> str:

@@ -47,6 +47,9 @@ class CompactionDriver:
     clock: Clock
     settings: CompactionSettings
     report: Callable[[str, str], None] = lambda collection, message: None
+    mine: Callable[[str], bool] = lambda collection: True
+    """Which collections this process looks at; two that look at one waste work, and harm nothing."""
+
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _looks: int = 0
@@ -61,6 +64,8 @@ class CompactionDriver:
         """One look at every collection."""
         self._looks += 1
         for collection in await self.collections.ids():
+            if not self.mine(collection):
+                continue
             try:
                 await self._look_at(collection)
             except (Unavailable, Indeterminate, Corrupt) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from tidemill.rpc import call_metrics
@@ -55,10 +55,14 @@ def watch(
     system: System,
     compaction: CompactionDriver,
     risks: Sequence[str] = (),
+    mine: Callable[[str], bool] | None = None,
 ) -> None:
-    """Register everything that is read at the scrape; `risks` are those of a store that is not durable."""
+    """Register everything that is read at the scrape; `risks` are those of a store that is not durable.
+
+    Of collections that other processes write, only those that are `mine` are told of: they are known anew.
+    """
     metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
-    metrics.watch_collections(lambda: _collections(collections, system))
+    metrics.watch_collections(lambda: _collections(collections, system, mine))
     metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
     metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_offsets(system, "bound")))
     metrics.watch(SOURCE_OFFSET_COMMITTED, lambda: list(_offsets(system, "committed")))
@@ -189,10 +193,14 @@ def _jobs(system: System) -> Iterator[Reading]:
         yield {"state": state}, found[state]
 
 
-def _collections(collections: Collections, system: System) -> list[CollectionReading]:
+def _collections(
+    collections: Collections, system: System, mine: Callable[[str], bool] | None
+) -> list[CollectionReading]:
     found = []
     made = system.made()
     for name, state in collections.known().items():
+        if mine is not None and not mine(name):
+            continue
         parts = state.parts()
         found.append(
             CollectionReading(
@@ -213,9 +221,10 @@ def _collections(collections: Collections, system: System) -> list[CollectionRea
 
 
 def _sources(system: System) -> Iterator[tuple[str, SourceRunner]]:
-    for (_, name), supervised in system.each().items():
-        if isinstance(supervised.runner, SourceRunner):
-            yield name, supervised.runner
+    found = {
+        name: runner for (_, name), _, runner in system.each() if isinstance(runner, SourceRunner)
+    }
+    yield from found.items()
 
 
 def _offsets(system: System, which: str) -> Iterator[Reading]:
@@ -232,13 +241,14 @@ def _offsets(system: System, which: str) -> Iterator[Reading]:
 
 def _unbound(system: System) -> Iterator[Reading]:
     for name, runner in _sources(system):
-        yield {"source": name}, runner.unbound()
+        if runner.writing:
+            yield {"source": name}, runner.unbound()
 
 
 def _view_lags(system: System) -> Iterator[Reading]:
-    for (_, name), supervised in system.each().items():
-        if isinstance(supervised.runner, ViewRunner):
-            progress = supervised.runner.driver.progress
+    for (_, name), _, runner in system.each():
+        if isinstance(runner, ViewRunner):
+            progress = runner.driver.progress
             if progress.inputs:
                 slowest = min(progress.inputs, key=lambda each: progress.inputs[each])
                 behind = max(0, progress.inputs[slowest] - progress.lower) / 1000
@@ -247,10 +257,10 @@ def _view_lags(system: System) -> Iterator[Reading]:
 
 def _global_lags(system: System, collections: Collections) -> Iterator[Reading]:
     uppers = _uppers(collections)
-    for (_, name), supervised in system.each().items():
-        if isinstance(supervised.runner, ViewRunner):
-            outputs = [uppers[each] for each in supervised.runner.outputs if each in uppers]
-            roots = [each for each in supervised.runner.roots if each in uppers]
+    for (_, name), _, runner in system.each():
+        if isinstance(runner, ViewRunner):
+            outputs = [uppers[each] for each in runner.outputs if each in uppers]
+            roots = [each for each in runner.roots if each in uppers]
             if outputs and roots:
                 furthest = max(roots, key=lambda each: uppers[each])
                 behind = max(0, uppers[furthest] - min(outputs)) / 1000
@@ -259,8 +269,7 @@ def _global_lags(system: System, collections: Collections) -> Iterator[Reading]:
 
 def _action_lags(system: System, collections: Collections) -> Iterator[Reading]:
     uppers = _uppers(collections)
-    for (_, name), supervised in system.each().items():
-        runner = supervised.runner
+    for (_, name), _, runner in system.each():
         if isinstance(runner, ActionRunner) and {runner.watched, runner.outbox} <= uppers.keys():
             behind = max(0, uppers[runner.watched] - uppers[runner.outbox]) / 1000
             yield {"action": name}, behind
@@ -276,25 +285,31 @@ def _uppers(collections: Collections) -> dict[str, int]:
 
 
 def _readiness(system: System) -> Iterator[Reading]:
-    for (kind, name), supervised in system.each().items():
-        yield {"kind": kind, "name": name}, float(supervised.health.ready)
+    ready: dict[tuple[str, str], bool] = {}
+    for key, supervised, _ in system.each():
+        ready[key] = ready.get(key, True) and supervised.health.ready
+    for (kind, name), well in ready.items():
+        yield {"kind": kind, "name": name}, float(well)
 
 
 def _retries(system: System) -> Iterator[Reading]:
-    for (kind, name), supervised in system.each().items():
-        yield {"kind": kind, "name": name}, supervised.retries
+    retries: Counter[tuple[str, str]] = Counter()
+    for key, supervised, _ in system.each():
+        retries[key] += supervised.retries
+    for (kind, name), count in retries.items():
+        yield {"kind": kind, "name": name}, count
 
 
 def _action_counts(system: System, which: str) -> Iterator[Reading]:
-    for (_, name), supervised in system.each().items():
-        if isinstance(supervised.runner, ActionRunner):
-            counts = supervised.runner.driver.counts
+    for (_, name), _, runner in system.each():
+        if isinstance(runner, ActionRunner):
+            counts = runner.driver.counts
             found = counts.corrected if which == "corrected" else counts.fenced
             yield {"action": name}, found
 
 
 def _outboxes(system: System) -> Iterator[Reading]:
-    for (_, name), supervised in system.each().items():
-        if isinstance(supervised.runner, ActionRunner):
-            counts = supervised.runner.driver.counts
+    for (_, name), _, runner in system.each():
+        if isinstance(runner, ActionRunner):
+            counts = runner.driver.counts
             yield {"action": name}, max(0, counts.fired - counts.effects)

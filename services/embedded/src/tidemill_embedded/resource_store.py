@@ -13,7 +13,14 @@ import pyarrow as pa
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource, resource_from
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
-from tidemill.time import AlreadyUsed, frontier, sole_time
+from tidemill.time import (
+    AlreadyUsed,
+    BeforeSince,
+    NotYet,
+    UsageError,
+    frontier,
+    sole_time,
+)
 
 CATALOG = "catalog"
 _SCHEMA = pa.schema(
@@ -65,32 +72,53 @@ class Stored:
 Key = tuple[str, str]
 
 
+class CatalogMoved(Exception):
+    """Another process has written the catalog since it was read: look again, decide again."""
+
+
 class ResourceStore:
-    """The catalog: what was applied is there after a restart, whatever killed the process."""
+    """The catalog: what was applied is there after a restart, whatever killed the process.
+
+    Several processes may have it open; each sees what others wrote when it refreshes.
+    """
 
     def __init__(self, collections: Collections, clock: Clock) -> None:
         self._collections = collections
         self._clock = clock
         self._rows: dict[Key, Stored] = {}
         self._read: ReadCapability | None = None
+        self.upper = -1
 
     async def open(self) -> None:
         """Create the catalog, or read it."""
         description = Description(_SCHEMA, kind="catalog", retain_ms=0)
         with suppress(AlreadyUsed):
             await self._collections.create(CATALOG, description)
-        self._read = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
-        upper = sole_time((await self._collections.status(CATALOG)).upper)
-        if upper == 0:
-            return
-        rows = await self._collections.snapshot(self._read, upper - 1)
-        for row in rows.to_pylist():
-            document = json.loads(row["document"])
-            stored = Stored(
-                resource_from(document, "catalog"), row["created_ms"], row["incarnation"],
-                json.loads(row["resolved"]), row["deleted"],
-            )  # fmt: skip
-            self._rows[row["kind"], row["name"]] = stored
+        await self.refresh()
+
+    async def refresh(self) -> bool:
+        """Read what others wrote; whether there was anything."""
+        while True:
+            upper = sole_time((await self._collections.status(CATALOG)).upper)
+            if upper == self.upper:
+                return False
+            # One hold of all processes, found by its owner: it may have moved on meanwhile.
+            self._read = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
+            if upper == 0:
+                self.upper = 0
+                return True
+            try:
+                rows = await self._collections.snapshot(self._read, upper - 1)
+            except BeforeSince:
+                continue
+            self._rows = {(row["kind"], row["name"]): _stored(row) for row in rows.to_pylist()}
+            self.upper = upper
+            return True
+
+    async def until_changed(self, timeout_s: float) -> None:
+        """Return when somebody has written, or after a while."""
+        with suppress(NotYet):
+            await self._collections.wait_for_upper(CATALOG, self.upper, timeout_s)
 
     def live(self) -> list[Stored]:
         """The resources that are not deleted, in the order of their creation."""
@@ -108,29 +136,45 @@ class ResourceStore:
         return 1 if before is None else before.incarnation + 1
 
     async def put(self, resources: Sequence[Stored]) -> None:
-        """Write all of them at one instant; durable on return."""
+        """Write all of them at one instant; durable on return. Raises: CatalogMoved."""
         assert self._read is not None
-        while True:
-            upper = sole_time((await self._collections.status(CATALOG)).upper)
-            at = max(upper, self._clock.now_ms())
-            rows = []
-            for stored in resources:
-                before = self._rows.get((stored.resource.kind, stored.resource.name))
-                if before is not None:
-                    rows.append({**before.row(), "_time": at, "_diff": -1})
-                rows.append({**stored.row(), "_time": at, "_diff": 1})
-            schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
-            outcome = await self._collections.compare_and_append(
-                CATALOG, frontier(upper), frontier(at + 1), pa.Table.from_pylist(rows, schema),
-                writer="catalog",
-            )  # fmt: skip
-            if not isinstance(outcome, UpperMismatch):
-                break
+        upper = self.upper
+        at = max(upper, self._clock.now_ms())
+        rows = []
+        for stored in resources:
+            before = self._rows.get((stored.resource.kind, stored.resource.name))
+            if before is not None:
+                rows.append({**before.row(), "_time": at, "_diff": -1})
+            rows.append({**stored.row(), "_time": at, "_diff": 1})
+        schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
+        outcome = await self._collections.compare_and_append(
+            CATALOG, frontier(upper), frontier(at + 1), pa.Table.from_pylist(rows, schema),
+            writer="catalog",
+        )  # fmt: skip
+        if isinstance(outcome, UpperMismatch):
+            raise CatalogMoved
         for stored in resources:
             self._rows[stored.resource.kind, stored.resource.name] = stored
-        self._read = await self._collections.downgrade(self._read, frontier(at))
+        self.upper = at + 1
+        await self._let_go(at)
+
+    async def _let_go(self, at: int) -> None:
+        """Move the hold behind what was written, unless another process has moved it further."""
+        held = await self._collections.read_hold(CATALOG, owner="catalog", lease_ms=None)
+        if held.frontier != frontier(at) and held.frontier.precedes(frontier(at)):
+            with suppress(UsageError):
+                held = await self._collections.downgrade(held, frontier(at))
+        self._read = held
 
     async def delete(self, kind: str, name: str) -> None:
-        """Mark a resource as deleted; its name stays known."""
+        """Mark a resource as deleted; its name stays known. Raises: CatalogMoved."""
         stored = self._rows[kind, name]
         await self.put([replace(stored, deleted=True)])
+
+
+def _stored(row: Mapping[str, Any]) -> Stored:
+    document = json.loads(row["document"])
+    return Stored(
+        resource_from(document, "catalog"), row["created_ms"], row["incarnation"],
+        json.loads(row["resolved"]), row["deleted"],
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time import Indeterminate, TidemillError, Unavailable
+from tidemill.time import BeforeSince, Fenced, Indeterminate, TidemillError, Unavailable
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")
@@ -26,6 +26,10 @@ class Health:
 
 _MAY_COME = frozenset(("unknown-topic",))
 """Reasons for which a resource stalls that somebody else may yet put right."""
+
+_PASSING = (Unavailable, Indeterminate)
+_PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced)
+"""Errors after which the same work may go on by itself."""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
@@ -54,8 +58,12 @@ class Supervised:
     not ours pass through to the process.
     """
 
-    def __init__(self, runner: Runner, clock: Clock, settings: EmbeddedSettings) -> None:
+    def __init__(
+        self, runner: Runner, clock: Clock, settings: EmbeddedSettings, *, claimed: bool = False
+    ) -> None:
+        """With `claimed`, what another process has done meanwhile is no reason to stall: it begins again."""
         self.runner = runner
+        self._passing = _PASSING_CLAIMED if claimed else _PASSING
         self.health = STARTING
         self.retries = 0
         self._clock = clock
@@ -83,14 +91,24 @@ class Supervised:
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
 
-    async def _run(self) -> None:
+    async def run_claimed(self) -> None:
+        """Prepare and run until cancelled: what has finished or stalled is still held, and says so."""
+        await self._run(prepare=True)
+        await asyncio.get_running_loop().create_future()
+
+    async def _begun(self, prepare: bool) -> None:
+        if prepare:
+            await self.runner.prepare()
+        await self.runner.run(self._ready)
+
+    async def _run(self, *, prepare: bool = False) -> None:
         while True:
-            error = await _first_error(lambda: self.runner.run(self._ready))
+            error = await _first_error(lambda: self._begun(prepare))
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
             reason = error.details.get("reason", type(error).__name__)
-            passing = isinstance(error, Unavailable | Indeterminate)
+            passing = isinstance(error, self._passing)
             self.health = Health(False, "Retrying" if passing else "Stalled", str(error))
             if not passing:
                 log.error("stalled", resource=self.runner.name, reason=reason, error=str(error))

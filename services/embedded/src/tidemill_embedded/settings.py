@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from tidemill.rpc.tls import TlsFiles
 from tidemill.shard.stores import BlobPlace
+from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_ingest.settings import IngestSettings
@@ -33,27 +37,92 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consensus: str = ""
     """redis://HOST:PORT/DB or sqlite:FILE; empty is an SQLite file in the state directory."""
 
+    password_file: str = ""
+    """File with the password of Redis; none is taken from the address."""
+
     blob: str = ""
     """s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is in the state directory."""
 
     access_key: str = ""
-    """Key of the bucket; empty takes AWS_ACCESS_KEY_ID, or what the machine may do."""
+    """Name of the key of the bucket; empty takes AWS_ACCESS_KEY_ID, or what the machine may do."""
 
-    secret_key: str = ""
-    """Secret of the same key."""
+    secret_key_file: str = ""
+    """File with the secret of the same key."""
 
     allow_non_durable: bool = False
     """Start on a Redis that may lose what it has acknowledged; health and metrics then say so."""
 
 
+class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """PEM files of one end of connections. They are read anew when they change."""
+
+    certificate: str = ""
+    """Our certificate, with its chain behind it."""
+
+    key: str = ""
+    """Its key."""
+
+    authority: str = ""
+    """The authority of which the other end must have a certificate."""
+
+    @property
+    def files(self) -> TlsFiles | None:
+        """The files; None if none is named."""
+        if not (self.certificate or self.key or self.authority):
+            return None
+        return TlsFiles(
+            *(Path(f) if f else None for f in (self.certificate, self.key, self.authority))
+        )
+
+
+class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes of a system that is split into roles reach each other."""
+
+    address: str = "127.0.0.1:7473"
+    """Where this process answers the others, host:port; port 0 takes any free one."""
+
+    advertise: str = ""
+    """How the others reach it, host or host:port; empty is the address itself."""
+
+    tls: TlsSettings = TlsSettings()
+    """Certificate, key and authority of the services, all three: each asks the others for theirs."""
+
+    names: tuple[str, ...] = ()
+    """Names that certificates of services are for, `*` at the end stands for any rest; empty is any."""
+
+    server_name: str = ""
+    """The name that every service's certificate has, where services are reached by numbers."""
+
+    lease_s: float = 6.0
+    """How long the work of a process that is gone waits before another one takes it over."""
+
+
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One process with everything in it."""
+    """One process, with everything in it or with some roles."""
 
     directory: str = "./.tidemill"
-    """Folder of all state: the log, the collections, logs of jobs. One process at a time."""
+    """Folder of what belongs to this process alone: addresses, logs of jobs. Without roles also all state."""
+
+    role: tuple[str, ...] = ()
+    """What this process does: ingest, remap, reclock, compute, compaction, query. Empty is everything, alone."""
+
+    name: str = ""
+    """What it is called among those that share its stores; the same after a restart. Empty is the host's."""
 
     grpc: str = "127.0.0.1:7474"
-    """Where clients connect; port 0 takes any free one."""
+    """Where clients connect; port 0 takes any free one. Only a process with the role query answers there."""
+
+    reflection: bool = False
+    """Tell whoever asks which calls there are, as grpcurl does."""
+
+    tls: TlsSettings = TlsSettings()
+    """Certificate and key for clients; with an authority, clients need a certificate as well."""
+
+    token_file: str = ""
+    """Users by the hashes of their tokens, with their grants (docs/security.md); needs tls. Empty asks nobody."""
+
+    log: str = ""
+    """kafka:HOST:PORT,… for pushed rows and topics without a bootstrap; empty is a log in the directory."""
 
     http_host: str = "127.0.0.1"
     """Where /metrics, /healthz, /readyz and pushed rows are served."""
@@ -62,7 +131,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Port of the same; 0 takes any free one."""
 
     topic_partitions: int = 1
-    """Partitions of a topic in the embedded log that a source names and nobody has created."""
+    """Partitions of a topic in the own log that a source names and nobody has created."""
 
     retry_s_min: float = 0.5
     """Pause before a resource whose store or log was away is started again; doubled each time."""
@@ -70,6 +139,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_s_max: float = 30.0
     """The longest such pause."""
 
+    services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()
     reclock: ReclockSettings = ReclockSettings()
@@ -84,12 +154,44 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.directory)
 
     @property
+    def name_of_process(self) -> str:
+        """What this process is called: as it was told, or as its pod or host is."""
+        return self.name or os.environ.get("HOSTNAME") or os.uname().nodename
+
+    @property
     def consensus_address(self) -> str:
-        """Where the versions of collections are."""
-        return self.store.consensus or f"sqlite:{self.root.resolve() / 'consensus.sqlite'}"
+        """Where the versions of collections are. Raises: UsageError for a password that is no file's."""
+        address = self.store.consensus or f"sqlite:{self.root.resolve() / 'consensus.sqlite'}"
+        url = urlsplit(address)
+        if url.password:
+            raise UsageError(
+                "a password stands in store.consensus: put it into a file and name that in "
+                "store.password_file",
+                reason="secret",
+            )
+        if not self.store.password_file:
+            return address
+        user = url.username or ""
+        password = quote(_secret(self.store.password_file), safe="")
+        place = url.netloc.rpartition("@")[2]
+        return url._replace(netloc=f"{user}:{password}@{place}").geturl()
 
     @property
     def blob_place(self) -> BlobPlace:
         """Where the objects of collections are."""
         address = self.store.blob or f"file:{self.root.resolve() / 'blob'}"
-        return BlobPlace(address, self.store.access_key, self.store.secret_key)
+        file = self.store.secret_key_file
+        return BlobPlace(address, self.store.access_key, _secret(file) if file else "")
+
+
+def _secret(file: str) -> str:
+    """What a file holds. Raises: UsageError, which says the name of the file alone."""
+    try:
+        text = Path(file).read_text().strip()
+    except OSError as error:
+        raise UsageError(
+            f"the file of a secret {file} cannot be read: {error.strerror}", reason="secret"
+        ) from error
+    if not text:
+        raise UsageError(f"the file of a secret {file} is empty", reason="secret")
+    return text

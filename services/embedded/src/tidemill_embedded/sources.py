@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from tidemill.reclock import REMAP_SCHEMA
+from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import (
     LETTER_SCHEMA,
     Column,
@@ -33,6 +35,7 @@ from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.event_rows import EventColumns
 from tidemill_compute.event_stage import EventStage, EventTarget
 from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
+from tidemill_embedded.feeds import Feed
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
@@ -60,6 +63,7 @@ class SourceRunner:
         spec = stored.resource.spec
         assert isinstance(spec, SourceSpec)
         self.name = f"Source/{stored.resource.name}"
+        self.item = f"Source/{stored.prefix}"
         self._stored = stored
         self._spec = spec
         self._world = world
@@ -201,33 +205,80 @@ class SourceRunner:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Read, bind, write; a backlog first, by a Spark job if it is big."""
+        reading = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.read(reading.set))
+            await reading.wait()
+            tasks.create_task(self.bind(lambda: None))
+            if self.staged:
+                tasks.create_task(self.stage(lambda: None))
+            tasks.create_task(self.write(ready))
+
+    async def read(self, ready: Callable[[], None]) -> None:
+        """The part of ingest: offer the source's records to those that bind and write them."""
         origin, topic = await self._origin()
         reader = SourceReader(
             self._source, origin, topic, self._decode, self._world.clock,
             self._world.settings.ingest,
         )  # fmt: skip
+
+        async def commit(offsets: Mapping[int, int]) -> None:
+            if self._spec.file is None:
+                log = self._kafka or self._world.log
+                await log.commit(f"tidemill-{self._source}", topic, dict(offsets))
+
         try:
             reader.expect(await self.remap.bound_before())
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.remap.mint_forever(reader.probe))
-                if self._stage is not None:
-                    tasks.create_task(self._stage.advance_forever())
-                await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
-                starts = await self.reclock.resume()
-                starts = await self._write_backlog(starts, topic)
-                self._reading = True
-                tasks.create_task(self.reclock.write_forever())
-                tasks.create_task(reader.deliver_from(self._from(starts), self.reclock.take))
-                tasks.create_task(self._commit_forever(topic))
-                ready()
+            self._world.readers.offer(self.item, reader, commit)
+            ready()
+            await asyncio.get_running_loop().create_future()
         finally:
+            self._world.readers.withdraw(self.item)
             if self._kafka is not None:
                 await self._kafka.close()
                 self._kafka = None
 
+    async def bind(self, ready: Callable[[], None]) -> None:
+        """The part of remap: a binding each interval."""
+        ready()
+        await self.remap.mint_forever(self._world.feeds.of(self.item).probe)
+
+    async def write(self, ready: Callable[[], None]) -> None:
+        """The part of reclock: rows at their instants; a backlog first."""
+        feed = self._world.feeds.of(self.item)
+        try:
+            await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
+            starts = await self._write_backlog(await self.reclock.resume())
+            self._reading = True
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.reclock.write_forever())
+                tasks.create_task(feed.deliver_from(self._from(starts), self.reclock.take))
+                tasks.create_task(self._commit_forever(feed))
+                ready()
+        finally:
+            self._reading = False
+
+    async def stage(self, ready: Callable[[], None]) -> None:
+        """The part of compute: the second reclocking, of a source that has one."""
+        assert self._stage is not None
+        ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._stage.advance_forever())
+            tasks.create_task(self._count_late_forever())
+
+    @property
+    def staged(self) -> bool:
+        """Whether its rows are reclocked a second time."""
+        return self._stage is not None
+
     def committed(self) -> dict[int, int]:
         """The offsets up to which everything is written; none before the source has begun."""
         return self.reclock.committed() if self._reading else {}
+
+    @property
+    def writing(self) -> bool:
+        """Whether this process writes its rows now."""
+        return self._reading
 
     def unbound(self) -> int:
         """Rows that wait for a binding."""
@@ -265,7 +316,7 @@ class SourceRunner:
         self._world.metrics.increment(DECODE_ERRORS, letters.num_rows, source=self._source)
         return rows, letters
 
-    async def _write_backlog(self, starts: dict[int, int], topic: str) -> dict[int, int]:
+    async def _write_backlog(self, starts: dict[int, int]) -> dict[int, int]:
         """Let Spark write what is bound and not written, if that is much or asked for."""
         spec, settings = self._spec, self._world.settings
         if spec.engine == "local" or spec.file is not None:
@@ -281,8 +332,9 @@ class SourceRunner:
         self.job = "running"
         try:
             await write_with_spark(
-                backlog, topic, bootstrap, self._columns(), self._format(), self._world
-            )
+                backlog, topic_of(self._stored), bootstrap, self._columns(), self._format(),
+                self._world,
+            )  # fmt: skip
             self.job = "succeeded"
         finally:
             if self.job == "running":
@@ -290,14 +342,19 @@ class SourceRunner:
         self.backfilled += backlog.records
         return await self.reclock.resume()
 
-    async def _commit_forever(self, topic: str) -> None:
-        """Tell outside tools how far the source has been written, and the counters what was late."""
-        known = 0
-        log = self._kafka or self._world.log
+    async def _commit_forever(self, feed: Feed) -> None:
+        """Tell outside tools how far the source has been written."""
         while True:
             await self._world.clock.sleep(COMMIT_INTERVAL_S)
-            if self._spec.file is None:
-                await log.commit(f"tidemill-{self._source}", topic, self.reclock.committed())
+            # Nothing depends on it: a reader that moves is told the next time.
+            with suppress(Unavailable, DeadlinePassed):
+                await feed.commit(self.reclock.committed())
+
+    async def _count_late_forever(self) -> None:
+        """Tell the counters what came late."""
+        known = 0
+        while True:
+            await self._world.clock.sleep(COMMIT_INTERVAL_S)
             if isinstance(self._stage, EventStage) and self._stage.late > known:
                 late = self._stage.late - known
                 self._world.metrics.increment(LATE_EVENTS, late, source=self._source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -24,8 +24,9 @@ from tidemill.rpc.messages import (
 from tidemill.runtime.log import Entry
 from tidemill.runtime.resources import ActionSpec, HoldSpec, SourceSpec, TableSpec, ViewSpec
 from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
+from tidemill_embedded.details import details_of
 from tidemill_embedded.held_back import why_kept
-from tidemill_embedded.planning import plan_apply, watched_by
+from tidemill_embedded.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.readers import (
     ActionRunner,
     HoldRunner,
@@ -33,9 +34,11 @@ from tidemill_embedded.readers import (
     ViewRunner,
     removals,
 )
-from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.running import Runner, Supervised
+from tidemill_embedded.resource_store import CatalogMoved, ResourceStore, Stored
+from tidemill_embedded.roles import roles_for
+from tidemill_embedded.running import Health, Runner, Supervised
 from tidemill_embedded.shapes import SYSTEM, Named
+from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.sources import SourceRunner, in_own_log, topic_of
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
@@ -45,18 +48,26 @@ _KINDS = ("Source", "Table", "View", "Action", "Hold")
 
 
 class System:
-    """Guarantees of CatalogHandlers. What was applied is durable first, then it runs."""
+    """Guarantees of CatalogHandlers. What was applied is durable first, then it runs.
 
-    def __init__(self, world: World, store: ResourceStore) -> None:
+    Alone, this process does all work. With `shared` it does what it has claimed, and says of the rest
+    what the processes say that have claimed it.
+    """
+
+    def __init__(self, world: World, store: ResourceStore, shared: Shared | None = None) -> None:
         self._world = world
         self._store = store
+        self._shared = shared
         self._running: dict[Key, Supervised] = {}
         self._changing = asyncio.Lock()
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Run everything that was applied before."""
+        """Run everything that was applied before, or let it be claimed."""
         await self._store.open()
+        if self._shared is not None:
+            await self._shared.work.refresh()
+            return
         live = self._store.live()
         for stored in live:
             self._world.shapes.plan(stored)
@@ -70,8 +81,10 @@ class System:
 
     async def _begin(self, stored: Stored) -> None:
         """Prepare and start the work of one resource."""
-        runner = self._runner(stored)
+        runner = self.runner(stored)
         await runner.prepare()
+        if self._shared is not None:
+            return
         supervised = Supervised(runner, self._world.clock, self._world.settings)
         self._running[stored.resource.kind, stored.resource.name] = supervised
         supervised.start(self._report)
@@ -80,14 +93,17 @@ class System:
         if not self.broken.done():
             self.broken.set_result(error)
 
-    def _runner(self, stored: Stored) -> Runner:
+    def runner(self, stored: Stored) -> Runner:
+        """All the work of one resource."""
         shapes, spec = self._world.shapes, stored.resource.spec
         if isinstance(spec, SourceSpec):
             return SourceRunner(stored, self._world)
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
-            return ViewRunner(shapes.planned(stored.resource.name), self._world)
+            view = shapes.planned(stored.resource.name)
+            retain = None if spec.retain is None else int(spec.retain)
+            return ViewRunner(view, self._world, retain)
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
         return HoldRunner(stored, shapes.named(spec.collection), self._world)
@@ -97,9 +113,7 @@ class System:
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
         """Make all resources so, or none of them if one is refused."""
         async with self._changing:
-            plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
-            if plan.created or plan.configured:
-                await self._store.put([*plan.created, *plan.configured])
+            plan = await self._written(documents)
             for stored in plan.created:
                 await self._begin(stored)
             for stored in plan.configured:
@@ -110,16 +124,34 @@ class System:
             *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
         ]
 
+    async def _written(self, documents: Sequence[ResourceDocument]) -> Plan:
+        """The plan, durable: made again if another process was faster, whatever that one has written."""
+        while True:
+            if self._shared is not None:
+                await self._shared.work.refresh()
+            plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
+            if not plan.created and not plan.configured:
+                return plan
+            try:
+                await self._store.put([*plan.created, *plan.configured])
+            except CatalogMoved:
+                for stored in plan.created:
+                    self._world.shapes.forget(stored.resource.name)
+                continue
+            if self._shared is not None:
+                self._shared.work.planned(plan.created)
+            return plan
+
     async def _reconfigure(self, stored: Stored) -> None:
         """Let a changed retention, or a hold that moved, take effect."""
         spec = stored.resource.spec
         if isinstance(spec, HoldSpec):
-            await self._runner(stored).prepare()
+            await self.runner(stored).prepare()
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
             retain = None if spec.retain is None else int(spec.retain)
             if isinstance(spec, TableSpec):
                 self._world.shapes.plan(stored)
-                await self._runner(stored).prepare()
+                await self.runner(stored).prepare()
             for named in self._made(stored):
                 await self._world.collections.retain(named.collection, retain)
 
@@ -142,6 +174,8 @@ class System:
     async def delete(self, kind: str, name: str) -> None:
         """Remove the resource and close its collections; refused while another one reads them."""
         async with self._changing:
+            if self._shared is not None:
+                await self._shared.work.refresh()
             stored = self._live(kind, name)
             users = self._users(stored)
             if users:
@@ -150,12 +184,24 @@ class System:
                     reason="InUse",
                 )
             key = (stored.resource.kind, name)
-            running = self._running.pop(key)
-            await running.stop()
-            await self._store.delete(*key)
-            await running.runner.release()
-            if not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
+            running = self._running.pop(key, None)
+            runner = self.runner(stored) if running is None else running.runner
+            if running is not None:
+                await running.stop()
+            await self._forgotten(*key)
+            await runner.release()
+            if self._shared is not None:
+                await self._shared.work.refresh()
+            elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
                 self._world.shapes.forget(name)
+
+    async def _forgotten(self, kind: str, name: str) -> None:
+        """Mark it as deleted; it may be that another process has done so."""
+        while self._store.get(kind, name) is not None:
+            try:
+                await self._store.delete(kind, name)
+            except CatalogMoved:
+                await self._store.refresh()
 
     def _users(self, stored: Stored) -> list[str]:
         """What reads the collections of a resource."""
@@ -177,12 +223,13 @@ class System:
             for stored in self._store.live()
             if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
         ]
-        return [await self._status(stored) for stored in found]
+        said = await self._said()
+        return [await self._status(stored, said) for stored in found]
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         """One resource with its details, and who keeps the history of its collections."""
         stored = self._live(kind, name)
-        status = await self._status(stored)
+        status = await self._status(stored, await self._said())
         kept: list[Json] = [
             line
             for named in self._made(stored)
@@ -190,39 +237,52 @@ class System:
         ]
         return replace(status, details={**status.details, "heldBack": kept})
 
-    async def _status(self, stored: Stored) -> ResourceStatus:
+    async def _said(self) -> Said:
+        """What other processes say of their work; nothing where there are none."""
+        return {} if self._shared is None else await self._shared.said()
+
+    def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Any]]:
+        """How the work on a resource does, and its details."""
         resource = stored.resource
+        if self._shared is not None:
+            found = said.get((resource.kind, resource.name), {})
+            parts = {role: found.get(role) for role in roles_for(resource)}
+            details = [dict(work.details) for work in parts.values() if work is not None]
+            return combined(parts), dict(pair for each in details for pair in each.items())
         supervised = self._running.get((resource.kind, resource.name))
-        health = supervised.health if supervised is not None else None
-        since, upper, timeline = await self._frontiers(stored, supervised)
+        if supervised is None:
+            return Health(False, "Stopped", ""), {}
+        return supervised.health, details_of(supervised.runner)
+
+    async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
+        resource = stored.resource
+        health, details = self._health(stored, said)
+        since, upper, timeline = await self._frontiers(stored)
         return ResourceStatus(
             kind=resource.kind,
             name=resource.name,
-            ready=health is not None and health.ready,
-            reason=health.reason if health is not None else "Stopped",
-            message=health.message if health is not None else "",
+            ready=health.ready,
+            reason=health.reason,
+            message=health.message,
             since=since,
             upper=upper,
             lag_ms=await self._lag(upper, timeline),
             age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
             document_yaml=_yaml(resource.to_document()),
-            details=self._details(supervised),
+            details=details,
         )
 
-    async def _frontiers(
-        self, stored: Stored, supervised: Supervised | None
-    ) -> tuple[Frontier | None, Frontier | None, str]:
+    async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
         """The least since and upper of what a resource makes, and the timeline."""
-        collections = [(named.collection, named.timeline) for named in self._made(stored)]
-        runner = supervised.runner if supervised is not None else None
-        if isinstance(runner, ActionRunner):
-            collections = [(runner.outbox, "")]
-        elif isinstance(runner, HoldRunner):
-            collections = [(runner.collection, "")]
+        collections = [named.collection for named in self._made(stored)]
+        if isinstance(stored.resource.spec, ActionSpec):
+            collections = [f"{stored.prefix}/outbox"]
+        elif isinstance(stored.resource.spec, HoldSpec):
+            collections = [self._world.shapes.named(stored.resource.spec.collection).collection]
         since: Frontier | None = None
         upper: Frontier | None = None
         timeline = SYSTEM
-        for collection, _ in collections:
+        for collection in collections:
             status = await self._world.collections.status(collection)
             timeline = status.timeline
             since = status.since if since is None else since.meet(status.since)
@@ -237,44 +297,24 @@ class System:
             return max(0, self._world.clock.now_ms() - sole_time(upper))
         return max(0, await self._world.timeline_frontier(timeline) - sole_time(upper))
 
-    def _details(self, supervised: Supervised | None) -> dict[str, Any]:
-        runner = supervised.runner if supervised is not None else None
-        if isinstance(runner, SourceRunner):
-            return {
-                "offsetsKnown": _by_partition(runner.remap.counts.known),
-                "offsetsBound": _by_partition(runner.remap.counts.bound),
-                "bindings": runner.remap.counts.minted,
-                "mintsLost": runner.remap.counts.lost,
-                "backfilled": runner.backfilled,
-            }
-        if isinstance(runner, ViewRunner):
-            progress = runner.driver.progress
-            return {
-                "engine": runner.driver.mode,
-                "strategy": runner.strategy,
-                "windows": progress.windows,
-                "changes": progress.changes,
-                "evaluationSeconds": round(progress.seconds, 3),
-                "inputs": dict(progress.inputs),
-            }
-        if isinstance(runner, ActionRunner):
-            counts = runner.driver.counts
-            return {
-                "fired": counts.fired,
-                "duplicatesSuppressed": counts.repeated,
-                "effects": counts.effects,
-            }
-        return {}
+    async def _found(self, kind: str, name: str) -> Stored | None:
+        """A live resource; the catalog is read anew before it is said that there is none."""
+        if self._store.get(kind, name) is None and self._shared is not None:
+            await self._shared.work.refresh()
+        return self._store.get(kind, name)
 
     # -- rows from users ----------------------------------------------------------------------
 
     async def insert(self, table: str, rows: pa.Table) -> Inserted:
         """Write rows durably to a table; `_diff` of −1 removes."""
-        supervised = self._running.get(("Table", table))
-        if supervised is None or not isinstance(supervised.runner, TableRunner):
+        stored = await self._found("Table", table)
+        if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
+        running = self._running.get(("Table", table))
+        runner = self.runner(stored) if running is None else running.runner
+        assert isinstance(runner, TableRunner)
         data, diffs = removals(rows)
-        schema = (await self._world.collections.description(table)).schema
+        schema = (await self._world.collections.description(stored.prefix)).schema
         missing = [name for name in schema.names if name not in data.column_names]
         if missing:
             raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
@@ -282,12 +322,12 @@ class System:
             typed = data.select(schema.names).cast(schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(f"rows do not fit the table {table}: {error}") from error
-        at = await supervised.runner.driver.insert(typed, diffs)
+        at = await runner.driver.insert(typed, diffs)
         return Inserted(at, data.num_rows)
 
     async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
         """Write rows ahead to the log of a source; durable on return."""
-        stored = self._live("Source", source)
+        stored = await self._found("Source", source) or self._live("Source", source)
         spec = stored.resource.spec
         assert isinstance(spec, SourceSpec)
         if not in_own_log(spec):
@@ -305,9 +345,14 @@ class System:
             for named in self._made(stored)
         }
 
-    def each(self) -> dict[Key, Supervised]:
-        """The running resources, for metrics."""
-        return self._running
+    def each(self) -> Iterator[tuple[Key, Supervised, Runner]]:
+        """The work of this process, for metrics; parts of one source share its runner."""
+        for key, supervised in self._running.items():
+            yield key, supervised, supervised.runner
+        for held in [] if self._shared is None else self._shared.work.held():
+            resource, runner = held.stored.resource, held.supervised.runner
+            inner = runner.source if isinstance(runner, SourcePart) else runner
+            yield (resource.kind, resource.name), held.supervised, inner
 
 
 def _applied(stored: Stored, outcome: Outcome) -> Applied:
@@ -320,10 +365,6 @@ def _kind(name: str) -> str:
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
     raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")
-
-
-def _by_partition(offsets: dict[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
 def _as_written(value: Any) -> Any:

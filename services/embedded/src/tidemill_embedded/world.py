@@ -19,8 +19,10 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
+from tidemill_embedded.feeds import Feeds
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_embedded.shapes import Shapes
+from tidemill_ingest.edge import Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class World:
     metrics: Metrics
     settings: EmbeddedSettings
     shapes: Shapes
+    readers: Readers
+    feeds: Feeds
 
     @property
     def root(self) -> Path:

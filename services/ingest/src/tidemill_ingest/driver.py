@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
 from tidemill.time import UsageError
@@ -29,16 +29,7 @@ class Decode(Protocol):
     def __call__(self, records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What one poll gave; everything below `positions` has been delivered with it or before it."""
-
-    rows: pa.Table
-    letters: pa.Table
-    positions: Mapping[int, int]
-
-
-Deliver = Callable[[Delivery], Awaitable[None]]
+Deliver = Callable[[Delivered], Awaitable[None]]
 """Takes a delivery; returns when there is room for the next."""
 
 
@@ -114,9 +105,9 @@ class SourceReader:
             )
         return max(wanted, low)
 
-    def _delivery(self, records: Sequence[LogRecord], positions: Mapping[int, int]) -> Delivery:
+    def _delivery(self, records: Sequence[LogRecord], positions: Mapping[int, int]) -> Delivered:
         rows, letters = self._decode(records)
-        return Delivery(rows, letters, positions)
+        return Delivered(rows, letters, positions)
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
         bounds = await self._origin.bounds(self._topic)

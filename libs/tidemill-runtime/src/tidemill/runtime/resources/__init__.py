@@ -11,7 +11,6 @@ from tidemill.runtime.resources.loading import load_resource_files, load_resourc
 from tidemill.runtime.resources.resource import API_VERSION, Resource, resource_from
 from tidemill.runtime.resources.specs import (
     ActionSpec,
-    AdmissionSpec,
     AnySpec,
     ColumnSpec,
     CsvSpec,
@@ -26,12 +25,10 @@ from tidemill.runtime.resources.specs import (
     JsonSpec,
     KafkaOrigin,
     LogSink,
-    RedisSink,
     SinkSpec,
     SourceSpec,
     SqliteSink,
     TableSpec,
-    TickSpec,
     ViewSpec,
 )
 from tidemill.runtime.resources.validation import KINDS, schema
@@ -57,14 +54,11 @@ __all__ = [
     "EventTimeSpec",
     "TableSpec",
     "ViewSpec",
-    "TickSpec",
-    "AdmissionSpec",
     "ActionSpec",
     "SinkSpec",
     "FileSink",
     "LogSink",
     "SqliteSink",
-    "RedisSink",
     "HttpSink",
     "HoldSpec",
 ]

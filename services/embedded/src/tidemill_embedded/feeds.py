@@ -1,0 +1,168 @@
+"""Where the rows of a source come from: a reader in this process, or one in another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.messages import Delivered
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.clock import Clock
+from tidemill.time import Unavailable
+from tidemill_embedded.peers import Peers
+from tidemill_ingest.driver import Deliver
+from tidemill_ingest.edge import Readers
+
+LOOK_S = 0.25
+"""Between two looks for the process that reads a source."""
+
+LOOK_S_MAX = 15.0
+"""Longer than it takes until another process has taken the source over."""
+
+WATCH_S = 1.0
+"""How often a reader that delivers nothing is asked whether it is still there."""
+
+
+class Feed(Protocol):
+    """One source, read by whoever has it now."""
+
+    async def probe(self) -> dict[int, int]:
+        """The offset that the next record of each partition will get."""
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        """Deliver everything from `starts` on, in the order of each partition, for ever."""
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell outside tools how far the source has been written."""
+
+
+class Feeds(Protocol):
+    """Finds the feed of a source, named by the prefix of its collections."""
+
+    def of(self, item: str) -> Feed: ...
+
+
+class LocalFeeds:
+    """All sources are read by this process."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+
+    def of(self, item: str) -> Feed:
+        """The feed of a source that this process reads."""
+        return _LocalFeed(self._readers, item)
+
+
+class _LocalFeed:
+    def __init__(self, readers: Readers, item: str) -> None:
+        self._readers = readers
+        self._item = item
+
+    async def probe(self) -> dict[int, int]:
+        return dict(await self._readers.probe(self._item))
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        async for delivered in self._readers.deliver(self._item, starts):
+            await deliver(delivered)
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        await self._readers.commit(self._item, offsets)
+
+
+class PeerFeeds:
+    """Sources are read by whichever process has claimed them, this one or another."""
+
+    def __init__(self, readers: Readers, peers: Peers, clock: Clock) -> None:
+        self._readers = readers
+        self._peers = peers
+        self._clock = clock
+
+    def of(self, item: str) -> Feed:
+        """The feed of a source, wherever it is read; it may move while it is used."""
+        return _PeerFeed(item, self._readers, self._peers, self._clock)
+
+
+class _PeerFeed:
+    """Goes on where it was when another process takes the source over."""
+
+    def __init__(self, item: str, readers: Readers, peers: Peers, clock: Clock) -> None:
+        self._item = item
+        self._readers = readers
+        self._peers = peers
+        self._clock = clock
+
+    async def probe(self) -> dict[int, int]:
+        began_s = self._clock.monotonic_s()
+        while True:
+            try:
+                if self._readers.reads(self._item):
+                    return dict(await self._readers.probe(self._item))
+                return await (await self._reader()).probe(self._item)
+            except (Unavailable, DeadlinePassed) as error:
+                await self._again(error, began_s)
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        reached = dict(starts)
+        began_s = self._clock.monotonic_s()
+
+        async def taken(delivered: Delivered) -> None:
+            nonlocal began_s
+            await deliver(delivered)
+            reached.update(delivered.positions)
+            began_s = self._clock.monotonic_s()
+
+        while True:
+            try:
+                if self._readers.reads(self._item):
+                    async for delivered in self._readers.deliver(self._item, reached):
+                        await taken(delivered)
+                else:
+                    await self._follow(await self._reader(), reached, taken)
+            except (Unavailable, DeadlinePassed) as error:
+                await self._again(error, began_s)
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        if self._readers.reads(self._item):
+            await self._readers.commit(self._item, offsets)
+        else:
+            await (await self._reader()).commit(self._item, offsets)
+
+    async def _follow(
+        self, reader: ServiceClient, starts: Mapping[int, int], deliver: Deliver
+    ) -> None:
+        """Deliver until the reader ends, or does not answer any more: a paused process says nothing."""
+
+        async def deliveries() -> None:
+            async for delivered in reader.deliver(self._item, dict(starts)):
+                await deliver(delivered)
+
+        following = asyncio.create_task(deliveries())
+        try:
+            while not following.done():
+                pause = asyncio.ensure_future(self._clock.sleep(WATCH_S))
+                await asyncio.wait((following, pause), return_when=asyncio.FIRST_COMPLETED)
+                pause.cancel()
+                if not following.done():
+                    await reader.probe(self._item)
+            following.result()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _reader(self) -> ServiceClient:
+        """The process that has claimed the source. Raises: Unavailable."""
+        address = await self._peers.owner("ingest", self._item)
+        if address is None:
+            raise Unavailable(
+                f"no process reads {self._item}: start one with --role ingest, or wait for it",
+                reason="elsewhere",
+            )
+        return self._peers.client(address)
+
+    async def _again(self, error: Exception, began_s: float) -> None:
+        """Pause before another look. Raises: the error, once that took too long."""
+        if self._clock.monotonic_s() - began_s > LOOK_S_MAX:
+            raise Unavailable(str(error), reason="elsewhere") from error
+        await self._clock.sleep(LOOK_S)

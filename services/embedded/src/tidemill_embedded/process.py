@@ -1,0 +1,393 @@
+"""One process: what it opens, in order, and what it runs until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import typer
+
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
+from tidemill.rpc.messages import ResourceDocument, Work
+from tidemill.rpc.server import Server, ServiceHandlers, serve
+from tidemill.rpc.tls import ServerCredentials
+from tidemill.runtime import logs
+from tidemill.runtime.clock import Clock, SystemClock
+from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.ids import random_id
+from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
+from tidemill.runtime.log import Log
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.runtime.metrics import Metrics
+from tidemill.shard import Collections
+from tidemill.shard.claims import Claimant
+from tidemill.shard.stores import open_blob, open_claims, open_consensus
+from tidemill.time import Unavailable, UsageError
+from tidemill_compaction.driver import CompactionDriver
+from tidemill_embedded.authorizing import (
+    AuthorizedCatalog,
+    AuthorizedQueries,
+    AuthorizedStorage,
+)
+from tidemill_embedded.feeds import LocalFeeds, PeerFeeds
+from tidemill_embedded.no_log import NoLog
+from tidemill_embedded.observing import ObservedQueries, observed_calls, watch
+from tidemill_embedded.peers import Peers
+from tidemill_embedded.resource_store import ResourceStore
+from tidemill_embedded.roles import roles_of
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.shapes import Shapes
+from tidemill_embedded.sharing import Shared, SharedWork
+from tidemill_embedded.system import System
+from tidemill_embedded.world import World
+from tidemill_ingest.edge import Readers
+from tidemill_query.driver import QueryDriver
+from tidemill_query.storage import StorageDriver
+
+log = logs.get_logger("up")
+
+FRESH_S = 1.0
+"""How old the frontiers of a collection may be in the metrics of a process that compacts it."""
+
+
+@dataclass(slots=True)
+class Process:
+    """Everything of one process, opened in order. `shared` is there if it has roles."""
+
+    settings: EmbeddedSettings
+    roles: tuple[str, ...]
+    world: World
+    store: ResourceStore
+    system: System
+    query: QueryDriver
+    storage: StorageDriver
+    compaction: CompactionDriver
+    risks: tuple[str, ...]
+    shared: Shared | None = None
+    internal: Server | None = None
+
+
+async def _open_kafka(bootstrap: str) -> Log:
+    return KafkaLog(bootstrap)
+
+
+def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...]) -> Log:
+    """The log for pushed rows. Raises: UsageError for an address that is none."""
+    if chosen.log:
+        scheme, _, bootstrap = chosen.log.partition(":")
+        if scheme != "kafka" or not bootstrap:
+            raise UsageError(f"{chosen.log} is no log: say kafka:HOST:PORT", reason="log")
+        return KafkaLog(bootstrap)
+    return NoLog() if roles else EmbeddedLog(chosen.root / "log")
+
+
+def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
+    """The roles, if settings fit each other. Raises: UsageError that says what to set."""
+    roles = roles_of(chosen.role)
+    if chosen.token_file and (chosen.tls.files is None or not chosen.tls.certificate):
+        raise UsageError(
+            "token_file is set and tls is not: tokens would travel in the clear; set tls.certificate "
+            "and tls.key",
+            reason="tls",
+        )
+    files = chosen.services.tls.files
+    if files is not None and None in (files.certificate, files.key, files.authority):
+        raise UsageError(
+            "services.tls needs certificate, key and authority: each service proves itself to the "
+            "others",
+            reason="tls",
+        )
+    if files is None and (chosen.services.names or chosen.services.server_name):
+        raise UsageError("services.names and server_name need services.tls", reason="tls")
+    return roles
+
+
+@asynccontextmanager
+async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
+    """The stores and the work of one process; alone, only one may have the state directory open."""
+    clock = SystemClock()
+    roles = checked(chosen)
+    root = chosen.root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the state directory {root} cannot be made: {error.strerror}") from error
+    async with AsyncExitStack() as stack:
+        own = _own_log(chosen, roles)
+        stack.push_async_callback(own.close)
+        consensus = open_consensus(
+            chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
+        )
+        collections = Collections(
+            consensus, open_blob(chosen.blob_place, random_id), clock, random_id
+        )
+        stack.push_async_callback(collections.close)
+        metrics, shapes, readers = Metrics(clock), Shapes(), Readers()
+        peers, claimants = _peers(chosen, clock, stack) if roles else (None, None)
+        feeds = LocalFeeds(readers) if peers is None else PeerFeeds(readers, peers, clock)
+        world = World(collections, own, _open_kafka, clock, metrics, chosen, shapes, readers, feeds)
+        store = ResourceStore(collections, clock)
+        process = Process(
+            chosen, roles, world, store, System(world, store),
+            QueryDriver(collections, shapes, clock, chosen.query),
+            StorageDriver(collections, clock),
+            CompactionDriver(
+                collections, clock, chosen.compaction,
+                lambda collection, message: log.warning(
+                    "compaction", collection=collection, error=message
+                ),
+            ),
+            (),
+        )  # fmt: skip
+        await collections.open()
+        process.risks = consensus.risks
+        for risk in consensus.risks:
+            log.warning("acknowledged writes may be lost", risk=risk)
+        if peers is not None and claimants is not None:
+            await _join(process, peers, claimants, stack)
+        stack.push_async_callback(process.system.stop)
+        yield process
+
+
+def _peers(
+    chosen: EmbeddedSettings, clock: Clock, stack: AsyncExitStack
+) -> tuple[Peers, Callable[[str, str], Claimant]]:
+    """The other processes, and claims by role for who answers at an address."""
+    consensus = open_claims(
+        chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
+    )
+    stack.push_async_callback(consensus.close)
+
+    @cache
+    def claimant(role: str, address: str) -> Claimant:
+        return Claimant(
+            consensus, role, clock, random_id, name=chosen.name_of_process, details=address,
+            lease_s=chosen.services.lease_s,
+        )  # fmt: skip
+
+    services = chosen.services
+    dialer = Dialer(services.tls.files, services.server_name).checked()
+    peers = Peers(lambda role: claimant(role, ""), dialer)
+    stack.push_async_callback(peers.close)
+    return peers, claimant
+
+
+async def _join(
+    process: Process,
+    peers: Peers,
+    claimants: Callable[[str, str], Claimant],
+    stack: AsyncExitStack,
+) -> None:
+    """Answer the other processes, so that claims can say where."""
+    chosen, world = process.settings, process.world
+    working: list[SharedWork] = []
+
+    class Said:
+        """What this process works on, once it does."""
+
+        async def work(self) -> Sequence[Work]:
+            return await working[0].work() if working else ()
+
+    files = chosen.services.tls.files
+    credentials = None if files is None else ServerCredentials(files, _told("services.tls"))
+    process.internal = await serve(
+        chosen.services.address,
+        services=ServiceHandlers(world.readers, Said()),
+        observer=observed_calls(world.metrics),
+        authenticator=None if files is None else ServicesOnly(chosen.services.names),
+        credentials=None if credentials is None else credentials.credentials(),
+        reflect=chosen.reflection,
+    )
+    stack.push_async_callback(process.internal.stop, 0.5)
+    address = _advertised(chosen, process.internal.port)
+    work = SharedWork(
+        world, process.store, process.roles, lambda role: claimants(role, address),
+        lambda stored: process.system.runner(stored), chosen.name_of_process,
+    )  # fmt: skip
+    working.append(work)
+    process.shared = Shared(work, peers, address)
+    process.system = System(world, process.store, process.shared)
+    process.compaction.mine = work.has_slot_of
+    log.info("joined", roles=",".join(process.roles), address=address)
+
+
+def _advertised(chosen: EmbeddedSettings, port: int) -> str:
+    """How others reach this process."""
+    told = chosen.services.advertise
+    host, _, fixed = told.rpartition(":") if ":" in told else (told, "", "")
+    return f"{host or chosen.services.address.rpartition(':')[0]}:{fixed or port}"
+
+
+def _told(what: str) -> Callable[[str], None]:
+    return lambda says: log.warning("files not taken over", what=what, error=says)
+
+
+async def _push(system: System, request: HttpRequest) -> HttpReply:
+    """Rows pushed over HTTP, one to a line, are in the log before the answer."""
+    rows = [line for line in request.body.splitlines() if line.strip()]
+    pushed = await system.push(request.parts["name"], rows)
+    return HttpReply.json({"accepted": pushed.accepted})
+
+
+async def _no_push(request: HttpRequest) -> HttpReply:
+    raise UsageError(
+        "this server asks for tokens, and HTTP is in the clear: push rows over gRPC", reason="tls"
+    )
+
+
+def users_of(chosen: EmbeddedSettings) -> Authenticator | None:
+    """Who may call as a user; None is everybody. Raises: UsageError for a file that cannot be used."""
+    if not chosen.token_file:
+        return None
+
+    def decode(text: str) -> dict[str, object]:
+        documents, problems = parse_yaml(text, chosen.token_file)
+        if problems or len(documents) != 1 or not isinstance(documents[0].value, dict):
+            raise UsageError(str(problems[0]) if problems else "it is no mapping with users")
+        return dict(documents[0].value)
+
+    return Tokens(Path(chosen.token_file), decode, _told("token_file"))
+
+
+class _Running:
+    """The components of a process, each started after the one before and stopped before it."""
+
+    def __init__(self, process: Process, files: tuple[Path, ...]) -> None:
+        self._process = process
+        self._files = files
+        chosen = process.settings
+        self._users = users_of(chosen)
+        self._http = HttpServer(chosen.http_host, chosen.http_port, process.world.metrics)
+        self._supervisor = Supervisor(process.world.clock)
+
+    def added(self) -> Supervisor:
+        """Everything that this process is to run."""
+        process, http = self._process, self._http
+        if not process.roles or "query" in process.roles:
+            pushing = _no_push if self._users is not None else self._push
+            http.add_route("POST", "/v1/sources/{name}/rows", pushing)
+        for risk in process.risks:
+            http.add_warning(f"acknowledged writes may be lost: {risk}")
+        ready: list[str] = []
+        http.add_ready_check("started", lambda: None if ready else "the process is starting")
+
+        async def last(scope: Scope) -> None:
+            ready.append("ready")
+            scope.ready()
+            await scope.until_stopping()
+            ready.clear()
+
+        add = self._supervisor.add
+        add("resources", self._resources)
+        if not process.roles or "compaction" in process.roles:
+            add("compaction", self._compaction)
+        if process.shared is not None:
+            add("claims", self._claims)
+        add("http", self._web)
+        if not process.roles or "query" in process.roles:
+            add("grpc", self._rpc)
+        add("ready", last)
+        return self._supervisor
+
+    async def _push(self, request: HttpRequest) -> HttpReply:
+        return await _push(self._process.system, request)
+
+    async def _resources(self, scope: Scope) -> None:
+        process = self._process
+        await process.system.start()
+        watch(
+            process.world.metrics, process.world.collections, process.system,
+            process.compaction, process.risks,
+            None if process.shared is None else process.shared.work.has_slot_of,
+        )  # fmt: skip
+        if self._files:
+            documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(self._files)]
+            await process.system.apply(documents)
+        scope.ready()
+        stopping = asyncio.create_task(scope.until_stopping())
+        await asyncio.wait((stopping, process.system.broken), return_when=asyncio.FIRST_COMPLETED)
+        await process.system.stop()
+        stopping.cancel()
+        if process.system.broken.done():
+            raise process.system.broken.result()
+
+    async def _compaction(self, scope: Scope) -> None:
+        async def work() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._process.compaction.compact_forever())
+                if self._process.shared is not None:
+                    tasks.create_task(_look_forever(self._process))
+
+        task = asyncio.create_task(work())
+        scope.ready()
+        await scope.until_stopping_or(task)
+
+    async def _claims(self, scope: Scope) -> None:
+        assert self._process.shared is not None
+        task = asyncio.create_task(self._process.shared.work.run(scope.ready))
+        await scope.until_stopping_or(task)
+
+    async def _web(self, scope: Scope) -> None:
+        chosen = self._process.settings
+        port = await self._http.start()
+        (chosen.root / "http.address").write_text(f"http://{chosen.http_host}:{port}\n")
+        log.info("metrics", address=f"http://{chosen.http_host}:{port}/metrics")
+        scope.ready()
+        await scope.until_stopping()
+        await self._http.close()
+
+    async def _rpc(self, scope: Scope) -> None:
+        process, chosen = self._process, self._process.settings
+        metrics, shapes = process.world.metrics, process.world.shapes
+        files = chosen.tls.files
+        credentials = None if files is None else ServerCredentials(files, _told("tls"))
+        server = await serve(
+            chosen.grpc,
+            AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
+            AuthorizedCatalog(process.system, shapes),
+            AuthorizedStorage(process.storage),
+            reflect=chosen.reflection, observer=observed_calls(metrics),
+            authenticator=self._users,
+            credentials=None if credentials is None else credentials.credentials(),
+        )  # fmt: skip
+        host = chosen.grpc.rpartition(":")[0]
+        (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")
+        log.info("listening", grpc=f"{host}:{server.port}", directory=str(chosen.root))
+        scope.ready()
+        await scope.until_stopping()
+        await server.stop()
+
+
+async def _look_forever(process: Process) -> None:
+    """Know the frontiers of the collections whose metrics this process gives."""
+    world, compaction = process.world, process.compaction
+    while True:
+        await world.clock.sleep(FRESH_S)
+        with suppress(Unavailable):
+            for collection in await world.collections.ids():
+                if compaction.mine(collection):
+                    await world.collections.state(collection)
+
+
+async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
+    """Run until a signal or a failure; the exit code."""
+    async with opened(chosen) as process:
+        outcome = await _Running(process, files).added().run()
+    if isinstance(outcome, Failed):
+        typer.echo(f"tidemill up: {outcome}", err=True)
+    return exit_code(outcome)
+
+
+def _expanded(files: tuple[Path, ...]) -> list[Path]:
+    """Files, and the YAML files of folders."""
+    found: list[Path] = []
+    for file in files:
+        found += sorted(file.glob("*.yaml")) if file.is_dir() else [file]
+    return found

@@ -1,0 +1,51 @@
+"""The roles of a process: which parts of the work on resources it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from tidemill.runtime.problems import did_you_mean
+from tidemill.runtime.resources import Resource, SourceSpec
+from tidemill.time import UsageError
+from tidemill_embedded.resource_store import Stored
+
+ROLES: Mapping[str, str] = MappingProxyType(
+    {
+        "ingest": "reads sources",
+        "remap": "binds what they have come to",
+        "reclock": "writes their rows",
+        "compute": "keeps event streams, tables, views and actions going",
+        "compaction": "keeps collections small",
+        "query": "answers users, and applies what they declare",
+    }
+)
+
+CLAIMED = ("ingest", "remap", "reclock", "compute")
+"""Roles whose work is the resources, each claimed by one process at a time."""
+
+
+def roles_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The roles that a list names, in their order. Raises: UsageError for one that there is not."""
+    wanted = {each.strip() for name in names for each in name.split(",") if each.strip()}
+    for name in sorted(wanted - set(ROLES)):
+        hint = did_you_mean(name, ROLES)
+        raise UsageError(
+            f"there is no role {name}{f' ({hint})' if hint else ''}: roles are {', '.join(ROLES)}",
+            reason="role",
+        )
+    return tuple(role for role in ROLES if role in wanted)
+
+
+def roles_for(resource: Resource) -> tuple[str, ...]:
+    """The roles that have a part in the work on a resource."""
+    spec = resource.spec
+    if isinstance(spec, SourceSpec):
+        staged = spec.event_time is not None or spec.timeline not in (None, "system")
+        return ("ingest", "remap", "reclock", *(("compute",) if staged else ()))
+    return ("compute",)
+
+
+def item_of(stored: Stored) -> str:
+    """What the work on a resource is called among processes: no other resource ever has the name."""
+    return f"{stored.resource.kind}/{stored.prefix}"

@@ -1,0 +1,99 @@
+"""What this service offers to those that bind and write sources: probes and deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidemill.rpc.messages import Delivered
+from tidemill.time import Unavailable
+from tidemill_ingest.driver import Deliver
+
+Commit = Callable[[Mapping[int, int]], Awaitable[None]]
+"""Tells the log how far the source has been written."""
+
+
+class Reader(Protocol):
+    """A source that is read; tidemill_ingest.driver.SourceReader is one."""
+
+    async def probe(self) -> dict[int, int]: ...
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None: ...
+
+
+@dataclass(slots=True)
+class _Offered:
+    reader: Reader
+    commit: Commit
+    withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Readers:
+    """Guarantees of IngestHandlers, over the sources that this process reads now.
+
+    A source that is withdrawn ends its deliveries with Unavailable: whoever follows looks for the
+    process that reads it next, and begins again where what is written ends.
+    """
+
+    def __init__(self) -> None:
+        self._offered: dict[str, _Offered] = {}
+
+    def offer(self, source: str, reader: Reader, commit: Commit) -> None:
+        """Let others read `source` through this process from now on."""
+        self._offered[source] = _Offered(reader, commit)
+
+    def withdraw(self, source: str) -> None:
+        """End its deliveries; again is fine."""
+        offered = self._offered.pop(source, None)
+        if offered is not None:
+            offered.withdrawn.set()
+
+    def reads(self, source: str) -> bool:
+        """Whether this process reads the source."""
+        return source in self._offered
+
+    def _find(self, source: str) -> _Offered:
+        offered = self._offered.get(source)
+        if offered is None:
+            raise Unavailable(
+                f"the source {source} is not read by this process", reason="elsewhere"
+            )
+        return offered
+
+    async def probe(self, source: str) -> Mapping[int, int]:
+        """The offset that the next record of each partition will get."""
+        return await self._find(source).reader.probe()
+
+    async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
+        """Tell the log how far the source has been written."""
+        await self._find(source).commit(offsets)
+
+    async def deliver(
+        self, source: str, starts: Mapping[int, int]
+    ) -> AsyncGenerator[Delivered, None]:
+        """Everything from `starts` on; nothing is read before it is asked for, but one delivery."""
+        offered = self._find(source)
+        waiting: asyncio.Queue[Delivered] = asyncio.Queue(maxsize=1)
+        reading = asyncio.ensure_future(offered.reader.deliver_from(starts, waiting.put))
+        ending = asyncio.ensure_future(offered.withdrawn.wait())
+        try:
+            while True:
+                taking = asyncio.ensure_future(waiting.get())
+                try:
+                    await asyncio.wait(
+                        (taking, reading, ending), return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    taking.cancel()
+                if ending.done():
+                    raise Unavailable(f"the source {source} is read elsewhere", reason="elsewhere")
+                if reading.done() and not taking.done():
+                    reading.result()
+                    return
+                yield taking.result()
+        finally:
+            for task in (reading, ending):
+                task.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)

@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled
-from tidemill.arrangement.loops.tables import DUE, LENGTH, START, VISITING, Whole
-from tidemill.arrangement.loops.times import join_times
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array, inlined
+from tidemill.arrangement.loops.tables import Whole
+from tidemill.arrangement.loops.times import precedes_time
 
 Part = TypeVar("Part")
 
@@ -57,43 +57,17 @@ class Agenda(Generic[Part]):
             parts.append(part)
 
 
-@compiled
-def list_later(
-    slots: U64Array, pool: U64Array, column: Whole, due: I64Array, time: np.uint64, bits: Whole
-) -> tuple[U64Array, I64Array]:
-    """The times after `time` at which the due slots must be looked at again, and those slots.
-
-    Where times are a chain, that is the next time in `column` of the slot's rows; from there on the
-    slot lists itself again. Else it is the join of `time` with each of these times: so every join
-    of times of which one was due is reached.
-
-    Source: the rule Reached of the reduce model, arrangements.md 2.5.
-    """
-    bound: Whole = due.size
-    if bits < 63:
-        for i in range(due.size):
-            bound += np.int64(slots[due[i], LENGTH])
-    later_times, later_slots = np.empty(bound, np.uint64), np.empty(bound, np.int64)
-    n = 0
-    for i in range(due.size):
-        slot = due[i]
-        start = np.int64(slots[slot, START])
-        end = start + np.int64(slots[slot, LENGTH])
-        slots[slot, DUE] = 0
-        if bits == 63:
-            later = VISITING
-            for row in range(start, end):
-                if time < pool[row, column] < later:
-                    later = pool[row, column]
-            if later != VISITING:
-                slots[slot, DUE] = later + np.uint64(1)
-                later_times[n], later_slots[n] = later, slot
-                n += 1
-            continue
-        for row in range(start, end):
-            join = join_times(time, pool[row, column], bits)
-            if join != time and slots[slot, DUE] != join + np.uint64(1):
-                slots[slot, DUE] = join + np.uint64(1)
-                later_times[n], later_slots[n] = join, slot
-                n += 1
-    return later_times[:n], later_slots[:n]
+@inlined
+def add_minimal(times: U64Array, first: Whole, n: Whole, time: np.uint64, bits: Whole) -> Whole:
+    """Enter a time among the minimal ones from `first` to `n`; where they end then."""
+    kept = first
+    for i in range(first, n):
+        if precedes_time(times[i], time, bits):
+            kept = -1
+            break
+        if not precedes_time(time, times[i], bits):
+            times[kept] = times[i]
+            kept += 1
+    if kept >= 0:
+        times[kept] = time
+    return n if kept < 0 else kept + 1

@@ -9,61 +9,55 @@ from tidemill.arrangement.kernels.consolidating import overflow
 from tidemill.arrangement.kernels.products import product_fits
 from tidemill.arrangement.loops.rows import Rows
 from tidemill.arrangement.loops.tables import (
-    LENGTH,
-    OVERFLOW,
+    NARROW,
     REMOVED,
-    ROOM,
-    START,
+    RUN_ROW,
     TOP,
     USED,
+    WIDE_RUN_ROW,
     KeyedRuns,
+    Records,
     Whole,
+    append_row,
     find,
     find_or_add,
-    net_run,
     sweep_runs,
-    widen_run,
+    write_row,
 )
-from tidemill.arrangement.loops.times import join_times
-
-_LEAST_ROOM = 3
+from tidemill.arrangement.loops.times import Rounds, U32Array, join_times
 
 
 @compiled
 def _insert(
-    table: U64Array, slots: U64Array, pool: U64Array, head: I64Array,
-    keys: U64Array, vals: U64Array, times: U64Array, diffs: I64Array, first: Whole,
+    table: U64Array, slots: Records, pool: Records, head: I64Array,
+    keys: U64Array, vals: U64Array, times: U32Array, diffs: I64Array, first: Whole,
 ) -> Whole:  # fmt: skip
-    """Append rows from `first` on to the runs of their keys; where it stopped for want of room.
-
-    A full run is netted before it is widened if a removal comes, and at every fourth widening.
-    """
+    """Append rows from `first` on to the runs of their keys; where it stopped for want of room."""
     for i in range(first, diffs.size):
-        slot = find_or_add(table, slots, head, keys[i], np.uint64(0))
-        if slot < 0:
+        slot = find_or_add(table, slots, head, keys[i])
+        if slot < 0 or not append_row(slots, slot, pool, head, vals[i], times[i], diffs[i], False):
             return i
-        length, room = np.int64(slots[slot, LENGTH]), np.int64(slots[slot, ROOM])
-        if room == 0 or length == 1 << (room - 1):
-            if room and (diffs[i] < 0 or room & 3 == 3):
-                start = np.int64(slots[slot, START])
-                length = net_run(pool[start : start + length], False)
-                if length < 0:
-                    return OVERFLOW
-                slots[slot, LENGTH] = length
-            if (room == 0 or 4 * length > 3 << (room - 1)) and not widen_run(
-                slots, slot, pool, head, _LEAST_ROOM
-            ):
-                return i
-        row = np.int64(slots[slot, START]) + length
-        pool[row, 0], pool[row, 1], pool[row, 2] = vals[i], times[i], np.uint64(diffs[i])
-        slots[slot, LENGTH] = length + 1
+        head[REMOVED] += diffs[i] < 0
+    return diffs.size
+
+
+@compiled
+def _insert_many(
+    slots: Records, pool: Records, head: I64Array, found: I64Array, vals: U64Array, times: U32Array,
+    diffs: I64Array, first: Whole,
+) -> Whole:  # fmt: skip
+    """Append rows from `first` on where there is room; where it stopped at a diff that does not fit."""
+    for i in range(first, diffs.size):
+        if not write_row(slots, found[i], pool, vals[i], times[i], diffs[i]):
+            head[NARROW] = 1
+            return i
         head[REMOVED] += diffs[i] < 0
     return diffs.size
 
 
 @compiled
 def _match(
-    table: U64Array, slots: U64Array, pool: U64Array,
+    table: U64Array, slots: Records, pool: Records, words: U64Array,
     keys: U64Array, vals: U64Array, times: U64Array, diffs: I64Array, bits: Whole,
 ) -> tuple[U64Array, U64Array, U64Array, U64Array, I64Array, bool]:  # fmt: skip
     """Every given row with every stored row of its key: key, given val, stored val, time, diff.
@@ -74,9 +68,9 @@ def _match(
     found = np.empty(n, np.int64)
     total: Whole = 0
     for i in range(n):
-        found[i] = find(table, slots, keys[i], np.uint64(0))
+        found[i] = find(table, slots, keys[i])
         if found[i] >= 0:
-            total += np.int64(slots[found[i], LENGTH])
+            total += slots[found[i]].length
     out_keys, given, stored = (
         np.empty(total, np.uint64), np.empty(total, np.uint64), np.empty(total, np.uint64)
     )  # fmt: skip
@@ -86,12 +80,12 @@ def _match(
     for i in range(n):
         if found[i] < 0:
             continue
-        start = np.int64(slots[found[i], START])
-        for row in range(start, start + np.int64(slots[found[i], LENGTH])):
-            diff = np.int64(pool[row, 2])
+        start = slots[found[i]].start
+        for row in range(start, start + slots[found[i]].length):
+            diff = np.int64(pool[row].diff)
             fits = fits and product_fits(diff, diffs[i])
-            out_keys[k], given[k], stored[k] = keys[i], vals[i], pool[row, 0]
-            out_times[k] = join_times(times[i], pool[row, 1], bits)
+            out_keys[k], given[k], stored[k] = keys[i], vals[i], pool[row].val
+            out_times[k] = join_times(times[i], words[pool[row].time], bits)
             out_diffs[k] = diff * diffs[i]
             k += 1
     return out_keys, given, stored, out_times, out_diffs, fits
@@ -100,27 +94,32 @@ def _match(
 class Index:
     """All rows of a collection so far by key, as accumulated over all epochs so far.
 
-    Rows of one record and time may be stored apart until they are swept.
+    Rows of one record and time may be stored apart until they are swept, and where their sum does
+    not fit in 64 bits.
     """
 
-    def __init__(self, bits: int) -> None:
-        self.runs = KeyedRuns(3)
-        self._bits = bits
+    def __init__(self, rounds: Rounds) -> None:
+        self.runs = KeyedRuns(RUN_ROW, WIDE_RUN_ROW)
+        self._rounds = rounds
         self._sweep_at = 0
 
     def insert(self, rows: Rows) -> None:
-        """Add rows to the history. Cost: amortised O(log) for each row.
-
-        Raises: UsageError if stored diffs of one record and time overflow.
-        """
-        runs, at = self.runs, 0
+        """Add rows to the history. Cost: amortised O(log) for each row."""
+        runs, at, times = self.runs, 0, self._rounds.moments.number(rows.times)
+        if runs.serves_many(len(rows)):
+            found = runs.locate(rows.keys)
+            runs.make_room(found, bool(rows.diffs.min() < 0), keep_zeros=False)
+            while at < len(rows):
+                columns = rows.vals, times, rows.diffs
+                at = _insert_many(runs.slots, runs.pool, runs.head, found, *columns, at)
+                if at < len(rows):
+                    runs.grow()
+            return
         while True:
             at = _insert(
                 runs.table, runs.slots, runs.pool, runs.head,
-                rows.keys, rows.vals, rows.times, rows.diffs, at,
+                rows.keys, rows.vals, times, rows.diffs, at,
             )  # fmt: skip
-            if at == OVERFLOW:
-                raise overflow()
             if at == len(rows):
                 return
             runs.grow()
@@ -133,26 +132,21 @@ class Index:
         """
         runs = self.runs
         keys, given, stored, times, diffs, fits = _match(
-            runs.table, runs.slots, runs.pool,
-            rows.keys, rows.vals, rows.times, rows.diffs, self._bits,
+            runs.table, runs.slots, runs.pool, self._rounds.moments.words,
+            rows.keys, rows.vals, rows.times, rows.diffs, self._rounds.bits,
         )  # fmt: skip
         if not fits:
             raise overflow()
         return keys, given, stored, times, diffs
 
     def sweep(self, fuel: int | None = None) -> None:
-        """Net runs until `fuel` rows are read, going on where the last sweep ended; all if no fuel.
-
-        Raises: UsageError if stored diffs of one record and time overflow.
-        """
+        """Net runs until `fuel` rows are read, going on where the last sweep ended; all if no fuel."""
         runs = self.runs
         everything = 1 << 62
         if fuel is None:
             self._sweep_at, fuel = 0, everything
         runs.head[REMOVED] = 0
         self._sweep_at = sweep_runs(runs.slots, runs.pool, runs.head, self._sweep_at, fuel)
-        if self._sweep_at == OVERFLOW:
-            raise overflow()
         if self._sweep_at >= int(runs.head[USED]):
             self._sweep_at = 0
             runs.forget_dead_keys()

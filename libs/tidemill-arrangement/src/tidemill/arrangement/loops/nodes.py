@@ -112,7 +112,7 @@ class Arrange(Stateless):
 
     def start(self, rounds: Rounds) -> None:
         """An empty history."""
-        self.index = Index(rounds.bits)
+        self.index = Index(rounds)
 
     def run(self, time: int) -> None:
         """Insert what was delivered, netted, and hand it on."""
@@ -152,7 +152,7 @@ class Join(Stateless):
 
     def start(self, rounds: Rounds) -> None:
         """How to join times."""
-        self._bits = rounds.bits
+        self._rounds = rounds
 
     def run(self, time: int) -> None:
         """Match what is new on either side."""
@@ -168,7 +168,7 @@ class Join(Stateless):
                 self._match_left(left, self._index_of(right), -1)
 
     def _index_of(self, rows: Rows) -> Index:
-        index = Index(self._bits)
+        index = Index(self._rounds)
         index.insert(rows)
         return index
 
@@ -205,7 +205,7 @@ class Threshold:
 
     def start(self, rounds: Rounds) -> None:
         """An empty history."""
-        self._counts = Counts(rounds.bits)
+        self._counts = Counts(rounds)
 
     def run(self, time: int) -> None:
         """Take in what was delivered; evaluate what is due, and hand its changes on."""
@@ -260,7 +260,7 @@ class Reduce:
 
     def start(self, rounds: Rounds) -> None:
         """An empty history."""
-        self._groups = Groups(rounds.bits)
+        self._groups = Groups(rounds)
 
     def run(self, time: int) -> None:
         """Take in what was delivered; evaluate what is due, and hand its changes on."""

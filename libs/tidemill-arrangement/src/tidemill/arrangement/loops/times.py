@@ -7,13 +7,17 @@ an outer scope has zeros for the loops inside: it is at once the time at which i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from tidemill.arrangement.kernels.arrays import U64Array, inlined
-from tidemill.arrangement.loops.tables import Whole
+from tidemill.arrangement.kernels.arrays import I64Array, U64Array, compiled, inlined
+from tidemill.arrangement.loops.tables import Whole, hash_words
 from tidemill.time import UsageError
+
+U32Array: TypeAlias = npt.NDArray[np.uint32]
 
 DEPTH_MAX = 4
 """Deeper nests leave too few bits for the rounds of each loop."""
@@ -49,14 +53,77 @@ def precedes_time(a: np.uint64, b: np.uint64, bits: Whole) -> bool:
     return True
 
 
+@compiled
+def _number(
+    times: U64Array,
+    words: U64Array,
+    table: U32Array,
+    head: I64Array,
+    first: Whole,
+    numbers: U32Array,
+) -> Whole:
+    """The numbers of the times from `first` on; where it stopped for want of room for a new one."""
+    mask = np.uint64(table.size - 1)
+    last, last_number = ~np.uint64(0), np.uint32(0)
+    for i in range(first, times.size):
+        time = times[i]
+        if time != last:
+            place = hash_words(time, np.uint64(0)) & mask
+            while table[place] and words[table[place] - 1] != time:
+                place = (place + np.uint64(1)) & mask
+            if table[place] == 0:
+                if head[0] == words.size:
+                    return i
+                words[head[0]] = time
+                head[0] += 1
+                table[place] = head[0]
+            last, last_number = time, np.uint32(table[place] - 1)
+        numbers[i] = last_number
+    return times.size
+
+
+class Moments:
+    """Numbers for all times of a computation: rows store a number in place of a time.
+
+    Different times are few, a round each; `words` has the time of each number. Numbers stay for
+    ever, and there are at most 2**31 of them.
+    """
+
+    def __init__(self) -> None:
+        self.words: U64Array = np.empty(64, np.uint64)
+        self._table: U32Array = np.zeros(128, np.uint32)
+        self._head: I64Array = np.zeros(1, np.int64)
+
+    def number(self, times: U64Array) -> U32Array:
+        """The number of each time. Cost: O(n)."""
+        numbers, at = np.empty(len(times), np.uint32), 0
+        while True:
+            at = _number(times, self.words, self._table, self._head, at, numbers)
+            if at == len(times):
+                return numbers
+            self._grow()
+
+    def number_of(self, time: np.uint64) -> int:
+        """The number of one time. Cost: O(1)."""
+        return int(self.number(np.array([time], np.uint64))[0])
+
+    def _grow(self) -> None:
+        """Twice the room; every time keeps its number."""
+        used = self.words
+        self.words = np.empty(2 * len(used), np.uint64)
+        self._table, self._head[0] = np.zeros(4 * len(used), np.uint32), 0
+        _number(used, self.words, self._table, self._head, 0, np.empty(len(used), np.uint32))
+
+
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """How the times of a computation are laid out.
+    """How the times of a computation are laid out, and their numbers.
 
     Raises: UsageError if loops are nested deeper than DEPTH_MAX.
     """
 
     depth: int
+    moments: Moments = field(default_factory=Moments, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.depth > DEPTH_MAX:

@@ -16,6 +16,7 @@ from tidemill.arrangement.columns import (
     ColumnReduce,
     ColumnSemijoin,
     TraceJoin,
+    TraceReduce,
     reductions,
 )
 from tidemill.arrangement.kernels import Columns
@@ -117,9 +118,9 @@ def changes_of(lattice: Any, batch: Any) -> dict[Any, int]:
     return dict(zip(zip(data, times, strict=True), found.diffs.tolist(), strict=True))
 
 
-@settings(max_examples=50, deadline=None)
-@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)))
-def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str) -> None:
+@settings(max_examples=60, deadline=None)
+@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)), st.sampled_from([1, 5, 10**9]))
+def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str, limit: int) -> None:
     lattice, rounds = schedule
     by_row, by_column = REDUCTIONS[name]
     operator = ColumnReduce(lattice, by_column)
@@ -127,13 +128,108 @@ def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str) ->
     oracle = reduced(lattice, by_row, everything)
     for (updates,), upper, since in rounds:
         lower = operator.upper
-        changes = operator.step(columns(lattice, updates), upper)
+        operator.push(columns(lattice, updates), upper)
+        changes = None
+        while changes is None:
+            assert not operator.done
+            changes = operator.work(limit)
+        assert operator.done
         wanted = [u for u in oracle if lower.less_equal(u[1]) and not upper.less_equal(u[1])]
         assert changes_of(lattice, changes) == consolidated(wanted)
         operator.compact(since)
         while operator.exert(64):
             pass
     assert operator.pending == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)), st.data())
+def test_a_reduction_of_a_shared_trace_adds_up_to_the_reduction_from_its_start_on(
+    schedule: Any, name: str, data: st.DataObject
+) -> None:
+    """A writer at its own pace, a reduction that starts late, history compacted before."""
+    lattice, rounds = schedule
+    by_row, by_column = REDUCTIONS[name]
+    source = ColumnArrangement(lattice, "writer")
+    handle = source.trace.hold("kept")
+    started = data.draw(st.integers(0, len(rounds) - 1))
+    operator, start = None, Antichain.minimum(lattice)
+    found: list[Any] = []
+    for at_round, ((updates,), upper, since) in enumerate(rounds):
+        if at_round == started:
+            start = handle.logical
+            operator = TraceReduce(handle, by_column, "reader")
+            handle.drop()
+        source.push(columns(lattice, updates), upper)
+        source.compact(since)
+        source.exert(64)
+        if operator is None:
+            handle.set_physical(upper)
+            handle.set_logical(since)
+        elif at_round == len(rounds) - 1 or data.draw(st.booleans()):
+            operator.follow()
+            while not operator.done:
+                batch = operator.work(data.draw(st.sampled_from([1, 7, 10**9])))
+                if batch is not None:
+                    found += [(*of, n) for of, n in changes_of(lattice, batch).items()]
+            operator.compact(operator.upper if at_round < len(rounds) - 1 else since)
+    assert operator is not None
+    assert operator.upper.empty
+    assert operator.pending == 0
+    wanted = reduced(lattice, by_row, [u for (updates,), _, _ in rounds for u in updates])
+    for time in {t for _, t, _ in wanted} | {t for _, t, _ in found}:
+        if start.less_equal(time):
+            assert accumulate_updates(found, lattice, time) == accumulate_updates(
+                wanted, lattice, time
+            )
+    operator.close()
+    assert [holder.name for holder in source.status().holders] == ["writer"]
+
+
+@pytest.mark.parametrize("lattice", LATTICES)
+def test_a_call_of_a_reduction_reads_what_it_is_allowed_and_one_key(lattice: Any) -> None:
+    """Forty keys of up to 300 rows; each call within the limit, one key, and one round of both."""
+    lanes = 1 if lattice is U64_TIME else lattice.lanes
+    sizes = np.random.default_rng(1).integers(1, 300, 40)
+    keys = np.repeat(np.arange(40, dtype=np.uint64), sizes)
+    vals = np.arange(len(keys), dtype=np.uint64)
+    operator = ColumnReduce(lattice, reductions.least)
+    twin = ColumnReduce(lattice, reductions.least)
+    for at_round in range(2):
+        time, then = ((at_round + i,) + (0,) * (lanes - 1) for i in range(2))
+        upper = Antichain.of(lattice, then if lattice is U64_TIME else [then])
+        updates = Columns.at(time, keys, vals + np.uint64(at_round), np.ones(len(keys), np.int64))
+        operator.push(updates, upper)
+        batch, calls = None, 0
+        while batch is None:
+            before = operator.rows_read
+            batch = operator.work(400)
+            most = 400 + (at_round + 1) * 299 + 1
+            assert operator.rows_read - before <= 2 * most
+            calls += 1
+        assert calls >= len(keys) // (2 * most)
+        assert changes_of(lattice, batch) == changes_of(lattice, twin.step(updates, upper))
+
+
+def test_a_reduction_takes_one_interval_at_a_time_and_drops_one_that_it_cannot_add_up() -> None:
+    operator = ColumnReduce(U64_TIME, reductions.count)
+    operator.push(at(0, [1, 2]), frontier(1))
+    with pytest.raises(UsageError):
+        operator.push(at(1, [1]), frontier(2))
+    assert operator.work(1) is None
+    while operator.work(1) is None:
+        pass
+    assert operator.upper == frontier(1)
+    ones = np.ones(2, np.uint64)
+    operator.push(
+        Columns.at((1,), ones, np.arange(2, dtype=np.uint64), np.full(2, 2**62)), frontier(2)
+    )
+    with pytest.raises(UsageError) as refused:
+        operator.work(100)
+    assert refused.value.reason == "Overflow"
+    assert operator.work(100) is None
+    assert (operator.done, operator.upper) == (True, frontier(1))
+    assert len(operator.step(at(1, [1]), frontier(2))) == 2
 
 
 @settings(max_examples=50, deadline=None)

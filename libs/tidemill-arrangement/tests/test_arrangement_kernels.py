@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement import kernels
 from tidemill.arrangement.kernels import Columns, Layout, RunJoin, RunMerge, consolidating
+from tidemill.arrangement.kernels.closing import ACTIVE, close_times
 from tidemill.arrangement.kernels.probing import add_small_sums, add_sums
 from tidemill.arrangement.operators import (
     Reduction,
@@ -21,9 +23,10 @@ from tidemill.arrangement.operators import (
     top,
     total,
 )
+from tidemill.arrangement.operators.interesting_times import interesting_times
 from tidemill.testkit.twins import columns as twins
 from tidemill.testkit.twins.columns import Row
-from tidemill.time import UsageError
+from tidemill.time import Antichain, ProductOrder, UsageError
 
 law = settings(deadline=None)  # the first example may pay for compiling
 
@@ -257,6 +260,39 @@ def test_sums_of_keys_are_the_same_looked_up_or_read_through(data: st.DataObject
         assert sums.tolist() == [[n + 1 for n in wanted]] * 2
     full = np.full(len(keys), 2**63 - 1)
     assert add_small_sums(column, rows_in, table, diffs, full) == all(n <= 0 for n in wanted)
+
+
+@law
+@given(st.data(), st.integers(2, 4))
+def test_times_at_which_output_may_change_are_those_of_the_rule(
+    data: st.DataObject, lanes: int
+) -> None:
+    lattice = ProductOrder(lanes)
+    times = st.lists(st.tuples(*[st.integers(0, 3)] * lanes), max_size=5)
+    owners = data.draw(st.lists(st.tuples(times, times), min_size=1, max_size=4))
+    upper = Antichain.of(lattice, data.draw(times))
+
+    def column(side: int) -> tuple[kernels.U64Array, kernels.U64Array]:
+        listed = [(at, time) for at, sides in enumerate(owners) for time in sides[side]]
+        return (
+            np.array([at for at, _ in listed], np.uint64),
+            np.array([time for _, time in listed], np.uint64).reshape(-1, lanes),
+        )
+
+    found = close_times(
+        len(owners), *column(0), *column(1), kernels.frontier_rows(upper, lanes), True
+    )
+    for owner, (seeds, stored) in enumerate(owners):
+        first = [time for time in seeds if not upper.less_equal(time)]
+        lifted = [lattice.join(time, reduce(lattice.meet, first)) for time in stored if first]
+        wanted = interesting_times(lattice, seeds, (), lifted, upper)
+        mine = found[0] == owner
+        active, waiting = (
+            [tuple(time) for time in found[1][mine & which].tolist()]
+            for which in (found[2] == ACTIVE, found[2] > ACTIVE)
+        )
+        assert sorted(active) == list(wanted.active)
+        assert (len(waiting), set(waiting)) == (len(wanted.pended), wanted.pended)
 
 
 @law

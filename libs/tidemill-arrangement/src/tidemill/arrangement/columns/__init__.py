@@ -10,7 +10,7 @@ from tidemill.arrangement.columns.counting import ColumnCount
 from tidemill.arrangement.columns.filtering import ColumnSemijoin
 from tidemill.arrangement.columns.imports import ImportedColumns
 from tidemill.arrangement.columns.joining import ColumnJoin, Joined, TraceJoin
-from tidemill.arrangement.columns.reducing import ColumnReduce
+from tidemill.arrangement.columns.reducing import ColumnReduce, TraceReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
 from tidemill.arrangement.columns.values import ValueCodes
 from tidemill.arrangement.columns.views import EnteredTrace, FilteredTrace, ReadableTrace
@@ -24,6 +24,7 @@ __all__ = [
     "ColumnHandle",
     "ColumnCount",
     "ColumnReduce",
+    "TraceReduce",
     "ColumnSemijoin",
     "ImportedColumns",
     "EnteredTrace",

@@ -101,6 +101,23 @@ def locate(keys: U64Array, rows: U64Array, table: U64Array, positions: I64Array)
 
 
 @compiled
+def count_rows(keys: U64Array, rows: U64Array, table: U64Array, counts: I64Array) -> None:
+    """Add to the count of each sorted, distinct key how many packed rows it has.
+
+    Cost: that of `locate`, and a search for the end of each key.
+    """
+    if not rows.shape[0]:
+        return
+    positions = np.empty(keys.size, np.int64)
+    locate(keys, rows, table, positions)
+    for i in range(keys.size):
+        end = rows.shape[0]
+        if keys[i] != ~np.uint64(0):
+            end = seek_key(rows, table, positions[i], keys[i] + np.uint64(1))
+        counts[i] += end - positions[i]
+
+
+@compiled
 def match_packed(
     keys: U64Array, rows: U64Array, table: U64Array, positions: I64Array,
     places: I64Array, lefts: I64Array, rights: I64Array,

@@ -14,6 +14,7 @@ FILES = sorted((Path(__file__).parent / "cases").glob("*.yaml"))
 
 ENGINES = [
     Options("scratch"),
+    Options("columns"),
     Options("incremental", "strata"),
     Options("incremental", "retraction"),
 ]

@@ -15,6 +15,7 @@ FILES = sorted(file for file in VECTORS.rglob("*") if file.suffix in (".json", "
 
 LANGUAGE = {
     "scratch": Options("scratch"),
+    "columns": Options("columns"),
     "strata": Options("incremental", "strata"),
     "retraction": Options("incremental", "retraction"),
 }

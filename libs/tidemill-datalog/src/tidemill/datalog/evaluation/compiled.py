@@ -118,7 +118,7 @@ class CompiledRule:
             of_atoms[i] = table
         scope = scope_of(form, of_atoms, around)
         plan = Planner(
-            form, of_atoms, scope, delta[0] if delta else None, _extra(form, scope)
+            form, of_atoms, scope, delta[0] if delta else None, extra_conditions(form, scope)
         ).plan()
         written = write_rule(form, plan, scope, of_atoms, around, handover)
         names = self._code.get(written)
@@ -224,7 +224,7 @@ def _tick_bounds(offset: Expression, scope: Scope, around: Surroundings) -> Boun
     return Bounds(low, max(low, around.upper - 1), False)
 
 
-def _extra(form: RuleForm, scope: Scope) -> tuple[Expression, ...]:
+def extra_conditions(form: RuleForm, scope: Scope) -> tuple[Expression, ...]:
     """What must hold for a solution to matter in the window: its own expiry lies in it or beyond.
 
     Only where nothing of the head can fail, because a failure is reported even for a solution that is over.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
@@ -26,6 +26,13 @@ from tidemill.datalog.lattices import (
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.values import Value, widen
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar.bulk import Bulk
+
+
+COLUMNS_FROM = 4_000
+"""From how many rows on a rule is evaluated on columns: fewer are done before columns are made of them."""
 
 
 class Presences(Mapping[str, list[Presence]]):
@@ -75,7 +82,9 @@ class Evaluation:
 class Engine:
     """A checked program, compiled as far as no facts are needed; keep it between windows.
 
-    Not for use by several threads at once: code compiled for a shape of tables is kept.
+    Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
+    as nothing in the rule can fail; the answers are the same. Not for use by several threads at once: code
+    compiled for a shape of tables is kept.
     """
 
     def __init__(
@@ -85,8 +94,11 @@ class Engine:
         functions: Mapping[str, ScalarFunction] = FUNCTIONS,
         lattices: Mapping[str, Lattice] = LATTICES,
         limits: Limits | None = None,
+        columns_from: int | None = COLUMNS_FROM,
     ) -> None:
         self.checked = checked
+        self._columns_from = columns_from
+        self.bulk: Bulk | None = None
         self.functions = functions
         self.lattices = lattices
         self.limits = limits or Limits()
@@ -127,10 +139,21 @@ class Engine:
     ) -> Evaluation:
         """As `evaluate`, for inputs that are timelines by key, already inside the window."""
         start: Instant = BEGINNING if lower is None else lower
-        strata = self.complete(inputs, start, upper, state, only=only)
+        strata = self.complete(inputs, start, upper, state, only=only, bulk=self._bulk_for(inputs))
         if failures is not None:
             strata.failures.extend(failures)
         return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
+
+    def _bulk_for(self, inputs: Mapping[str, Timelines]) -> Bulk | None:
+        """What evaluates on columns, if any input is large enough for that."""
+        least = self._columns_from
+        if least is None or max(map(len, inputs.values()), default=0) < least:
+            return None
+        if self.bulk is None:
+            from tidemill.datalog.columnar import Bulk  # imports numba, half a second
+
+            self.bulk = Bulk(self.forms, least)
+        return self.bulk
 
     def complete(
         self,
@@ -141,6 +164,7 @@ class Engine:
         *,
         only: Collection[str] | None = None,
         frozen: bool = False,
+        bulk: Bulk | None = None,
     ) -> Strata:
         """Run every component that the wanted predicates need."""
         derived = set(self.checked.derived)
@@ -149,7 +173,7 @@ class Engine:
             for name, timelines in inputs.items()
             if name not in derived
         }
-        strata = self.strata(tables, lower, upper, state, frozen)
+        strata = self.strata(tables, lower, upper, state, frozen, bulk)
         wanted = self._needed(only) if only is not None else None
         for component in self.checked.components:
             if wanted is None or not wanted.isdisjoint(component):
@@ -163,13 +187,14 @@ class Engine:
         upper: int,
         state: EngineState | None,
         frozen: bool = False,
+        bulk: Bulk | None = None,
     ) -> Strata:
         """An evaluation of a window that has begun: `tables` are the finished predicates, the inputs.
 
         A `frozen` one looks at the instant `upper - 1` alone.
         """
         around = Surroundings(self.checked, self.functions, self.lattices, lower, upper, frozen)
-        return Strata(self.rules, around, tables, state or EngineState(), self.limits)
+        return Strata(self.rules, around, tables, state or EngineState(), self.limits, bulk)
 
     def result(self, strata: Strata, names: Sequence[str]) -> Evaluation:
         """What an evaluation has found."""

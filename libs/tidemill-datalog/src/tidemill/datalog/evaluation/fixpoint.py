@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.datalog.evaluation.compiled import (
     ALL_TRAITS,
@@ -29,6 +29,10 @@ from tidemill.datalog.evaluation.timelines import Part, absorb, merge_parts
 from tidemill.datalog.lattices import TALLIES, merge_parafacts
 from tidemill.datalog.presence import Instant
 from tidemill.time import UsageError
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar.bulk import Bulk
+    from tidemill.datalog.columnar.established import EstablishedColumns
 
 Timelines = dict[Key, list[Part]]
 NO_TRAITS = Traits(False, False, False, False)
@@ -78,8 +82,10 @@ class Strata:
         tables: dict[str, Table],
         state: EngineState,
         limits: Limits,
+        bulk: Bulk | None = None,
     ) -> None:
         self._rules = rules
+        self._bulk = bulk.window(around, tables, state) if bulk is not None else None
         self.around = around
         self.tables = tables
         self._state = state
@@ -87,7 +93,7 @@ class Strata:
         self._seen = observer(around.lattices)
         self.failures = Failures()
         self.trace: Trace | None = None
-        self.established: dict[int, Established] = {}
+        self.established: dict[int, Established | EstablishedColumns] = {}
         self.lingering: dict[int, Lingering] = {}
 
     def state(self) -> EngineState:
@@ -110,6 +116,8 @@ class Strata:
         """Derive the predicates of one component; `given` are facts of them that are inputs."""
         rules = [rule for rule in self._rules if rule.form.head.predicate in component]
         recursive = any(_reads(rule.form, component) for rule in rules)
+        if not recursive and not any(given.values()) and self._run_on_columns(component[0], rules):
+            return
         if not recursive:
             derived = self._derive(rules, given)
             for predicate in component:
@@ -118,6 +126,17 @@ class Strata:
             self._iterate_anew(rules, component, given)
         else:
             self._iterate_changes(rules, component, given)
+
+    def _run_on_columns(self, predicate: str, rules: Sequence[CompiledRule]) -> bool:
+        """Derive a predicate on columns, if it is large and nothing in its rules can fail."""
+        if self._bulk is None or self.trace is not None:
+            return False
+        taken = self._bulk.run(predicate, [rule.form for rule in rules], self._limits.rows)
+        if taken is None:
+            return False
+        self.tables[predicate] = taken.table
+        self.established.update(taken.established)
+        return True
 
     def _finished(self, predicate: str, timelines: Timelines) -> Table:
         if len(timelines) > self._limits.rows:

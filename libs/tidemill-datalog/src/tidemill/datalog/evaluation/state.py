@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -54,7 +54,7 @@ class LingeringSolution:
 class EngineState:
     """The living solutions at the end of a window, by rule number."""
 
-    established: dict[int, tuple[EstablishedSolution, ...]] = field(default_factory=dict)
+    established: Mapping[int, Sequence[EstablishedSolution]] = field(default_factory=dict)
     lingering: dict[int, tuple[LingeringSolution, ...]] = field(default_factory=dict)
 
     def to_rows(self) -> tuple[StateRow, ...]:

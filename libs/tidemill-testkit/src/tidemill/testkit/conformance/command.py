@@ -23,6 +23,7 @@ class Engine(StrEnum):
 
     INCREMENTAL = "incremental"
     SCRATCH = "scratch"
+    COLUMNS = "columns"
     SPARK = "spark"
 
 

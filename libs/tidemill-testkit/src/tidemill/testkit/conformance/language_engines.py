@@ -38,13 +38,14 @@ def evaluate_case(
     options: Options, checked: CheckedProgram, deliveries: Sequence[Delivery], upper: int
 ) -> Answer:
     """The program over the deliveries; the incremental engine takes one after the other."""
-    if options.engine == "scratch":
+    if options.engine in ("scratch", "columns"):
         inputs: dict[str, list[Presence]] = {}
         for _, delivered in deliveries:
             for name, presences in delivered.items():
                 if name in checked.columns:  # a case may feed others
                     inputs.setdefault(name, []).extend(presences)
-        evaluation = Engine(checked).evaluate(inputs, upper=upper)
+        least = 0 if options.engine == "columns" else None
+        evaluation = Engine(checked, columns_from=least).evaluate(inputs, upper=upper)
         return Answer(evaluation.presences, evaluation.errors)
     engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)
     facts: list[FactChange] = []
@@ -97,7 +98,7 @@ class Ticks:
     def __init__(self, options: Options, checked: CheckedProgram) -> None:
         self._ticker: Ticker | None = None
         self._state: TickState | None = None
-        if options.engine == "scratch":
+        if options.engine in ("scratch", "columns"):
             self._ticker = Ticker(Engine(checked))
         else:
             engine = IncrementalEngine(checked, strategy=strategy_of(options), watch=checked.inputs)

@@ -1,0 +1,27 @@
+"""Loops over relations whose rows are present on intervals [start, stop): matching, grouping, sweeping, adding up.
+
+A row is a row of words of 64 bits; equal rows are equal words. Importing it imports numba.
+"""
+
+from tidemill.arrangement.relational.grouping import Buckets, Groups, buckets_of, sorted_apart
+from tidemill.arrangement.relational.matching import (
+    join_buckets,
+    join_ranges,
+    tick_pairs,
+)
+from tidemill.arrangement.relational.summing import LIMBS, add_up, limbs_of, quotients, total_of
+from tidemill.arrangement.relational.sweeping import (
+    Runs,
+    best_by_group,
+    best_by_run,
+    covers,
+    runs_of,
+    subtract,
+    uniform_groups,
+)
+
+__all__ = [
+    "LIMBS", "Buckets", "Groups", "Runs",
+    "add_up", "best_by_group", "best_by_run", "buckets_of", "covers", "join_buckets", "join_ranges",
+    "limbs_of", "quotients", "runs_of", "sorted_apart", "subtract", "tick_pairs", "total_of", "uniform_groups",
+]  # fmt: skip

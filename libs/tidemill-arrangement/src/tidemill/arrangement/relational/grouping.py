@@ -1,0 +1,259 @@
+"""Which rows are equal: a number for each different row, and rows put together by that number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+
+_FACTOR = 0x9E37_79B9_7F4A_7C15
+_SLOTS_MIN = 1 << 10
+_BITS_MAX = 62
+_DIRECT_FACTOR = 4
+_RUN_MAX = 8
+
+
+@inlined
+def _hash(words: I64Array, row: int) -> np.uint64:
+    """A hash whose upper bits depend on every word."""
+    state = np.uint64(_FACTOR)
+    for at in range(words.shape[1]):
+        state = (state ^ np.uint64(words[row, at])) * np.uint64(_FACTOR)
+        state = state ^ (state >> np.uint64(29))
+    return state * np.uint64(_FACTOR)
+
+
+@inlined
+def _same(left: I64Array, row: int, right: I64Array, other: int) -> bool:
+    same = True
+    for at in range(left.shape[1]):
+        same &= left[row, at] == right[other, at]
+    return same
+
+
+@compiled
+def _number(words: I64Array) -> tuple[I64Array, I64Array, I64Array, int]:
+    """The number of each row, the first row of each number, and the table of numbers by hash."""
+    n = words.shape[0]
+    ids = np.empty(n, np.int64)
+    firsts = np.empty(max(n, 1), np.int64)
+    bits = 10
+    slots = np.full(1 << bits, -1, np.int64)
+    groups = 0
+    for row in range(n):
+        if groups * 2 >= slots.size:
+            bits += 2
+            slots = np.full(1 << bits, -1, np.int64)
+            for group in range(groups):
+                at = np.int64(_hash(words, firsts[group]) >> np.uint64(64 - bits))
+                while slots[at] >= 0:
+                    at = (at + 1) & (slots.size - 1)
+                slots[at] = group
+        at = np.int64(_hash(words, row) >> np.uint64(64 - bits))
+        while True:
+            known = slots[at]
+            if known < 0:
+                slots[at] = groups
+                firsts[groups] = row
+                ids[row] = groups
+                groups += 1
+                break
+            if _same(words, row, words, firsts[known]):
+                ids[row] = known
+                break
+            at = (at + 1) & (slots.size - 1)
+    return ids, firsts[:groups].copy(), slots, bits
+
+
+@compiled
+def _find(
+    words: I64Array, firsts: I64Array, slots: I64Array, bits: int, wanted: I64Array
+) -> I64Array:
+    """The number of the row equal to each wanted one, -1 for none."""
+    found = np.full(wanted.shape[0], -1, np.int64)
+    for row in range(wanted.shape[0]):
+        at = np.int64(_hash(wanted, row) >> np.uint64(64 - bits))
+        while slots[at] >= 0:
+            known = slots[at]
+            if _same(wanted, row, words, firsts[known]):
+                found[row] = known
+                break
+            at = (at + 1) & (slots.size - 1)
+    return found
+
+
+@compiled
+def _number_directly(words: I64Array, ids: I64Array, slots: I64Array, firsts: I64Array) -> int:
+    """As `_number` for words below the number of slots, which is the table itself."""
+    groups = 0
+    for row in range(words.size):
+        known = slots[words[row]]
+        if known < 0:
+            known = groups
+            slots[words[row]] = known
+            firsts[known] = row
+            groups += 1
+        ids[row] = known
+    return groups
+
+
+@compiled
+def _pack(column: I64Array, least: int, greatest: int, shift: int, packed: I64Array) -> None:
+    """One more column into packed words; -1 for a row with a value that has no place."""
+    for row in range(column.size):
+        value = column[row]
+        if value < least or value > greatest:
+            packed[row] = -1
+        elif packed[row] >= 0:
+            packed[row] |= (value - least) << shift
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Columns with narrow ranges side by side in one word below 2**bits: (least, greatest, shift) of each."""
+
+    places: tuple[tuple[int, int, int], ...]
+    bits: int
+
+    @classmethod
+    def of(cls, columns: Sequence[I64Array]) -> _Packing | None:
+        """How the columns fit into one word, None if they do not."""
+        places = []
+        bits = 0
+        for column in columns:
+            least, greatest = int(column.min()), int(column.max())
+            places.append((least, greatest, bits))
+            bits += (greatest - least).bit_length()
+            if bits > _BITS_MAX:
+                return None
+        return cls(tuple(places), bits)
+
+    def pack(self, columns: Sequence[I64Array], rows: int) -> I64Array:
+        """The packed words, -1 where a value has no place."""
+        packed = np.zeros(rows, np.int64)
+        for column, (least, greatest, shift) in zip(columns, self.places, strict=True):
+            _pack(np.ascontiguousarray(column), least, greatest, shift, packed)
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows numbered so that equal ones have one number, in the order of their first rows.
+
+    Shapes: `ids` n, `firsts` one row number for each group.
+    """
+
+    ids: I64Array
+    firsts: I64Array
+    _words: I64Array
+    _slots: I64Array
+    _bits: int
+    _packing: _Packing | None
+
+    @classmethod
+    def of(cls, columns: Sequence[I64Array], rows: int) -> Groups:
+        """Number the rows. Shapes: k columns of n words. Cost: O(n · k)."""
+        packing = _Packing.of(columns) if rows else None
+        if packing is None:
+            words = _stacked(columns, rows)
+            return cls(*_rearranged(words, _number(words)), None)
+        packed = packing.pack(columns, rows)
+        if 1 << packing.bits <= _DIRECT_FACTOR * rows + _SLOTS_MIN:
+            ids, firsts = np.empty(rows, np.int64), np.empty(rows, np.int64)
+            slots = np.full(1 << packing.bits, -1, np.int64)
+            groups = _number_directly(packed, ids, slots, firsts)
+            return cls(ids, firsts[:groups].copy(), packed[:, None], slots, -1, packing)
+        words = packed[:, None]
+        return cls(*_rearranged(words, _number(words)), packing)
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def find(self, columns: Sequence[I64Array], rows: int) -> I64Array:
+        """The number of the group equal to each row, -1 for none. Cost: O(rows · k)."""
+        if self._packing is None:
+            wanted = _stacked(columns, rows)
+            return _find(self._words, self.firsts, self._slots, self._bits, wanted)
+        packed = self._packing.pack(columns, rows)
+        if self._bits < 0:
+            found: I64Array = np.where(packed >= 0, self._slots[np.maximum(packed, 0)], -1)
+            return found
+        return _find(self._words, self.firsts, self._slots, self._bits, packed[:, None])
+
+
+def _rearranged(
+    words: I64Array, found: tuple[I64Array, I64Array, I64Array, int]
+) -> tuple[I64Array, I64Array, I64Array, I64Array, int]:
+    ids, firsts, slots, bits = found
+    return ids, firsts, words, slots, bits
+
+
+def _stacked(columns: Sequence[I64Array], rows: int) -> I64Array:
+    words = np.empty((rows, max(1, len(columns))), np.int64)
+    words[:, :1] = 0
+    for at, column in enumerate(columns):
+        words[:, at] = column
+    return words
+
+
+@compiled
+def _apart(first: I64Array, columns: I64Array) -> bool:
+    begin = 0
+    for row in range(1, first.size):
+        if first[row] < first[row - 1]:
+            return False
+        if first[row] != first[row - 1]:
+            begin = row
+        if row - begin > _RUN_MAX:
+            return False
+        for other in range(begin, row):
+            same = True
+            for at in range(columns.shape[0]):
+                same &= columns[at, row] == columns[at, other]
+            if same:
+                return False
+    return True
+
+
+def sorted_apart(columns: Sequence[I64Array], rows: int) -> bool:
+    """Whether rows in the order of their first column are surely all different; false if that is hard to say.
+
+    Cost: O(n · k) for columns whose first one hardly repeats.
+    """
+    if not columns or not rows:
+        return rows < 2
+    first = np.ascontiguousarray(columns[0])
+    rest = np.stack(columns[1:]) if len(columns) > 1 else np.empty((0, rows), np.int64)
+    return bool(_apart(first, rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Rows put together by number: those of number i are order[starts[i]:starts[i + 1]]."""
+
+    starts: I64Array
+    order: I64Array
+
+
+@compiled
+def _deal(ids: I64Array, starts: I64Array, order: I64Array) -> None:
+    for row in range(ids.size):
+        starts[ids[row] + 1] += 1
+    for group in range(1, starts.size):
+        starts[group] += starts[group - 1]
+    at = starts[:-1].copy()
+    for row in range(ids.size):
+        group = ids[row]
+        order[at[group]] = row
+        at[group] += 1
+
+
+def buckets_of(ids: I64Array, groups: int) -> Buckets:
+    """Put rows together by number; those of one number stay in their order. Cost: O(n + groups)."""
+    starts = np.zeros(groups + 1, np.int64)
+    order = np.empty(len(ids), np.int64)
+    _deal(ids, starts, order)
+    return Buckets(starts, order)

@@ -1,0 +1,259 @@
+"""Groups of rows over time: the stretches in which the same rows of a group are present, and the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, compiled
+
+
+@compiled
+def _uniform(ids: I64Array, start: I64Array, stop: I64Array, firsts: I64Array) -> BoolArray:
+    same = np.ones(firsts.size, np.bool_)
+    for row in range(ids.size):
+        first = firsts[ids[row]]
+        if start[row] != start[first] or stop[row] != stop[first]:
+            same[ids[row]] = False
+    return same
+
+
+def uniform_groups(ids: I64Array, start: I64Array, stop: I64Array, firsts: I64Array) -> BoolArray:
+    """For each group whether all of its rows come and go together. Cost: O(n)."""
+    return _uniform(ids, start, stop, firsts)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The stretches of all groups, in the order (group, start), also those in which nobody is present.
+
+    Of each run its group, start, stop, and how many rows are present. `events` are the comings (row) and
+    goings (~row) in that order, those of run i are events[bounds[i]:bounds[i + 1]]; they happen at its start.
+    """
+
+    group: I64Array
+    start: I64Array
+    stop: I64Array
+    present: I64Array
+    events: I64Array
+    bounds: I64Array
+
+    @property
+    def firsts(self) -> BoolArray:
+        """Whether each run is the first of its group."""
+        first = np.ones(len(self.group), np.bool_)
+        first[1:] = self.group[1:] != self.group[:-1]
+        return first
+
+    def of_events(self) -> I64Array:
+        """The run of each event."""
+        return np.repeat(np.arange(len(self.group)), np.diff(self.bounds))
+
+
+@compiled
+def _cut(
+    group: I64Array,
+    instant: I64Array,
+    events: I64Array,
+    runs: I64Array,
+    bounds: I64Array,
+) -> int:
+    count = -1
+    present = 0
+    for at in range(events.size):
+        if at == 0 or group[at] != group[at - 1]:
+            present = 0
+        if at == 0 or group[at] != group[at - 1] or instant[at] != instant[at - 1]:
+            if count >= 0 and group[at] == group[at - 1]:
+                runs[2, count] = instant[at]
+            count += 1
+            runs[0, count] = group[at]
+            runs[1, count] = instant[at]
+            runs[2, count] = instant[at]
+            bounds[count] = at
+        present += 1 if events[at] >= 0 else -1
+        runs[3, count] = present
+    bounds[count + 1] = events.size
+    return count + 1
+
+
+def runs_of(ids: I64Array, start: I64Array, stop: I64Array) -> Runs:
+    """The stretches of every group. Shapes: n rows; at most 2n runs. Cost: O(n log n)."""
+    n = len(ids)
+    rows = np.arange(n)
+    events = np.concatenate([rows, ~rows])
+    instant = np.concatenate([start, stop])
+    group = np.concatenate([ids, ids])
+    order = np.lexsort((instant, group))
+    runs = np.empty((4, 2 * n + 1), np.int64)
+    bounds = np.empty(2 * n + 1, np.int64)
+    events = events[order]
+    count = _cut(group[order], instant[order], events, runs, bounds)
+    return Runs(
+        runs[0, :count], runs[1, :count], runs[2, :count], runs[3, :count], events,
+        bounds[: count + 1],
+    )  # fmt: skip
+
+
+@compiled
+def _best(ids: I64Array, ranks: I64Array, known: BoolArray, best: I64Array) -> None:
+    for row in range(ids.size):
+        if known[row]:
+            mine = best[ids[row]]
+            if mine < 0 or ranks[row] < ranks[mine]:
+                best[ids[row]] = row
+
+
+def best_by_group(ids: I64Array, ranks: I64Array, known: BoolArray, groups: int) -> I64Array:
+    """Of each group the row with the least rank among the known ones, -1 for none. Cost: O(n)."""
+    best = np.full(groups, -1, np.int64)
+    _best(ids, ranks, known, best)
+    return best
+
+
+@compiled
+def _sink(heap: I64Array, size: int, ranks: I64Array) -> None:
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and ranks[heap[child + 1]] < ranks[heap[child]]:
+            child += 1
+        if ranks[heap[at]] <= ranks[heap[child]]:
+            break
+        heap[at], heap[child] = heap[child], heap[at]
+        at = child
+
+
+@compiled
+def _best_run(
+    group: I64Array,
+    events: I64Array,
+    bounds: I64Array,
+    ranks: I64Array,
+    known: BoolArray,
+    best: I64Array,
+) -> None:
+    heap = np.empty(events.size + 1, np.int64)
+    gone = np.zeros(ranks.size, np.bool_)
+    size = 0
+    for run in range(group.size):
+        if run == 0 or group[run] != group[run - 1]:
+            size = 0
+        for at in range(bounds[run], bounds[run + 1]):
+            event = events[at]
+            if event < 0:
+                gone[~event] = True
+            elif known[event]:
+                heap[size] = event
+                place = size
+                size += 1
+                while place and ranks[heap[place]] < ranks[heap[(place - 1) >> 1]]:
+                    above = (place - 1) >> 1
+                    heap[place], heap[above] = heap[above], heap[place]
+                    place = above
+        while size and gone[heap[0]]:
+            size -= 1
+            heap[0] = heap[size]
+            _sink(heap, size, ranks)
+        best[run] = heap[0] if size else -1
+
+
+def best_by_run(runs: Runs, ranks: I64Array, known: BoolArray) -> I64Array:
+    """Of each run the present row with the least rank among the known ones, -1 for none. Cost: O(n log n)."""
+    best = np.full(len(runs.group), -1, np.int64)
+    _best_run(runs.group, runs.events, runs.bounds, ranks, known, best)
+    return best
+
+
+@compiled
+def _cover(
+    ids: I64Array, start: I64Array, stop: I64Array, order: I64Array, starts: I64Array, out: I64Array
+) -> int:
+    """Draw the intervals of each group together; `starts` are where those of each group begin."""
+    count = 0
+    last = -1
+    for at in range(order.size):
+        row = order[at]
+        group = ids[row]
+        while last < group:
+            last += 1
+            starts[last] = count
+        if count > starts[group] and start[row] <= out[1, count - 1]:
+            out[1, count - 1] = max(out[1, count - 1], stop[row])
+        else:
+            out[0, count] = start[row]
+            out[1, count] = stop[row]
+            count += 1
+    while last < starts.size - 1:
+        last += 1
+        starts[last] = count
+    return count
+
+
+def covers(
+    ids: I64Array, groups: int, start: I64Array, stop: I64Array
+) -> tuple[I64Array, I64Array, I64Array]:
+    """When any row of each group is present: (where each group begins, starts, stops). Cost: O(n log n)."""
+    order = np.lexsort((start, ids))
+    starts = np.zeros(groups + 1, np.int64)
+    out = np.empty((2, len(ids)), np.int64)
+    count = _cover(ids, start, stop, order, starts, out)
+    return starts, out[0, :count], out[1, :count]
+
+
+@compiled
+def _subtract(
+    ids: I64Array,
+    start: I64Array,
+    stop: I64Array,
+    starts: I64Array,
+    cover_start: I64Array,
+    cover_stop: I64Array,
+    out: I64Array,
+) -> int:
+    found = 0
+    room = out.shape[1]
+    for row in range(ids.size):
+        begin = start[row]
+        end = stop[row]
+        if ids[row] >= 0:
+            for at in range(starts[ids[row]], starts[ids[row] + 1]):
+                if cover_stop[at] <= begin:
+                    continue
+                if cover_start[at] >= end:
+                    break
+                if cover_start[at] > begin:
+                    if found < room:
+                        out[0, found] = row
+                        out[1, found] = begin
+                        out[2, found] = cover_start[at]
+                    found += 1
+                begin = max(begin, cover_stop[at])
+        if begin < end:
+            if found < room:
+                out[0, found] = row
+                out[1, found] = begin
+                out[2, found] = end
+            found += 1
+    return found
+
+
+def subtract(
+    ids: I64Array,
+    start: I64Array,
+    stop: I64Array,
+    cover: tuple[I64Array, I64Array, I64Array],
+) -> tuple[I64Array, I64Array, I64Array]:
+    """What is left of each row's interval outside the cover of its group: (row, start, stop).
+
+    `ids` are -1 for rows that nothing covers. Cost: O(rows + intervals of their covers).
+    """
+    room = np.empty((3, max(16, len(ids))), np.int64)
+    found = _subtract(ids, start, stop, *cover, room)
+    if found > room.shape[1]:
+        room = np.empty((3, found), np.int64)
+        _subtract(ids, start, stop, *cover, room)
+    return room[0, :found], room[1, :found], room[2, :found]

@@ -1,0 +1,204 @@
+"""Loops over rows that are present on intervals equal their twins."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.arrangement.relational import (
+    Buckets,
+    Groups,
+    add_up,
+    best_by_run,
+    buckets_of,
+    covers,
+    join_buckets,
+    join_ranges,
+    quotients,
+    runs_of,
+    sorted_apart,
+    subtract,
+    tick_pairs,
+    total_of,
+    uniform_groups,
+)
+from tidemill.testkit.twins import relational as twin
+
+LAW = settings(max_examples=100, deadline=None)
+Words = npt.NDArray[np.int64]
+
+small = st.integers(-3, 3)
+wide = small | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 40])
+groups = st.integers(0, 3)
+intervals = st.tuples(st.integers(0, 9), st.integers(1, 6)).map(lambda p: (p[0], p[0] + p[1]))
+
+
+def words(values: object) -> Words:
+    return np.array(values, np.int64)
+
+
+def columns(rows: list[tuple[int, ...]], width: int) -> list[Words]:
+    return [words([row[at] for row in rows]) for at in range(width)]
+
+
+@LAW
+@given(st.sampled_from([small, wide]).flatmap(lambda v: st.lists(st.tuples(v, v), max_size=40)))
+def test_equal_rows_have_one_number(rows: list[tuple[int, ...]]) -> None:
+    found = Groups.of(columns(rows, 2), len(rows))
+    assert found.ids.tolist() == twin.numbers(rows)
+    assert [rows[at] for at in found.firsts] == list(dict.fromkeys(rows))
+    others = [*rows, (7, 7), (-9, 0), (1 << 50, 2)]
+    known = {row: at for at, row in enumerate(dict.fromkeys(rows))}
+    assert found.find(columns(others, 2), len(others)).tolist() == [
+        known.get(row, -1) for row in others
+    ]
+
+
+def test_many_different_rows_outgrow_the_first_table() -> None:
+    rng = np.random.default_rng(5)
+    drawn = [rng.integers(-(1 << 62), 1 << 62, 20_000) for _ in range(2)]
+    found = Groups.of(drawn, 20_000)
+    assert found.ids.tolist() == list(range(20_000))
+    assert found.find(drawn, 20_000).tolist() == list(range(20_000))
+
+
+@LAW
+@given(st.lists(st.tuples(st.integers(0, 9), groups), max_size=12))
+def test_rows_said_to_differ_do(rows: list[tuple[int, ...]]) -> None:
+    ordered = sorted(rows, key=lambda row: row[0])
+    if sorted_apart(columns(ordered, 2), len(rows)):
+        assert len(set(rows)) == len(rows)
+    elif len(set(rows)) == len(rows):
+        runs = [sum(row[0] == at for row in rows) for at in range(10)]
+        assert max(runs) > 8
+
+
+@LAW
+@given(
+    st.lists(st.tuples(groups, intervals), max_size=8),
+    st.lists(st.tuples(groups, intervals, small), max_size=8),
+    st.data(),
+)
+def test_rows_of_one_group_that_are_present_together_are_paired(
+    left: list[tuple[int, tuple[int, int]]],
+    right: list[tuple[int, tuple[int, int], int]],
+    data: st.DataObject,
+) -> None:
+    of_right = words([group for group, _, _ in right])
+    ids = words([group for group, _ in left])
+    mine = words([s for _, (s, _) in left]), words([f for _, (_, f) in left])
+    theirs = words([s for _, (s, _), _ in right]), words([f for _, (_, f), _ in right])
+    found = join_buckets(ids, buckets_of(of_right, 4), mine, theirs)
+    every = [(-9, 9)] * len(left)
+    assert set(zip(*map(Words.tolist, found), strict=True)) == twin.pairs(left, right, every)
+    limits = [data.draw(st.tuples(small, small)) for _ in left]
+    values = words([value for _, _, value in right])
+    order = np.lexsort((values, of_right)) if right else words([])
+    starts = np.searchsorted(of_right[order], np.arange(5))
+    given_ = words([low for low, _ in limits]), words([high for _, high in limits])
+    ranged = join_ranges(ids, Buckets(starts, order), values[order], given_, mine, theirs)
+    assert set(zip(*map(Words.tolist, ranged), strict=True)) == twin.pairs(left, right, limits)
+
+
+@LAW
+@given(st.lists(st.tuples(small, st.integers(1, 4), st.integers(-9, 9), st.integers(-9, 9))))
+def test_a_clock_ticks_between_its_limits(clocks: list[tuple[int, int, int, int]]) -> None:
+    rows, times = tick_pairs(*columns([*clocks], 4))
+    expected = [(i, time) for i, clock in enumerate(clocks) for time in twin.ticks(*clock)]
+    assert list(zip(rows.tolist(), times.tolist(), strict=True)) == expected
+
+
+@LAW
+@given(
+    st.lists(st.tuples(groups, intervals), max_size=8),
+    st.lists(st.tuples(groups, intervals), max_size=8),
+)
+def test_what_a_group_covers_is_taken_away(
+    rows: list[tuple[int, tuple[int, int]]], over: list[tuple[int, tuple[int, int]]]
+) -> None:
+    cover = covers(
+        words([g for g, _ in over]), 4, words([a for _, (a, _) in over]), words([b for _, (_, b) in over])
+    )  # fmt: skip
+    row, start, stop = subtract(
+        words([g for g, _ in rows]), words([a for _, (a, _) in rows]), words([b for _, (_, b) in rows]), cover
+    )  # fmt: skip
+    found = [
+        (i, at)
+        for i, a, b in zip(row.tolist(), start.tolist(), stop.tolist(), strict=True)
+        for at in range(a, b)
+    ]
+    assert len(found) == len(set(found))
+    assert set(found) == twin.remains(rows, over, range(16))
+
+
+@LAW
+@given(st.lists(st.tuples(groups, intervals, st.none() | small), max_size=10))
+def test_runs_say_who_is_present_and_who_is_best(
+    rows: list[tuple[int, tuple[int, int], int | None]],
+) -> None:
+    ids = words([g for g, _, _ in rows])
+    start, stop = words([a for _, (a, _), _ in rows]), words([b for _, (_, b), _ in rows])
+    ranks = words([0 if rank is None else rank for _, _, rank in rows])
+    known = np.array([rank is not None for _, _, rank in rows], np.bool_)
+    runs = runs_of(ids, start, stop)
+    best = best_by_run(runs, ranks, known)
+    seen = set()
+    for at in range(len(runs.group)):
+        group, mine = int(runs.group[at]), int(best[at])
+        for instant in range(int(runs.start[at]), int(runs.stop[at])):
+            seen.add((group, instant))
+            count, rank = twin.best_at(rows, group, instant)
+            assert int(runs.present[at]) == count
+            assert (int(ranks[mine]) if mine >= 0 else None) == rank
+    assert {(g, at) for g, (a, b), _ in rows for at in range(a, b)} <= seen
+
+
+@LAW
+@given(st.lists(st.tuples(groups, intervals), min_size=1, max_size=6))
+def test_groups_are_uniform_where_all_come_and_go_together(
+    rows: list[tuple[int, tuple[int, int]]],
+) -> None:
+    found = Groups.of([words([g for g, _ in rows])], len(rows))
+    start, stop = words([a for _, (a, _) in rows]), words([b for _, (_, b) in rows])
+    same = uniform_groups(found.ids, start, stop, found.firsts)
+    for at, first in enumerate(found.firsts):
+        group = rows[first][0]
+        assert bool(same[at]) == (len({i for g, i in rows if g == group}) == 1)
+
+
+numbers = st.integers(-(1 << 63), (1 << 63) - 1)
+floats = st.floats(-1e9, 1e9).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
+
+
+@LAW
+@given(
+    st.sampled_from([numbers, floats, st.floats(-1.0, 1.0).map(lambda x: round(x, 2))]).flatmap(
+        lambda values: st.lists(values, min_size=1, max_size=12)
+    ),
+    st.integers(1, 1 << 31),
+)
+def test_sums_are_exact_and_quotients_rounded_once(values: list[int | float], divisor: int) -> None:
+    column = np.array(values, np.int64 if isinstance(values[0], int) else np.float64)
+    ones = np.ones(len(values), np.int64)
+    flags = np.ones(len(values), np.bool_)
+    found = add_up(column, flags, np.zeros(len(values), np.int64), ones, 1)
+    assert found is not None
+    limbs, counts, exponent = found
+    assert counts.tolist() == [len(values)]
+    total = total_of(limbs[0].tolist())
+    assert total * Fraction(2) ** exponent == sum(map(Fraction, values))
+    rounded, exact = quotients(limbs, words([divisor]), exponent)
+    if exact[0]:
+        assert rounded[0] == twin.quotient(values, divisor)
+    else:
+        assert divisor >= 1 << 32 or abs(total) >= 1 << 150
+
+
+def test_numbers_too_far_apart_are_left_to_others() -> None:
+    ones = np.ones(2, np.int64)
+    far = add_up(np.array([1.0, 1e-30]), np.ones(2, np.bool_), np.zeros(2, np.int64), ones, 1)
+    assert far is None

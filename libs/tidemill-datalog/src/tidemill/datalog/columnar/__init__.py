@@ -1,0 +1,10 @@
+"""Bulk evaluation on columns: whole components of a program, where nothing in them can fail.
+
+What it does not take, the row engine does; the answers are equal. Importing it imports numba.
+"""
+
+from tidemill.datalog.columnar.bulk import Bulk
+from tidemill.datalog.columnar.columns import Column, Columns, Texts, Unsuited
+from tidemill.datalog.columnar.tables import ColumnTable
+
+__all__ = ["Bulk", "Column", "ColumnTable", "Columns", "Texts", "Unsuited"]

@@ -1,0 +1,355 @@
+"""The facts of a predicate as columns of numbers: every value a word of 64 bits, texts by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.tables import (
+    EXPIRES,
+    FIRST,
+    PARAFACTS,
+    START,
+    STOP,
+    TIME,
+    UNBOUNDED,
+    Bounds,
+    Row,
+)
+from tidemill.datalog.lattices import TALLIES, Parafacts, Tally
+from tidemill.datalog.presence import BEGINNING, END, Instant
+
+Values: TypeAlias = "npt.NDArray[Any]"  # Any: int64, float64 or bool, by the kind of the column
+
+BEGIN_WORD, END_WORD = -(1 << 63), (1 << 63) - 1
+"""The beginning and the end of all instants as words."""
+_INSTANT_MAX = 1 << 53
+_PYTHON = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
+_DTYPES: Mapping[Type, type] = {
+    Type.INT: np.int64, Type.FLOAT: np.float64, Type.TEXT: np.int64, Type.BOOL: np.bool_,
+}  # fmt: skip
+LATTICES_SEEN = frozenset({"min", "max", "earliest", "latest"}) | TALLIES
+"""Lattices of which a column holds all that is ever asked for: one number."""
+
+
+class Unsuited(Exception):
+    """Columns cannot hold this, or may not compute it; the row engine does. Never leaves the library."""
+
+
+class Texts:
+    """Numbers for texts. Texts of one object have equal numbers if and only if they are equal."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._texts: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def number(self, text: str) -> int:
+        """The number of a text."""
+        known = self._numbers.get(text)
+        if known is None:
+            known = self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return known
+
+    def numbers(self, texts: pa.Array) -> I64Array:
+        """The number of each text; null may have any. Cost: O(n) + a look-up for each different one."""
+        encoded = texts.dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        known = np.array([self.number(text) for text in encoded.dictionary.to_pylist()], np.int64)
+        if not len(known):
+            return np.zeros(len(texts), np.int64)
+        indices = encoded.indices.fill_null(0)
+        return known[np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)]
+
+    def texts(self, numbers: I64Array) -> list[str]:
+        """The texts of numbers."""
+        texts = self._texts
+        return [texts[number] for number in numbers.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Values of one type; `nulls` says where there is none, and is None where every row has one.
+
+    A null has the value 0 (0.0, False), so equal columns have equal words and flags.
+    """
+
+    kind: Type
+    values: Values
+    nulls: BoolArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: I64Array | slice) -> Column:
+        """The values of the rows."""
+        nulls = None if self.nulls is None else self.nulls[rows]
+        return Column(self.kind, self.values[rows], nulls)
+
+    @property
+    def known(self) -> BoolArray:
+        """Where there is a value."""
+        return np.ones(len(self), np.bool_) if self.nulls is None else ~self.nulls
+
+    def words(self) -> list[I64Array]:
+        """Words that are equal where the values are: one column, and one more for nulls."""
+        values = self.values
+        if self.kind is Type.FLOAT:
+            values = (values + 0.0).view(np.int64)  # minus zero is zero
+        words = [values.astype(np.int64, copy=False)]
+        if self.nulls is not None:
+            words.append(self.nulls.astype(np.int64))
+        return words
+
+    def python(self, texts: Texts) -> list[Any]:
+        """The values as the language has them."""
+        known: list[Any] = (
+            texts.texts(np.where(self.known, self.values, 0)) if self.kind is Type.TEXT
+            else self.values.tolist()
+        )  # fmt: skip
+        if self.nulls is not None:
+            for at in np.flatnonzero(self.nulls).tolist():
+                known[at] = None
+        return known
+
+    def bounds(self) -> Bounds:
+        """The range of the numbers, and whether there are nulls."""
+        nullable = self.nulls is not None and bool(self.nulls.any())
+        if self.kind in (Type.TEXT, Type.BOOL):
+            return Bounds(BEGINNING, END, nullable)
+        values = self.values if not nullable else self.values[self.known]
+        if not len(values):
+            return Bounds(0, 0, nullable)
+        return Bounds(values.min().item(), values.max().item(), nullable)
+
+    @classmethod
+    def of_values(cls, kind: Type, values: Sequence[Any], texts: Texts) -> Column:
+        """A column of values as the language has them. Raises: Unsuited where one is of another type."""
+        wanted = _PYTHON.get(kind)
+        found = set(map(type, values))
+        if wanted is None or not found <= {wanted, type(None)}:
+            raise Unsuited
+        nulls = None
+        if type(None) in found:
+            nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
+        if kind is Type.TEXT:
+            if nulls is not None:
+                return cls(kind, texts.numbers(pa.array(values, pa.string())) * ~nulls, nulls)
+            return cls(kind, texts.numbers(pa.array(values, pa.string())))
+        if nulls is not None:
+            values = [0 if value is None else value for value in values]
+        return cls(kind, np.array(values, _DTYPES[kind]), nulls)
+
+    @classmethod
+    def of_arrow(cls, kind: Type, values: pa.ChunkedArray | pa.Array, texts: Texts) -> Column:
+        """A column of an Arrow column of the type that the language's type has."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        nulls = None
+        if values.null_count:
+            nulls = np.asarray(values.is_null().to_numpy(zero_copy_only=False))
+        if kind is Type.TEXT:
+            numbers = texts.numbers(values)
+            return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
+        if nulls is not None:
+            values = values.fill_null(False if kind is Type.BOOL else 0)
+        return cls(kind, np.asarray(values.to_numpy(zero_copy_only=False), _DTYPES[kind]), nulls)
+
+    def to_arrow(self, texts: Texts) -> pa.Array:
+        """The column as Arrow has it."""
+        if self.kind is Type.TEXT:
+            return pa.array(self.python(texts), pa.string())
+        return pa.array(self.values, mask=self.nulls)
+
+
+def concatenated(columns: Sequence[Column]) -> Column:
+    """The rows of all columns, one after the other."""
+    nulls = None
+    if any(column.nulls is not None for column in columns):
+        nulls = np.concatenate([~column.known for column in columns])
+    values = np.concatenate([column.values for column in columns])
+    return Column(columns[0].kind, values, nulls)
+
+
+def words_of(columns: Iterable[Column]) -> list[I64Array]:
+    """Columns of words that are equal where all columns are."""
+    return [word for column in columns for word in column.words()]
+
+
+def aligned_words(columns: Sequence[Column], wide: Sequence[bool]) -> list[I64Array]:
+    """Words with a flag for nulls just where `wide` says so: comparable between relations."""
+    return words_of(
+        Column(column.kind, column.values, ~column.known) if flagged else column
+        for column, flagged in zip(columns, wide, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows (start, stop, expires, time, arguments, lattices) of a predicate, by column.
+
+    `time` is null for timeless facts. `lattices` hold what is seen of those that are one number.
+    """
+
+    start: I64Array
+    stop: I64Array
+    expires: I64Array
+    time: Column
+    arguments: tuple[Column, ...]
+    texts: Texts
+    lattices: Mapping[str, Column] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: I64Array | slice) -> Columns:
+        """The rows with these numbers."""
+        return Columns(
+            self.start[rows], self.stop[rows], self.expires[rows], self.time.take(rows),
+            tuple(column.take(rows) for column in self.arguments), self.texts,
+            {name: column.take(rows) for name, column in self.lattices.items()},
+        )  # fmt: skip
+
+    def part(self, first: int, last: int) -> Columns:
+        """The rows of a stretch, sharing memory."""
+        return self.take(slice(first, last))
+
+    @property
+    def keys(self) -> tuple[Column, ...]:
+        """The columns that tell facts apart: the time, then the arguments."""
+        return (self.time, *self.arguments)
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[Row], kinds: Sequence[Type], texts: Texts, lattices: Sequence[str]
+    ) -> Columns:
+        """The columns of rows as the row engine has them. Raises: Unsuited."""
+        fields: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * (
+            FIRST + len(kinds)
+        )
+        if len(fields) != FIRST + len(kinds):
+            raise Unsuited
+        seen = _seen_of(fields[PARAFACTS], lattices)
+        return cls(
+            start=instants_of(fields[START]),
+            stop=instants_of(fields[STOP]),
+            expires=instants_of(fields[EXPIRES]),
+            time=Column.of_values(Type.INT, fields[TIME], texts),
+            arguments=tuple(
+                Column.of_values(kind, values, texts)
+                for kind, values in zip(kinds, fields[FIRST:], strict=True)
+            ),
+            texts=texts,
+            lattices={
+                name: Column.of_values(_kind_of(values), values, texts)
+                for name, values in seen.items()
+            },
+        )
+
+    def to_rows(self) -> list[Row]:
+        """The rows as the row engine has them."""
+        texts = self.texts
+        parafacts: list[Parafacts] = [None] * len(self)
+        if self.lattices:
+            names = sorted(self.lattices)
+            seen = zip(*(self.lattices[name].python(texts) for name in names), strict=True)
+            inner = [_inner(name) for name in names]
+            parafacts = [
+                tuple(
+                    (name, make(value))
+                    for name, make, value in zip(names, inner, each, strict=True)
+                )
+                for each in seen
+            ]
+        return list(
+            zip(
+                python_instants(self.start), python_instants(self.stop),
+                python_instants(self.expires), parafacts, self.time.python(texts),
+                *(column.python(texts) for column in self.arguments), strict=True,
+            )
+        )  # fmt: skip
+
+
+def instants_of(values: Sequence[Instant]) -> I64Array:
+    """Instants as words. Raises: Unsuited for one that a float cannot tell from its neighbours."""
+    floats = np.array(values, np.float64)
+    finite = np.isfinite(floats)
+    if not finite.all():
+        words = np.where(finite, floats, 0.0).astype(np.int64)
+        words[floats == END] = END_WORD
+        words[floats == BEGINNING] = BEGIN_WORD
+        floats = floats[finite]
+    else:
+        words = floats.astype(np.int64)
+    if len(floats) and not -_INSTANT_MAX < floats.min() <= floats.max() < _INSTANT_MAX:
+        raise Unsuited
+    return words
+
+
+def python_instants(words: I64Array) -> list[Instant]:
+    """Words as instants."""
+    instants: list[Instant] = words.tolist()
+    for at in np.flatnonzero(words == END_WORD).tolist():
+        instants[at] = END
+    for at in np.flatnonzero(words == BEGIN_WORD).tolist():
+        instants[at] = BEGINNING
+    return instants
+
+
+def instant_word(instant: Instant) -> int:
+    """An instant as a word."""
+    if instant == END:
+        return END_WORD
+    return BEGIN_WORD if instant == BEGINNING else int(instant)
+
+
+def _kind_of(values: Sequence[Any]) -> Type:
+    found = {type(value) for value in values} - {type(None)}
+    kinds = [kind for kind, python in _PYTHON.items() if found <= {python}]
+    if not kinds:
+        raise Unsuited
+    return kinds[0]
+
+
+def _seen_of(parafacts: Sequence[Parafacts], names: Sequence[str]) -> dict[str, list[Any]]:
+    """What is seen of each lattice. Raises: Unsuited where rows carry others, or not all of them."""
+    if not any(each is not None for each in parafacts):
+        return {}
+    if not names or not LATTICES_SEEN.issuperset(names):
+        raise Unsuited
+    seen: dict[str, list[Any]] = {name: [] for name in names}
+    for each in parafacts:
+        if each is None or len(each) != len(names):
+            raise Unsuited
+        for name, inner in each:
+            if name not in seen:
+                raise Unsuited
+            seen[name].append(inner.value if type(inner) is Tally else inner)
+    return seen
+
+
+def _inner(name: str) -> Callable[[Any], Any]:
+    if name in TALLIES:
+        return lambda value: Tally(name, value, _no_contributions)
+    return lambda value: value
+
+
+def _no_contributions() -> Mapping[Any, Any]:
+    raise AssertionError("two tallies met that the program keeps apart")
+
+
+__all__ = [
+    "BEGIN_WORD", "END_WORD", "LATTICES_SEEN", "UNBOUNDED", "Column", "Columns", "Texts", "Unsuited",
+    "aligned_words", "concatenated", "instant_word", "instants_of", "python_instants", "words_of",
+]  # fmt: skip

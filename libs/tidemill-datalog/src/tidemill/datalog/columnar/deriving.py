@@ -1,0 +1,251 @@
+"""From matches to derived rows: atoms under `not`, heads, and what alternative derivations say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.relational import (
+    Groups,
+    best_by_run,
+    runs_of,
+    sorted_apart,
+    subtract,
+    uniform_groups,
+)
+from tidemill.datalog.columnar.columns import (
+    END_WORD,
+    Column,
+    Columns,
+    Unsuited,
+    aligned_words,
+    words_of,
+)
+from tidemill.datalog.columnar.joining import Arrangements, Matching, wideness
+from tidemill.datalog.evaluation.expressions import Scope, type_of
+from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable
+from tidemill.datalog.evaluation.tables import Traits
+from tidemill.datalog.evaluation.writing import head_expressions
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What the matches of a rule derive, one row for each.
+
+    `values` are the aggregated expressions, in the order of the head; `identity` the columns that tell
+    solutions apart.
+    """
+
+    start: I64Array
+    stop: I64Array
+    expires: I64Array
+    time: Column
+    arguments: tuple[Column, ...]
+    values: tuple[Column, ...]
+    identity: tuple[Column, ...]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: I64Array) -> Derived:
+        """The rows with these numbers."""
+        return Derived(
+            self.start[rows], self.stop[rows], self.expires[rows], self.time.take(rows),
+            *(
+                tuple(column.take(rows) for column in columns)
+                for columns in (self.arguments, self.values, self.identity)
+            ),
+        )  # fmt: skip
+
+
+def check_head(form: RuleForm, scope: Scope, carried: Mapping[int, frozenset[str]]) -> None:
+    """Raises: Unsuited where computing the head may fail, or passes on more than time and expiry.
+
+    `carried` are the lattices that the facts of each atom carry.
+    """
+    head = form.head
+    if any(scope.fallible(expression) for expression in head_expressions(head)):
+        raise Unsuited
+    for expression in (*head.time, *head.expires):
+        if type_of(expression, scope.types) is not Type.INT or scope.nullable(expression):
+            raise Unsuited
+    dropped = head.suppressed | {name for name, _ in head.lattices}
+    for i, names in carried.items():
+        if not names <= dropped | form.atoms[i].suppressed:
+            raise Unsuited
+
+
+def narrow(
+    form: RuleForm, matching: Matching, tables: Callable[[str], Arrangements | None]
+) -> None:
+    """Take away the instants at which an atom under `not` is present. Raises: Unsuited."""
+    for absent in form.absent:
+        if not absent.by_columns:
+            raise Unsuited
+        table = tables(absent.predicate)
+        if table is None:
+            continue
+        positions = tuple(position for position, _ in absent.columns())
+        calculator = matching.calculator()
+        wanted = [calculator.column(value) for _, value in absent.columns()]
+        known = [table.columns.keys[at] for at in positions]
+        if any(a.kind is not b.kind for a, b in zip(wanted, known, strict=True)):
+            raise Unsuited
+        wide = wideness(wanted, known)
+        groups = table.grouped(positions, wide)
+        ids = groups.find(aligned_words(wanted, wide), len(matching))
+        cover = table.cover(positions, wide)
+        rows, start, stop = subtract(ids, matching.start, matching.stop, cover)
+        matching.keep(rows)
+        matching.start, matching.stop = start, stop
+
+
+def derive(
+    form: RuleForm,
+    matching: Matching,
+    scope: Scope,
+    traits: Sequence[Traits],
+    kinds: tuple[Sequence[Type], Mapping[str, Sequence[Type]]],
+    window: tuple[int, int],
+) -> Derived:
+    """Compute the head of every match. `kinds`: of the arguments, and of the lattices. Raises: Unsuited."""
+    head = form.head
+    lower, upper = window
+    calculator = matching.calculator()
+    arguments = tuple(
+        calculator.column(term, kind) for term, kind in zip(head.terms, kinds[0], strict=True)
+    )
+    values = []
+    for name, terms in head.lattices:
+        if len(terms) != 1:
+            raise Unsuited
+        kind = kinds[1].get(name, (Type.ANY,))[0]
+        values.append(calculator.column(terms[0], Type.FLOAT if kind is Type.FLOAT else None))
+    time = _time(form, matching, traits)
+    expires = _expires(form, matching, traits)
+    start, stop = matching.start, matching.stop
+    kept = np.ones(len(start), np.bool_)
+    if head.expires:
+        kept &= expires > lower
+    if head.time:
+        start = np.maximum(start, time.values)
+        kept &= (start < stop) & (start < upper)
+    derived = Derived(
+        start, stop, expires, time, arguments, tuple(values), _identity(form, matching)
+    )
+    return derived if kept.all() else derived.take(np.flatnonzero(kept))
+
+
+def _time(form: RuleForm, matching: Matching, traits: Sequence[Traits]) -> Column:
+    calculator = matching.calculator()
+    if form.head.time:
+        times = [calculator.column(expression, Type.INT) for expression in form.head.time]
+        return Column(Type.INT, np.maximum.reduce([time.values for time in times]))
+    latest = np.zeros(len(matching), np.int64)
+    nulls = np.ones(len(matching), np.bool_)
+    if "time" not in form.head.suppressed:
+        for i, atom in enumerate(form.atoms):
+            if "time" in atom.suppressed or not traits[i].timed:
+                continue
+            mine = matching.key(i)[0]
+            better = mine.known & (nulls | (mine.values > latest))
+            latest = np.where(better, mine.values, latest)
+            nulls = nulls & ~mine.known
+    return Column(Type.INT, latest, nulls if nulls.any() else None)
+
+
+def _expires(form: RuleForm, matching: Matching, traits: Sequence[Traits]) -> I64Array:
+    head = form.head
+    if head.expires:
+        calculator = matching.calculator()
+        ends = [calculator.column(expression, Type.INT).values for expression in head.expires]
+        soonest: I64Array = np.minimum.reduce(ends)
+        if bool((soonest == END_WORD).any()):
+            raise Unsuited  # a number that stands for no end
+        return soonest
+    expires = np.full(len(matching), END_WORD, np.int64)
+    if "expires" in head.suppressed:
+        return expires
+    for i, atom in enumerate(form.atoms):
+        if "expires" not in atom.suppressed and traits[i].expiring and not atom.is_clock:
+            expires = np.minimum(expires, matching.field(i, lambda known: known.expires))
+    return expires
+
+
+def _identity(form: RuleForm, matching: Matching) -> tuple[Column, ...]:
+    """The facts of a solution and the parafacts it matched, where somebody asks for them."""
+    if not form.outlives:
+        return ()
+    columns = [column for i in range(len(form.atoms)) for column in matching.key(i)]
+    for expression in matched_variables(form):
+        column = matching.variable(expression.name)
+        if column is None:
+            raise Unsuited
+        columns.append(column)
+    return tuple(columns)
+
+
+def matched_variables(form: RuleForm) -> list[Variable]:
+    """The variables for parafacts other than the time, in the order in which identities have them."""
+    found: list[Variable] = []
+    for atom in form.atoms:
+        for name, terms in atom.lattices:
+            if name != "time":
+                found += [term for term in terms if isinstance(term, Variable)]
+    return found
+
+
+def merged(columns: Columns) -> Columns:
+    """The same facts with what alternative derivations of one say together: at each instant the latest expiry.
+
+    Rows of one fact do not overlap afterwards, and touching ones differ. Cost: O(n), O(n log n) for facts
+    that several rows derive.
+    """
+    words = words_of(columns.keys)
+    if sorted_apart(words, len(columns)):
+        return columns
+    groups = Groups.of(words, len(columns))
+    if len(groups) == len(columns):
+        return columns
+    same = uniform_groups(groups.ids, columns.start, columns.stop, groups.firsts)
+    same &= uniform_groups(groups.ids, columns.expires, columns.expires, groups.firsts)
+    if same.all():
+        return columns.take(groups.firsts)
+    several = np.flatnonzero(~same[groups.ids])
+    start, stop, expires, row = _swept(columns, groups.ids, several)
+    alone = groups.firsts[same]
+    rows = np.concatenate([alone, row])
+    chosen = columns.take(rows)
+    return Columns(
+        np.concatenate([columns.start[alone], start]),
+        np.concatenate([columns.stop[alone], stop]),
+        np.concatenate([columns.expires[alone], expires]),
+        chosen.time, chosen.arguments, columns.texts, chosen.lattices,
+    )  # fmt: skip
+
+
+def _swept(
+    columns: Columns, ids: I64Array, rows: I64Array
+) -> tuple[I64Array, I64Array, I64Array, I64Array]:
+    runs = runs_of(ids[rows], columns.start[rows], columns.stop[rows])
+    known = np.ones(len(rows), np.bool_)
+    best = best_by_run(runs, ~columns.expires[rows], known)
+    living = np.flatnonzero(runs.present > 0)
+    start, stop, group = runs.start[living], runs.stop[living], runs.group[living]
+    row = rows[best[living]]
+    expires = columns.expires[row]
+    begins = np.ones(len(living), np.bool_)
+    begins[1:] = (
+        (group[1:] != group[:-1]) | (start[1:] != stop[:-1]) | (expires[1:] != expires[:-1])
+    )
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(living)) - 1
+    return start[first], stop[last], expires[first], row[first]
+
+
+__all__ = [
+    "Derived", "check_head", "derive", "matched_variables", "merged", "narrow",
+]  # fmt: skip

@@ -1,0 +1,200 @@
+"""Solutions with an expiry of their own, on columns: established once, gone at their end and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, overload
+
+import numpy as np
+
+from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.relational import Groups, best_by_group
+from tidemill.datalog.columnar.columns import (
+    END_WORD,
+    Column,
+    Texts,
+    Unsuited,
+    concatenated,
+    instants_of,
+    python_instants,
+    words_of,
+)
+from tidemill.datalog.columnar.deriving import Derived
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.state import EstablishedSolution
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the identity of a solution of a rule is made of columns.
+
+    `widths` are the columns of the key of each atom; what is left are the parafacts that it matched.
+    """
+
+    rule: int
+    widths: tuple[int, ...]
+    kinds: tuple[Type, ...]
+
+    def identity_of(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The identity as the row engine has it."""
+        borders = [0, *accumulate(self.widths)]
+        keys = tuple(tuple(values[a:b]) for a, b in pairwise(borders))
+        return self.rule, keys, tuple(values[borders[-1] :])
+
+
+class Solutions(Sequence[EstablishedSolution]):
+    """Living solutions on columns; the objects are made only if somebody looks at them.
+
+    `start` of each is the first instant at which its body held.
+    """
+
+    def __init__(self, shape: Shape, derived: Derived, texts: Texts) -> None:
+        self.shape = shape
+        self.derived = derived
+        self.texts = texts
+        self._made: tuple[EstablishedSolution, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.derived)
+
+    @overload
+    def __getitem__(self, at: int) -> EstablishedSolution: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[EstablishedSolution]: ...
+    def __getitem__(self, at: int | slice) -> EstablishedSolution | Sequence[EstablishedSolution]:
+        return self._solutions()[at]
+
+    def __iter__(self) -> Iterator[EstablishedSolution]:
+        return iter(self._solutions())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._solutions())
+
+    def take(self, rows: I64Array) -> Solutions:
+        """The solutions with these numbers."""
+        return Solutions(self.shape, self.derived.take(rows), self.texts)
+
+    def _solutions(self) -> tuple[EstablishedSolution, ...]:
+        if self._made is None:
+            self._made = tuple(self._make())
+        return self._made
+
+    def _make(self) -> Iterator[EstablishedSolution]:
+        derived, texts = self.derived, self.texts
+        n = len(derived)
+        rows = [_rows(columns, texts, n) for columns in (derived.identity, derived.arguments, derived.values)]  # fmt: skip
+        times = derived.time.python(texts)
+        expires, starts = python_instants(derived.expires), python_instants(derived.start)
+        for identity, arguments, values, time, end, start in zip(
+            *rows, times, expires, starts, strict=True
+        ):
+            yield EstablishedSolution(
+                self.shape.identity_of(identity), arguments, time, end, values, ((start, None),)
+            )
+
+
+def _rows(columns: Sequence[Column], texts: Texts, count: int) -> list[tuple[Any, ...]]:
+    if not columns:
+        return [()] * count
+    return list(zip(*(column.python(texts) for column in columns), strict=True))
+
+
+def solutions_of(
+    known: Sequence[EstablishedSolution], shape: Shape, like: Derived, texts: Texts
+) -> Derived:
+    """Solutions of an earlier window as columns of the types of `like`. Raises: Unsuited."""
+    if isinstance(known, Solutions) and known.texts is texts and known.shape == shape:
+        return known.derived
+    if any(len(each.versions) != 1 or each.versions[0][1] is not None for each in known):
+        raise Unsuited
+    identities = [
+        [value for key in each.identity[1] for value in key] + list(each.identity[2])
+        for each in known
+    ]
+    starts = instants_of([each.versions[0][0] for each in known])
+    return Derived(
+        starts, np.full(len(known), END_WORD, np.int64),
+        instants_of([each.expires for each in known]),
+        Column.of_values(Type.INT, [each.time for each in known], texts),
+        _columns([each.arguments for each in known], [c.kind for c in like.arguments], texts),
+        _columns([each.values for each in known], [c.kind for c in like.values], texts),
+        _columns(identities, shape.kinds, texts),
+    )  # fmt: skip
+
+
+def _columns(
+    rows: Sequence[Sequence[Any]], kinds: Sequence[Type], texts: Texts
+) -> tuple[Column, ...]:
+    if any(len(row) != len(kinds) for row in rows):
+        raise Unsuited
+    return tuple(
+        Column.of_values(kind, values, texts)
+        for kind, values in zip(kinds, zip(*rows, strict=True), strict=True)
+    )
+
+
+class EstablishedColumns:
+    """The solutions of one rule over a window: those carried into it, and those that its matches establish."""
+
+    def __init__(
+        self, shape: Shape, living: Derived, texts: Texts, window: tuple[int, int]
+    ) -> None:
+        self._shape = shape
+        self._texts = texts
+        self._lower, self._upper = window
+        groups = Groups.of(words_of(living.identity), len(living))
+        if len(groups) < len(living):
+            first = best_by_group(
+                groups.ids, living.start, np.ones(len(living), np.bool_), len(groups)
+            )
+            living = living.take(first)
+        self._living = living
+
+    def parts(self) -> Derived:
+        """What each solution derives in the window."""
+        living = self._living
+        stop = np.where(living.expires < self._upper, living.expires, END_WORD)
+        return Derived(
+            np.maximum(living.start, self._lower), stop, living.expires, living.time,
+            living.arguments, living.values, (),
+        )  # fmt: skip
+
+    def known(self) -> tuple[EstablishedSolution, ...]:
+        """Every solution of the window, living at its end or not."""
+        return tuple(Solutions(self._shape, self._living, self._texts))
+
+    def carried(self) -> Solutions:
+        """The solutions that live at the end of the window."""
+        known = Solutions(self._shape, self._living, self._texts)
+        on: BoolArray = self._living.expires >= self._upper
+        return known if on.all() else known.take(np.flatnonzero(on))
+
+
+def joined(parts: Sequence[Derived]) -> Derived:
+    """The rows of several, one after the other. Raises: Unsuited if their types differ."""
+    first = parts[0]
+
+    def stack(of: Any) -> tuple[Column, ...]:
+        columns = list(zip(*(of(part) for part in parts), strict=True))
+        if any(len({column.kind for column in each}) > 1 for each in columns):
+            raise Unsuited
+        return tuple(concatenated(each) for each in columns)
+
+    if len(parts) == 1:
+        return first
+    return Derived(
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.stop for part in parts]),
+        np.concatenate([part.expires for part in parts]),
+        concatenated([part.time for part in parts]),
+        stack(lambda part: part.arguments), stack(lambda part: part.values),
+        stack(lambda part: part.identity),
+    )  # fmt: skip
+
+
+__all__ = ["EstablishedColumns", "Shape", "Solutions", "joined", "solutions_of"]

@@ -1,0 +1,120 @@
+"""A table whose rows are columns; row objects are made only if somebody looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemill.arrangement.relational import Groups
+from tidemill.datalog.columnar.columns import END_WORD, Columns, words_of
+from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
+from tidemill.datalog.presence import END
+
+
+class Statistics:
+    """What a planner asks of the rows of columns: how many, what they carry, which values they have."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._bounds: dict[int, Bounds] = {}
+        self._distinct: dict[int, int] = {}
+        self._traits: Traits | None = None
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """Something as long as the rows; nobody who plans looks at one."""
+        return range(len(self._columns))  # type: ignore[return-value]  # only its length is asked for
+
+    @property
+    def grows(self) -> bool:
+        """Never: the table is finished."""
+        return False
+
+    @property
+    def traits(self) -> Traits:
+        """What the rows carry."""
+        if self._traits is None:
+            columns = self._columns
+            known = columns.time.known
+            self._traits = Traits(
+                bool(known.any()), not bool(known.all()),
+                bool((columns.expires != END_WORD).any()), bool(columns.lattices),
+            )  # fmt: skip
+        return self._traits
+
+    def bounds(self, column: int) -> Bounds:
+        """The range of a column."""
+        known = self._bounds.get(column)
+        if known is None:
+            known = self._bounds[column] = self._columns.keys[column].bounds()
+        return known
+
+    def lattice_bounds(self, name: str) -> Bounds:
+        """The range of what is seen of a lattice."""
+        column = self._columns.lattices.get(name)
+        return UNBOUNDED if column is None else column.bounds()
+
+    def expiry_bounds(self) -> Bounds:
+        """The range of the expiries."""
+        expires = self._columns.expires
+        if not len(expires):
+            return UNBOUNDED
+        low, high = int(expires.min()), int(expires.max())
+        return Bounds(END if low == END_WORD else low, END if high == END_WORD else high, False)
+
+    def distinct(self, column: int) -> int:
+        """How many values a column has."""
+        known = self._distinct.get(column)
+        if known is None:
+            words = words_of([self._columns.keys[column]])
+            groups = Groups.of(words, len(self._columns))
+            known = self._distinct[column] = max(1, len(groups))
+        return known
+
+
+class ColumnTable(Table):
+    """A finished table on columns. Cost of the first look at its rows: O(n), a tuple for each."""
+
+    __slots__ = ("_made", "_statistics", "columns")
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self._statistics = Statistics(columns)
+        self._made: list[Row] | None = None
+        super().__init__([])
+        self._made = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as objects."""
+        if self._made is None:
+            self._made = self.columns.to_rows()
+        return self._made
+
+    @rows.setter
+    def rows(self, rows: list[Row]) -> None:
+        self._made = rows
+
+    @property
+    def statistics(self) -> Statistics:
+        """What a planner asks, answered from the columns."""
+        return self._statistics
+
+    @property
+    def traits(self) -> Traits:
+        """What the rows carry."""
+        return self._statistics.traits
+
+    def bounds(self, column: int) -> Bounds:
+        """The range of a column."""
+        return self._statistics.bounds(column)
+
+    def expiry_bounds(self) -> Bounds:
+        """The range of the expiries."""
+        return self._statistics.expiry_bounds()
+
+    def distinct(self, column: int) -> int:
+        """How many values a column has."""
+        return self._statistics.distinct(column)
+
+
+__all__ = ["ColumnTable", "Statistics"]

@@ -1,0 +1,152 @@
+"""Evaluation on columns: the answers, errors and states of the row engine, and it is really columns that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.records import Record, format_presence
+from tidemill.testkit import tidelog, tidelog_columns
+from tidemill.testkit.tidelog import Example
+
+LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+Inputs = Mapping[str, Sequence[Presence]]
+Seen = tuple[dict[str, list[str]], list[tuple[str, float, float]], list[tuple[int, str, str]]]
+
+
+def seen(checked: CheckedProgram, evaluation: Evaluation) -> Seen:
+    presences = {
+        name: sorted(format_presence(p.record, p.start, p.end) for p in evaluation.presences[name])
+        for name in checked.derived
+    }
+    errors = sorted((e.text, e.start, e.end) for e in evaluation.errors)
+    return presences, errors, sorted(evaluation.state.to_rows())
+
+
+def compare(checked: CheckedProgram, given_: Inputs, borders: Sequence[int]) -> tuple[int, int]:
+    """Go through windows on rows and on columns; how many predicates columns took and refused."""
+    rows, columns = Engine(checked, columns_from=None), Engine(checked, columns_from=0)
+    states: list[EngineState | None] = [None, None]
+    for lower, upper in pairwise(borders):
+        start = lower - 1 if lower else lower
+        living = {
+            name: [p for p in presences if p.start < upper and p.end > start]
+            for name, presences in given_.items()
+        }
+        try:
+            expected, found = (
+                engine.evaluate(living, lower=start if lower else None, upper=upper, state=state)
+                for engine, state in zip((rows, columns), states, strict=True)
+            )
+        except LimitPassed:
+            assume(False)
+        assert seen(checked, found) == seen(checked, expected), (start, upper)
+        states = [expected.state, found.state]
+    bulk = columns.bulk
+    return (bulk.taken, bulk.refused) if bulk is not None else (0, 0)
+
+
+def test_columns_answer_as_rows_on_any_program() -> None:
+    counts = [0, 0]
+
+    @LAW
+    @given(
+        tidelog.programs(),
+        tidelog.inputs(),
+        st.lists(st.integers(1, tidelog.UPPER - 1), max_size=3, unique=True),
+    )
+    def law(example: Example, given_: Inputs, cuts: list[int]) -> None:
+        borders = [0, *sorted(cuts), tidelog.UPPER]
+        taken, refused = compare(example.checked, given_, borders)
+        counts[0] += taken
+        counts[1] += refused
+
+    law()
+    assert counts[0] > 30
+    assert counts[1] > 5
+
+
+def test_columns_answer_as_rows_on_programs_made_for_them() -> None:
+    counts = [0, 0]
+
+    @LAW
+    @given(
+        tidelog_columns.bulk_programs(),
+        tidelog_columns.bulk_inputs(),
+        st.lists(st.integers(1, tidelog_columns.UPPER - 1), max_size=3, unique=True),
+    )
+    def law(example: Example, given_: Inputs, cuts: list[int]) -> None:
+        borders = [0, *sorted(cuts), tidelog_columns.UPPER]
+        taken, refused = compare(example.checked, given_, borders)
+        counts[0] += taken
+        counts[1] += refused
+
+    law()
+    assert counts[0] > 60
+    assert counts[1] > 0
+
+
+NUMBERS: tuple[tuple[str, ColumnType], ...] = (("k", "int"), ("v", "int"))
+
+
+def program(text: str) -> CheckedProgram:
+    schemas = {
+        "e": InputSchema("e", "events", NUMBERS),
+        "f": InputSchema("f", "events", (("k", "int"), ("v", "float"))),
+    }
+    return check(parse(text), Catalog(schemas))
+
+
+def events(rows: Sequence[tuple[int, float]], name: str = "e") -> list[Presence]:
+    return [Presence(Record(name, row, at), at, END) for at, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("p(k, v + k) := e(k, v);", [(1, (1 << 63) - 1), (0, 3)]),
+        ("p(v / k) := e(k, v);", [(0, 1), (2, 9)]),
+        ("p(k) @sum(v) := e(k, v);", [(1, (1 << 63) - 1), (1, 5), (2, 8)]),
+        ("p(k) @expires(v) := e(k, v);", [(1, (1 << 63) - 1), (2, 7)]),
+    ],
+    ids=["overflow", "division", "sum", "expires"],
+)
+def test_what_may_fail_is_left_to_rows(text: str, rows: list[tuple[int, float]]) -> None:
+    assert compare(program(text), {"e": events(rows)}, [0, 9])[0] == 0
+
+
+def test_sums_on_columns_are_exact() -> None:
+    rows = [(1, 0.1)] * 3 + [(2, 1e16), (2, 1.0), (2, -1e16), (3, -0.0), (3, 0.0)]
+    text = "p(k) @sum(v) @average(v) @min(v) @max(v) := f(k, v) @time(t);"
+    assert compare(program(text), {"f": events(rows, "f")}, [0, 20])[0] == 1
+    tiny = [(1, 1e300), (1, 1e-300), (1, -1e300)]
+    assert compare(program(text), {"f": events(tiny, "f")}, [0, 20]) == (0, 1)
+
+
+def test_tallies_that_may_meet_are_left_to_rows() -> None:
+    text = "p(k) @sum(v) := e(k, v); q(1) := p(k);"
+    given_ = {"e": events([(1, 2), (2, 3), (2, 4)])}
+    taken, _ = compare(program(text), given_, [0, 4, 9])
+    assert taken == 0
+
+
+def test_a_limit_is_passed_on_columns_too() -> None:
+    engine = Engine(program("p(k, v) := e(k, v);"), columns_from=0, limits=Limits(rows=2))
+    with pytest.raises(LimitPassed):
+        engine.evaluate({"e": events([(1, 1), (1, 2), (1, 3)])}, upper=9)
+
+
+def test_few_rows_are_not_worth_columns() -> None:
+    engine = Engine(program("p(k, v) := e(k, v);"))
+    engine.evaluate({"e": events([(1, 1)])}, upper=9)
+    assert engine.bulk is None

@@ -1,0 +1,61 @@
+"""What the loops over present rows compute, said one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+Interval = tuple[int, int]
+Rows = Sequence[tuple[int, ...]]
+
+
+def numbers(rows: Rows) -> list[int]:
+    """The number of each row: rows are numbered as they first come."""
+    known: dict[tuple[int, ...], int] = {}
+    return [known.setdefault(row, len(known)) for row in rows]
+
+
+def pairs(
+    left: Sequence[tuple[int, Interval]],
+    right: Sequence[tuple[int, Interval, int]],
+    limits: Sequence[Interval],
+) -> set[tuple[int, int, int, int]]:
+    """Rows (group, presence) and (group, presence, value) that match: value in range, present together."""
+    found = set()
+    for i, (group, (start, stop)) in enumerate(left):
+        for j, (other, (begin, end), value) in enumerate(right):
+            first, last = max(start, begin), min(stop, end)
+            if group == other and limits[i][0] <= value <= limits[i][1] and first < last:
+                found.add((i, j, first, last))
+    return found
+
+
+def ticks(offset: int, period: int, low: int, high: int) -> list[int]:
+    """The times of a clock between two limits."""
+    return [time for time in range(offset, high + 1, period) if time >= low]
+
+
+def remains(
+    rows: Sequence[tuple[int, Interval]], cover: Sequence[tuple[int, Interval]], instants: range
+) -> set[tuple[int, int]]:
+    """(row, instant) where the row is present and nothing of its group in the cover is."""
+    return {
+        (i, at)
+        for i, (group, (start, stop)) in enumerate(rows)
+        for at in instants
+        if start <= at < stop and not any(other == group and a <= at < b for other, (a, b) in cover)
+    }
+
+
+def best_at(
+    rows: Sequence[tuple[int, Interval, int | None]], group: int, at: int
+) -> tuple[int, int | None]:
+    """How many rows of a group are present at an instant, and their least rank."""
+    present = [rank for mine, (a, b), rank in rows if mine == group and a <= at < b]
+    known = [rank for rank in present if rank is not None]
+    return len(present), min(known, default=None)
+
+
+def quotient(values: Sequence[int | float], divisor: int) -> float:
+    """The exact sum divided by a whole number, rounded once."""
+    return float(sum(map(Fraction, values), Fraction(0)) / divisor)

@@ -30,14 +30,9 @@ from tidemill_compute.record_rows import (
     shape_of_relation,
 )
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import (
-    ERROR_SCHEMA,
-    STATE_SCHEMA,
-    ViewDriver,
-    ViewTarget,
-    differences,
-    update_table,
-)
+from tidemill_compute.view import ViewDriver
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.view_updates import differences, update_table
 
 END = 40
 Maintenance: TypeAlias = Literal["auto", "windows", "changes"]

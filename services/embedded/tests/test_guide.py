@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.layout import format_text
 from tidemill.testkit.conformance.registry import Options, run_case
-from tidemill_embedded.checking import check_program
+from tidemill_embedded.checking import check_files, check_program
 from tidemill_embedded.evaluating import UPPER, presences_of
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()
@@ -23,7 +23,20 @@ EXAMPLES = [
     for (kind, _, text), answer in itertools.pairwise(BLOCKS)
     if kind == "tidelog"
 ]
-CASES = [case for kind, _, text in BLOCKS if kind == "yaml" for case in YAML(typ="safe").load(text)]
+CASES = [
+    case
+    for kind, words, text in BLOCKS
+    if kind == "yaml" and not words
+    for case in YAML(typ="safe").load(text)
+]
+RESOURCES = [text for kind, words, text in BLOCKS if words == ["resource"]]
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: put}
+spec: {columns: [{name: key, type: text}, {name: value, type: int}]}
+---
+"""
 
 
 def test_the_guide_has_examples_of_every_kind() -> None:
@@ -48,6 +61,12 @@ def test_an_example_derives_what_stands_below_it(text: str, words: list[str], an
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
 def test_a_case_of_the_guide_passes(case: dict[str, object]) -> None:
     assert run_case(case, Options()) == []
+
+
+def test_the_resources_of_the_guide_are_accepted() -> None:
+    assert RESOURCES
+    for text in RESOURCES:
+        assert check_files({"guide.yaml": TABLE + text}) == []
 
 
 def test_the_mistake_of_the_guide_is_told_as_it_says() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import Changes, IncrementalEngine
+from tidemill.datalog.incremental import Changes, IncrementalEngine, Strategy
 from tidemill_compute.living import LivingInput
 
 _WINDOW_ROWS = 128
@@ -37,9 +37,10 @@ class Follower:
         inputs: Sequence[LivingInput],
         lower: int,
         state: EngineState | None,
+        strategy: Strategy = "strata",
     ) -> None:
         self._inputs = inputs
-        self._engine = IncrementalEngine(program, begin=lower - 1, state=state)
+        self._engine = IncrementalEngine(program, begin=lower - 1, state=state, strategy=strategy)
         for living in inputs:
             self._engine.feed(living.predicate, living.present())
         self._engine.advance(lower)

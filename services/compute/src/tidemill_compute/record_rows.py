@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -23,6 +23,9 @@ ARROW_TYPES = {
 }
 """Types of the language as columns. Sets travel in their text form."""
 
+NODE = "node"
+"""The column that says which node of a view derives a row."""
+
 COLUMN_TYPES = {pa.int64(): "int", pa.float64(): "float", pa.string(): "text", pa.bool_(): "bool"}
 
 
@@ -41,6 +44,11 @@ class PredicateShape:
         """Names and language types of the arguments."""
         fields = [self.schema.field(i) for i in range(self.arguments)]
         return tuple((field.name, COLUMN_TYPES[field.type]) for field in fields)
+
+    def with_node(self) -> PredicateShape:
+        """The shape with the node that says it as first argument."""
+        schema = self.schema.insert(0, pa.field(NODE, pa.int64()))
+        return replace(self, schema=schema, arguments=self.arguments + 1)
 
 
 def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:

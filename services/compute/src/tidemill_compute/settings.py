@@ -13,6 +13,9 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_changes_max: int = 5_000
     """Input changes that one evaluation window of a view covers, as far as instants can be told apart."""
 
+    window_ticks_max: int = 2_000
+    """Ticks of a ticked view that one step covers, so that what they say becomes readable meanwhile."""
+
     maintenance: Literal["auto", "windows", "changes"] = "auto"
     """How a view is kept up to date: by windows over all that is alive (what a backlog needs), by the changes
     alone (what a live stream needs), or each where it costs less. The answers are the same."""

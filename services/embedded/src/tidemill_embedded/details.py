@@ -26,6 +26,8 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
     if isinstance(runner, ViewRunner):
         progress = runner.driver.progress
         return {
+            "engine": runner.driver.mode,
+            "strategy": runner.strategy,
             "windows": progress.windows,
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),

@@ -10,18 +10,20 @@ import pyarrow as pa
 
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED, VIEW_STEP_DURATION
-from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
+from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, ViewSpec
 from tidemill.shard import Description
-from tidemill.time import UsageError, frontier
+from tidemill.time import Frontier, UsageError, frontier
 from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.corrections import corrections_schema
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Sink
 from tidemill_compute.sink_file import FileSink
 from tidemill_compute.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.sink_log import LogSink
+from tidemill_compute.sink_redis import RedisSink
 from tidemill_compute.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
-from tidemill_compute.view import ERROR_SCHEMA, STATE_SCHEMA, ViewDriver, ViewTarget
+from tidemill_compute.view import ViewDriver
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_embedded.guarding import GuardedSink
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, row_schema
@@ -68,11 +70,13 @@ class TableRunner:
 class ViewRunner:
     """A view with its outputs, errors and state."""
 
-    def __init__(self, view: PlannedView, world: World, retain_ms: int | None) -> None:
-        self._view = view
-        self._world = world
-        self._retain_ms = retain_ms
+    def __init__(self, view: PlannedView, world: World) -> None:
         resource = view.stored.resource
+        spec = resource.spec
+        assert isinstance(spec, ViewSpec)
+        self._view = view
+        self._spec = spec
+        self._world = world
         self.name = f"View/{resource.name}"
         self._owner = f"view:{view.stored.prefix}"
         self._errors = f"{view.stored.prefix}/errors"
@@ -82,7 +86,8 @@ class ViewRunner:
                 view.stored.prefix, view.program,
                 {p: (named.collection, named.shape) for p, named in view.inputs.items()},
                 {p: (named.collection, named.shape) for p, named in view.outputs.items()},
-                self._errors, self._state,
+                self._errors, self._state, view.ticks,
+                spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
             ),
             world.collections, world.clock, world.settings.compute,
         )  # fmt: skip
@@ -101,31 +106,43 @@ class ViewRunner:
         return [named.collection for named in self._view.outputs.values()]
 
     @property
+    def strategy(self) -> str:
+        """In which order changes flow through the program."""
+        return self._spec.strategy
+
+    @property
     def roots(self) -> list[str]:
         """The collections of the sources and tables below it."""
         return self._world.shapes.roots_of(self._view.stored.resource.name)
 
     async def prepare(self) -> None:
         """Create the outputs where every input can be read from on, and hold the inputs there."""
-        start = await self.driver.hold_inputs()
+        timeline = self._view.program.timeline or SYSTEM
+        start = await self.driver.hold_inputs(self._begins_at(timeline))
         if start.empty:
             raise UsageError(f"{self.name}: one of its inputs is closed", reason="Closed")
-        timeline = self._view.program.timeline or SYSTEM
+        retain_ms = None if self._spec.retain is None else int(self._spec.retain)
         for named in self._view.outputs.values():
             await self._world.ensure(
                 named.collection,
                 Description(
-                    named.shape.schema, kind="view", timeline=timeline, retain_ms=self._retain_ms
+                    named.shape.schema, kind="view", timeline=timeline, retain_ms=retain_ms
                 ),
                 start,
             )
-        errors = Description(
-            ERROR_SCHEMA, kind="errors", timeline=timeline, retain_ms=self._retain_ms
-        )
+        errors = Description(ERROR_SCHEMA, kind="errors", timeline=timeline, retain_ms=retain_ms)
         await self._world.ensure(self._errors, errors, start)
         state = Description(STATE_SCHEMA, kind="state", timeline=timeline, retain_ms=0)
         await self._world.ensure(self._state, state, start)
         await self.driver.prepare()
+
+    def _begins_at(self, timeline: str) -> Frontier | None:
+        """From where on history counts; ticks of the system's timeline do not run in the past."""
+        if self._spec.hydrate_from is not None:
+            return frontier(self._spec.hydrate_from)
+        if self._view.ticks is not None and timeline == SYSTEM:
+            return frontier(self._view.stored.created_ms)
+        return None
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Maintain it."""
@@ -184,6 +201,11 @@ class ActionRunner:
         if sink.sqlite is not None:
             name = self._stored.resource.name
             return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name)
+        if sink.redis is not None:
+            redis, name = sink.redis, self._stored.resource.name
+            return RedisSink(
+                redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable
+            )
         if sink.http is not None:
             http = sink.http
             endpoint = Endpoint(

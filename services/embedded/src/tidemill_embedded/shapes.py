@@ -41,8 +41,9 @@ from tidemill_compute.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
-from tidemill_compute.view import ERROR_SCHEMA
+from tidemill_compute.view_target import ERROR_SCHEMA, TickPlan
 from tidemill_embedded.resource_store import Stored
+from tidemill_embedded.tick_plans import check_engine, tick_plan
 from tidemill_query.directory import Readable, ViewOf
 
 SYSTEM = "system"
@@ -102,6 +103,7 @@ class PlannedView:
     program: CheckedProgram
     inputs: Mapping[str, Named]
     outputs: Mapping[str, Named]
+    ticks: TickPlan | None = None
 
 
 def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
@@ -252,13 +254,11 @@ class Shapes:
                 inputs[predicate] = self.named(predicate)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         checked = check(program, Catalog(schemas))
-        if checked.ticked:
-            with located(resource, "spec", "program"):
-                raise UsageError(
-                    "programs with @next or @async are not maintained by this version; "
-                    "tidemill conformance evaluates them",
-                    reason="TickedProgram",
-                )
+        with located(resource, "spec", "engine"):
+            check_engine(spec, checked)
+        with located(resource, "spec", "tick"):
+            columns = {p: named.shape.argument_columns for p, named in inputs.items()}
+            ticks = tick_plan(spec, checked, columns)
         outputs = {}
         for number, predicate in enumerate(spec.outputs or checked.derived):
             if predicate not in checked.derived:
@@ -269,13 +269,15 @@ class Shapes:
                         reason="UnknownOutput",
                     )
             shape = shape_of_output(checked, predicate)
+            if ticks is not None and ticks.nodes > 1:
+                shape = shape.with_node()
             with located(resource, "spec", "columns", predicate):
                 shape = named_columns(shape, spec.columns.get(predicate))
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,
             )  # fmt: skip
-        return PlannedView(stored, checked, inputs, outputs)
+        return PlannedView(stored, checked, inputs, outputs, ticks)
 
     def inputs_of(self, view: str) -> dict[str, InputSchema]:
         """What a view's program may read, by predicate."""

@@ -101,9 +101,7 @@ class System:
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
-            view = shapes.planned(stored.resource.name)
-            retain = None if spec.retain is None else int(spec.retain)
-            return ViewRunner(view, self._world, retain)
+            return ViewRunner(shapes.planned(stored.resource.name), self._world)
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
         return HoldRunner(stored, shapes.named(spec.collection), self._world)

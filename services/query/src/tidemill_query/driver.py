@@ -209,6 +209,12 @@ class QueryDriver:
         asked = parse_record(text or record)
         view = self._directory.view_of(name)
         asked, collection = self._asked_in(view, name, asked)
+        if view.program.ticked:
+            raise UsageError(
+                f"the view {view.name} runs in ticks: what a record followed from is in earlier ticks, "
+                "and no proof is made over them",
+                reason="TickedProgram",
+            )
         upper = (await self._collections.status(collection)).upper
         if reason is reasons.absence and as_of is not None and upper.less_equal(as_of):
             return reason(view.program, {}, (), asked, as_of, sole_time(upper))
@@ -287,7 +293,7 @@ class QueryDriver:
         if form not in ("plan", "analyze"):
             raise UsageError(f"no such form of a plan: {form}; use plan, analyze, dot or svg")
         lines = [f"view {found.name}", ""]
-        if form == "analyze":
+        if form == "analyze" and not found.program.ticked:
             lines += await self._analysis(found)
         else:
             lines += plans.plan_lines(found.program)

@@ -38,6 +38,7 @@ class Form:
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _PREDICATE = "([A-Za-z][A-Za-z0-9_]{0,254}|_[A-Za-z0-9_]{1,254})"
 _SPAN = "".join(f"([0-9]{{1,15}}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
+_ZERO = "(0+d)?(0+h)?(0+m)?(0+s)?(0+ms)?"
 _BELOW_50_MS = "(0+d)?(0+h)?(0+m)?(0+s)?(0*[0-4]?[0-9]ms)?"
 _RESERVED = tuple(sorted(RESERVED_WORDS))
 _MOMENT = "self.size() <= 64 && self.matches('^([0-9]{1,19}|[0-9]{4}-?(W[0-9]{2}|[0-9]{2}).*)$')"
@@ -51,6 +52,7 @@ FORMS: Mapping[str, Form] = {
     "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
     "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
     "http-url": Form("^https?://[!-~]{1,1000}[!-~]{0,1000}$", 2_008),
+    "redis-url": Form("^rediss?://[!-~]{1,1000}[!-~]{0,1000}$", 2_009),
     "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
     "duration": Form(f"^{_SPAN}$", 90, 2),
     "retention": Form(f"^(all|{_SPAN})$", 90, 2),
@@ -178,14 +180,32 @@ _VIEW = (
         "columns are named for something that is no output",
         ".columns",
     ),
-    *_immutable("View", "program", "inputs", "outputs", "columns", "strategy", "engine"),
+    Rule(
+        "!has(self.tick) || has(self.tick.period) != has(self.tick.on)",
+        "exactly one of period and on says when a tick runs",
+        ".tick",
+    ),
+    Rule(
+        f"!has(self.tick) || !has(self.tick.period) || !self.tick.period.matches('^{_ZERO}$')",
+        "a period is at least 1ms",
+        ".tick",
+    ),
+    Rule(
+        "!has(self.admission) || self.admission.all(name, "
+        "(self.admission[name].policy == 'batch') == has(self.admission[name].rows) && "
+        "(self.admission[name].policy == 'batch' || !has(self.admission[name].wait)) && "
+        "(self.admission[name].policy == 'skew') == has(self.admission[name].skew))",
+        "batch has rows and perhaps wait, skew has skew, the others have none of these",
+        ".admission",
+    ),
 )
 
 _ACTION = (
     Rule(
         "(has(self.sink.file) ? 1 : 0) + (has(self.sink.log) ? 1 : 0) + "
-        "(has(self.sink.sqlite) ? 1 : 0) + (has(self.sink.http) ? 1 : 0) == 1",
-        "exactly one of file, log, sqlite and http says what is told",
+        "(has(self.sink.sqlite) ? 1 : 0) + (has(self.sink.redis) ? 1 : 0) + "
+        "(has(self.sink.http) ? 1 : 0) == 1",
+        "exactly one of file, log, sqlite, redis and http says what is told",
         ".sink",
     ),
     Rule(

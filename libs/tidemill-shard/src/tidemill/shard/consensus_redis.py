@@ -197,13 +197,13 @@ class RedisConsensus:
         if not isinstance(self._client, RedisCluster):
             cluster = await self._client.info("cluster")
             if not cluster.get("cluster_enabled"):
-                return await _risks(self._client)
+                return await durability_risks(self._client)
             await self._client.aclose()
             self._client = RedisCluster.from_url(self._url, **self._options)
         await self._client.initialize()
         risks = []
         for node in self._client.get_primaries():
-            found = await _risks(self._client, target_nodes=node)
+            found = await durability_risks(self._client, target_nodes=node)
             risks += [f"{node.name}: {risk}" for risk in found]
         return risks
 
@@ -225,7 +225,7 @@ def _shown(url: str) -> str:
     return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")
 
 
-async def _risks(client: Client, **node: Any) -> list[str]:
+async def durability_risks(client: Client, **node: Any) -> list[str]:
     """Why one server might lose what it acknowledged."""
     try:
         settings = await client.config_get(**node)

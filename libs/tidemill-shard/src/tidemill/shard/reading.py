@@ -162,8 +162,11 @@ class _Touched:
 
     @classmethod
     def by(cls, others: pa.Table, description: Description) -> _Touched:
-        """Told by the first column that parts are sorted by."""
-        column = sort_key(others.schema, description.key)[0]
+        """Told by the first column that parts are sorted by; rows without columns are all one record."""
+        columns = sort_key(others.schema, description.key)
+        if not columns:
+            return cls("", None)
+        column = columns[0]
         exact = searchable(others.schema.field(column).type)
         return cls(column, others.column(column).unique() if exact or not others.num_rows else None)
 
@@ -187,7 +190,7 @@ def _accumulated(
     """
     order = [*sort_key(updates.schema, description.key), DIFF]
     present = updates.select(order)
-    if not (in_order and _strictly_ascending(present.column(0))):
+    if not (in_order and len(order) > 1 and _strictly_ascending(present.column(0))):
         present = consolidate(present)
     if not description.allow_negative:
         _refuse_negative(present)

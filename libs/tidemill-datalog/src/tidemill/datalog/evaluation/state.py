@@ -63,12 +63,12 @@ class EngineState:
         Cost: O(size); a passed count, sum or average is written with all its contributions.
         """
         rows = [
-            (rule, ESTABLISHED, _written(_established_fields(solution)))
+            (rule, ESTABLISHED, encode_fields(_established_fields(solution)))
             for rule, solutions in self.established.items()
             for solution in solutions
         ]
         rows += [
-            (rule, LINGERING, _written((solution.keys, solution.values, solution.versions)))
+            (rule, LINGERING, encode_fields((solution.keys, solution.values, solution.versions)))
             for rule, solutions in self.lingering.items()
             for solution in solutions
         ]
@@ -80,7 +80,7 @@ class EngineState:
         established: dict[int, list[EstablishedSolution]] = {}
         lingering: dict[int, list[LingeringSolution]] = {}
         for rule, kind, text in rows:
-            fields = _decoded(json.loads(text))
+            fields = decode_fields(text)
             if kind == ESTABLISHED:
                 established.setdefault(rule, []).append(EstablishedSolution(*fields))
             elif kind == LINGERING:
@@ -104,8 +104,15 @@ def _established_fields(solution: EstablishedSolution) -> tuple[Any, ...]:
     )
 
 
-def _written(fields: tuple[Any, ...]) -> str:
+def encode_fields(fields: tuple[Any, ...]) -> str:
+    """Values of facts and solutions as one line of JSON; equal fields give equal lines."""
     return json.dumps(_encoded(fields), ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_fields(text: str) -> tuple[Any, ...]:
+    """The fields that `encode_fields` wrote."""
+    decoded: tuple[Any, ...] = _decoded(json.loads(text))
+    return decoded
 
 
 def _encoded(value: Any) -> Any:

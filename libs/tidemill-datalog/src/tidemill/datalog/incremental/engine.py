@@ -302,6 +302,8 @@ class IncrementalEngine:
                 for record in each:
                     if name in self._known:
                         self._apply((name, record, diff))
+        if not self._begun and self._state is not None:
+            self._restore(self._state)
         for unit in self.units:
             if not self._begun:
                 unit.begin()

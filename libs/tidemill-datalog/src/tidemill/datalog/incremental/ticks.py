@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemill.datalog.incremental.engine import Changes, IncrementalEngine
 from tidemill.datalog.incremental.facts import Value
-from tidemill.datalog.incremental.program import NEXT, SENT
+from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
 from tidemill.datalog.incremental.unit import Fact, Unit
 from tidemill.datalog.lattices import observe_parafacts
-from tidemill.datalog.presence import END
+from tidemill.datalog.presence import BEGINNING, END
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticks import Message
+
+Carried: TypeAlias = "Mapping[Fact, Iterable[Value]]"
+"""What one tick hands to the next: for each fact of a head with `@next`, what each reason says of it."""
 
 
 class _Carried:
@@ -48,14 +51,18 @@ class IncrementalTicker:
     """Runs the ticks of one program at one node.
 
     The answer of a tick is that of `tidemill.datalog.ticks.Ticker`. Cost: O(input records of the tick) to
-    see what differs, then what follows from the difference; messages cost their number.
+    see what differs, then what follows from the difference; messages cost their number. A restart begins
+    with an engine that has the state of the tick before, and with what that tick carried.
     """
 
-    def __init__(self, engine: IncrementalEngine) -> None:
+    def __init__(self, engine: IncrementalEngine, carried: Carried | None = None) -> None:
         self._engine = engine
         self._inputs: dict[str, dict[Record, None]] = {}
         self._carried: dict[Fact, list[_Carried]] = {}
         self._touched: dict[Fact, None] = {}
+        self._restored: Carried | None = carried
+        self._unsaved: dict[Fact, None] = {}
+        self._at: float = BEGINNING
         self._later = [unit for unit in engine.units if unit.component[0].startswith(NEXT)]
         self._senders = [unit for unit in engine.units if unit.component[0].startswith(SENT)]
         for unit in self._later:
@@ -67,8 +74,17 @@ class IncrementalTicker:
 
         A carried fact that has expired by `at` is gone. Instants ascend from tick to tick.
         """
-        given, gone = self._differences(at, inputs)
+        return self.tick_changes(at, *self._differences(at, inputs))
+
+    def tick_changes(
+        self, at: int, given: Mapping[str, Iterable[Record]], gone: Mapping[str, Iterable[Record]]
+    ) -> IncrementalTick:
+        """The tick at `at`, where these input records come and those go since the last one.
+
+        Cost: what follows from the difference. Not to be mixed with `tick`.
+        """
         self._carry(at)
+        self._at = at
         changes = self._engine.tick(at, given, gone)
         return IncrementalTick(changes, tuple(self._messages()), self._engine)
 
@@ -85,6 +101,40 @@ class IncrementalTicker:
             if values and values != [carried.value for carried in self._carried.get(fact, ())]:
                 return True
         return False
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a tick that changes no input may still answer differently, or sends something.
+
+        What comes with time alone is told by the engine's agenda.
+        """
+        if any(not isinstance(unit, Unit) for unit in self._engine.units):
+            return True
+        if any(self._engine.present.table(unit.component[0]).rows for unit in self._senders):
+            return True
+        for fact in self._touched:
+            values = [value for value in self._values(fact) if value[0] > self._at]
+            if values != [each.value for each in self._carried.get(fact, ()) if each.present]:
+                return True
+        return False
+
+    def take_carried(self) -> dict[Fact, list[Value]]:
+        """The facts of which the next tick may be handed something else than at the last call, with what it is.
+
+        The names are those of the head, `p` for `p(x) @next`; nothing is handed on of a fact without values.
+        """
+        unsaved = {**self._unsaved, **self._touched}
+        for unit in self._later:
+            if not isinstance(unit, Unit):
+                unsaved.update((fact, None) for fact in self._rows_of(unit))
+        self._unsaved = {}
+        return {(name.removeprefix(NEXT), key): self._values((name, key)) for name, key in unsaved}
+
+    def _rows_of(self, unit: AnyUnit) -> Iterator[Fact]:
+        """What a unit that is evaluated anew has carried, and what it says now."""
+        name = unit.component[0]
+        yield from (fact for fact in self._carried if fact[0] == name)
+        yield from ((name, row[4:]) for row in self._engine.present.table(name).rows)
 
     def _differences(
         self, at: int, inputs: Mapping[str, Iterable[Record]]
@@ -107,15 +157,17 @@ class IncrementalTicker:
 
     def _carry(self, at: int) -> None:
         """Let the facts that the last tick derived for this one support what they are."""
-        present = self._engine.present
+        if self._restored is not None:
+            self._carry_restored(at, self._restored)
+            return
         touched = list(self._touched)
+        self._unsaved.update(self._touched)
         self._touched.clear()
         for unit in self._later:
             if not isinstance(unit, Unit):
-                table = present.table(unit.component[0])
-                names = [fact for fact in self._carried if fact[0] == unit.component[0]]
-                facts = [(unit.component[0], row[4:]) for row in table.rows]
-                touched += dict.fromkeys((*names, *facts))
+                facts = dict.fromkeys(self._rows_of(unit))
+                self._unsaved.update(facts)
+                touched += facts
         # IMPORTANT: all values first: they are those of the last tick, and giving one may change others.
         for fact, values in [(fact, self._values(fact)) for fact in touched]:
             name, key = fact
@@ -125,6 +177,17 @@ class IncrementalTicker:
             kept = [self._give(predicate, key, value) for value in values if value[0] > at]
             if kept:
                 self._carried[fact] = kept
+
+    def _carry_restored(self, at: int, restored: Carried) -> None:
+        """Let what the tick before the restart derived for this one support what it is."""
+        self._restored = None
+        for (predicate, key), values in restored.items():
+            fact = (NEXT + predicate, key)
+            kept = [self._give(predicate, key, value) for value in values if value[0] > at]
+            if kept:
+                self._carried[fact] = kept
+            # This tick may not derive it again, and then nobody would say that it has to go.
+            self._touched[fact] = None
 
     def _values(self, fact: Fact) -> list[Value]:
         """What each reason for a fact of the next tick says of it."""

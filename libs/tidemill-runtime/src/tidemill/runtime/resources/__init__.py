@@ -11,6 +11,7 @@ from tidemill.runtime.resources.loading import load_resource_files, load_resourc
 from tidemill.runtime.resources.resource import API_VERSION, Resource, resource_from
 from tidemill.runtime.resources.specs import (
     ActionSpec,
+    AdmissionSpec,
     AnySpec,
     ColumnSpec,
     CsvSpec,
@@ -25,10 +26,12 @@ from tidemill.runtime.resources.specs import (
     JsonSpec,
     KafkaOrigin,
     LogSink,
+    RedisSink,
     SinkSpec,
     SourceSpec,
     SqliteSink,
     TableSpec,
+    TickSpec,
     ViewSpec,
 )
 from tidemill.runtime.resources.validation import KINDS, schema
@@ -54,11 +57,14 @@ __all__ = [
     "EventTimeSpec",
     "TableSpec",
     "ViewSpec",
+    "TickSpec",
+    "AdmissionSpec",
     "ActionSpec",
     "SinkSpec",
     "FileSink",
     "LogSink",
     "SqliteSink",
+    "RedisSink",
     "HttpSink",
     "HoldSpec",
 ]

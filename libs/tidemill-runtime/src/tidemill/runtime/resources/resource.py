@@ -75,7 +75,7 @@ def to_resource(document: Document) -> Resource:
     """The resource that a document without problems describes."""
     value: Any = document.value  # a document that fits its schema
     metadata, spec = value["metadata"], dict(value["spec"])
-    for name in ("fireFrom", "frontier"):
+    for name in ("fireFrom", "frontier", "hydrateFrom"):
         instant = parse_instant(spec.get(name))
         if instant is not None:
             spec[name] = instant

@@ -112,7 +112,7 @@ def _timeline_of_files(spec: SpecDocument) -> Iterator[Broken]:
 
 def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
     sink = spec["sink"]
-    kinds = ("file", "log", "sqlite", "http")
+    kinds = ("file", "log", "sqlite", "redis", "http")
     yield from _exactly_one(sink, ("sink",), kinds, "say what is told")
     http = sink.get("http", {})
     askable = http.get("delivery") == "askable"
@@ -130,6 +130,30 @@ def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:
         if outputs is not None and name not in outputs:
             says = f'"{name}" is no output'
             yield Broken(("columns", name), says, did_you_mean(name, outputs))
+
+
+def _ticks_told(spec: SpecDocument) -> Iterator[Broken]:
+    tick = spec.get("tick")
+    if tick is None:
+        return
+    yield from _exactly_one(tick, ("tick",), ("period", "on"), "say when a tick runs")
+    if parse_duration(tick.get("period", "1s")) == 0:
+        yield Broken(("tick", "period"), "0 is too short", "at least 1ms")
+
+
+_ADMITTING = {"batch": ("rows",), "skew": ("skew",)}
+
+
+def _admissions_told(spec: SpecDocument) -> Iterator[Broken]:
+    for name, admission in spec.get("admission", {}).items():
+        path: FieldPath = ("admission", name)
+        policy = admission["policy"]
+        for field in _ADMITTING.get(policy, ()):
+            if field not in admission:
+                yield Broken(path, f"{policy} needs {field}")
+        for field, of in (("rows", "batch"), ("wait", "batch"), ("skew", "skew")):
+            if field in admission and policy != of:
+                yield Broken((*path, field), f"only {of} has {field}")
 
 
 def _exactly_one(
@@ -153,7 +177,7 @@ _RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
         _timeline_of_files,
     ),
     "Table": (_columns_differ,),
-    "View": (_named_outputs,),
+    "View": (_named_outputs, _ticks_told, _admissions_told),
     "Action": (_one_sink,),
     "Hold": (),
 }

@@ -13,6 +13,7 @@ import msgspec
 from tidemill.runtime.durations import Milliseconds
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
+ViewEngine: TypeAlias = Literal["auto", "local", "incremental", "scratch", "spark"]
 ColumnType: TypeAlias = Literal["int", "float", "text", "bool"]
 
 SECOND = Milliseconds(1_000)
@@ -119,8 +120,27 @@ class TableSpec(Spec, frozen=True, kw_only=True):
     retain: Milliseconds | None = TEN_MINUTES
 
 
+class TickSpec(Spec, frozen=True, kw_only=True):
+    """When the ticks of a program with `@next` or `@async` run; exactly one is set."""
+
+    period: Milliseconds | None = None
+    on: Literal["change"] | None = None
+
+
+class AdmissionSpec(Spec, frozen=True, kw_only=True):
+    """What of an input a tick takes in: `rows` and `wait` of a batch, `skew` of a skew."""
+
+    policy: Literal["tick", "stratum", "eager", "batch", "skew"]
+    rows: int | None = None
+    wait: Milliseconds | None = None
+    skew: Milliseconds | None = None
+
+
 class ViewSpec(Spec, frozen=True, kw_only=True):
-    """A program; without `outputs` all derived predicates become collections."""
+    """A program; without `outputs` all derived predicates become collections.
+
+    `hydrate_from` is an instant in milliseconds; None looks as far back as the inputs can be read.
+    """
 
     program: str
     inputs: dict[str, str] = {}
@@ -128,7 +148,12 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     columns: dict[str, tuple[str, ...]] = {}
     retain: Milliseconds | None = TEN_MINUTES
     strategy: Literal["strata", "retraction"] = "strata"
-    engine: Engine = "auto"
+    engine: ViewEngine = "auto"
+    hydrate_from: int | None = None
+    tick: TickSpec | None = None
+    nodes: int = 1
+    place: dict[str, str] = {}
+    admission: dict[str, AdmissionSpec] = {}
 
 
 class FileSink(Spec, frozen=True, kw_only=True):
@@ -150,6 +175,14 @@ class SqliteSink(Spec, frozen=True, kw_only=True):
     table: str = "actions"
 
 
+class RedisSink(Spec, frozen=True, kw_only=True):
+    """Entries of a Redis stream, with their keys and a fence in the same slot."""
+
+    url: str
+    stream: str = "actions"
+    allow_non_durable: bool = False
+
+
 class HttpSink(Spec, frozen=True, kw_only=True):
     """Requests to an endpoint; `ask` is where to ask for a key."""
 
@@ -166,6 +199,7 @@ class SinkSpec(Spec, frozen=True, kw_only=True):
     file: FileSink | None = None
     log: LogSink | None = None
     sqlite: SqliteSink | None = None
+    redis: RedisSink | None = None
     http: HttpSink | None = None
 
 

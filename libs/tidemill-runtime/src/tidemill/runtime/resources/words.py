@@ -20,6 +20,7 @@ COLUMN = re.compile(r"(?!_)[^\W\d][\w.-]{0,254}")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,255}")
+REDIS_URL = re.compile(r"rediss?://[!-~]{1,2000}")
 URL = re.compile(r"https?://[!-~]{1,2000}")
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +96,11 @@ _form(
 _form("table-name", "a table is 1 to 255 letters, digits and '_', no digit first", _matches(TABLE))
 _form("header-name", "a header is 1 to 255 letters, digits and '-'", _matches(HEADER))
 _form("http-url", "a URL begins with http:// or https://, and has no blanks", _matches(URL))
+_form(
+    "redis-url",
+    "the URL of a Redis begins with redis:// or rediss://, and has no blanks",
+    _matches(REDIS_URL),
+)
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))
 _form(
     "collection",

@@ -1,0 +1,91 @@
+"""What one tick hands to the next, as rows that can be kept: whoever reads them goes on with the same answers.
+
+Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and messages that no
+tick has taken in yet. Rows of equal states are equal, whichever engine ran the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields, encode_fields
+from tidemill.datalog.evaluation.tables import Key
+from tidemill.datalog.lattices import Parafacts
+from tidemill.datalog.presence import BEGINNING, END, Instant
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticks import Message, TickState
+
+CARRIED = "carried"
+MESSAGE = "message"
+_NO_RULE = -1
+
+Value: TypeAlias = "tuple[Instant, Parafacts]"
+Fact: TypeAlias = "tuple[str, Key]"
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What one node's last tick hands on: by fact what each reason says of it, and the living solutions."""
+
+    carried: Mapping[Fact, Sequence[Value]] = field(default_factory=dict)
+    solutions: EngineState = field(default_factory=EngineState)
+
+
+def carried_row(fact: Fact, values: Iterable[Value]) -> StateRow | None:
+    """A carried fact as a row; None where nothing of it is carried."""
+    said = [(value[0], value[1]) for value in values]
+    if not said:
+        return None
+    said.sort(key=lambda value: encode_fields(value))
+    return _NO_RULE, CARRIED, encode_fields((*fact, *said))
+
+
+def message_row(sent: Instant, message: Message) -> StateRow:
+    """A message on its way, sent at an instant."""
+    record = message.record
+    fields = (
+        sent, message.node, record.predicate, record.arguments, record.time, record.expires,
+        record.parafacts,
+    )  # fmt: skip
+    return _NO_RULE, MESSAGE, encode_fields(fields)
+
+
+def message_of(row: StateRow) -> tuple[int, Message]:
+    """The instant at which it was sent, and the message."""
+    sent, node, *fields = decode_fields(row[2])
+    return int(sent), Message(node, Record(*fields))
+
+
+def handed_of(rows: Iterable[StateRow]) -> Handed:
+    """What rows of carried facts and of solutions say. Raises: UsageError for an unknown kind."""
+    carried: dict[Fact, list[Value]] = {}
+    solutions: list[StateRow] = []
+    for row in rows:
+        if row[1] == CARRIED:
+            name, key, *values = decode_fields(row[2])
+            carried[name, key] = values
+        else:
+            solutions.append(row)
+    return Handed(carried, EngineState.from_rows(solutions))
+
+
+def tick_state_of(handed: Handed) -> TickState:
+    """The same for the engine `scratch`."""
+    carried: dict[str, dict[Key, list[Any]]] = {}
+    for (name, key), values in handed.carried.items():
+        carried.setdefault(name, {})[key] = [(BEGINNING, END, *value) for value in values]
+    return TickState(carried, {}, handed.solutions)
+
+
+def handed_from(state: TickState) -> Handed:
+    """What the engine `scratch` hands on. Cost: O(facts), kept ones among them."""
+    carried: dict[Fact, list[Value]] = {}
+    for name, timelines in state.carried.items():
+        for key, parts in timelines.items():
+            carried[name, key] = [(part[2], part[3]) for part in parts]
+    for name, table in state.kept.items():
+        for row in table.rows:
+            carried.setdefault((name, row[4:]), []).append((row[2], row[3]))
+    return Handed(carried, state.solutions)

@@ -1,0 +1,468 @@
+"""Ticked programs as views: killed at any write, on either engine, they say what every tick says by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.incremental.running import Batch, Skew
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, format_record, parse_record
+from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.twins.pointwise import tick_answers
+from tidemill.time import UsageError, frontier, sole_time
+from tidemill_compute.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.view import ViewDriver
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, TickPlan, ViewTarget
+
+END = 40
+PUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
+PING = pa.schema(
+    [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+INPUTS: dict[str, tuple[str, PredicateShape]] = {
+    "put": (
+        "put",
+        shape_of_relation("puts", PUT),
+    ),  # the program's name and the collection's differ
+    "ping": ("ping", shape_of_events("pings", PING)),
+}
+SCHEMAS = {
+    "put": InputSchema("put", "relation", (("k", "text"), ("v", "int"))),
+    "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+}
+PROGRAMS = {
+    "last value": """
+        value(k, v) := put(k, v);
+        kept(k, v) @next := value(k, v);
+        value(k, v) := kept(k, v) ^ not put(k, _);
+    """,
+    "kept and dropped": """
+        seen(h) := ping(h, _);
+        seen(h) @next := seen(h);
+        open(k) @next := put(k, _);
+        open(k) @next := open(k) ^ not ping(k, _);
+    """,
+    "counting": """
+        n(0) := put(_, _);
+        n(x + 1) @next := n(x) if x < 30;
+        many() @count(x) := n(x);
+    """,
+    "toggling for ever": """
+        start() := put(_, _);
+        on() @next := start() ^ not on();
+        on() @next := ping(_, _) ^ not on();
+    """,
+    "expiry and aggregates": """
+        alarm(h) @expires(t + 9) := ping(h, n) @time(t) if n > 1;
+        load(h) @count(n) @max(n) := ping(h, n);
+        held(h) @next := alarm(h);
+        late(h) @expires(t + 20) @next := ping(h, _) @time(t);
+    """,
+    "errors": "share(h, 6 / n) := ping(h, n);\nkept(x) @next := share(_, x);",
+}
+PLANS = {"period": TickPlan(7), "change": TickPlan(None)}
+
+
+def checked(text: str) -> CheckedProgram:
+    program = parse(text)
+    used = {a.application.name for rule in program.rules for a in rule.atoms}
+    return check(program, Catalog({n: s for n, s in SCHEMAS.items() if n in used}))
+
+
+def history(seed: int) -> dict[str, pa.Table]:
+    """Updates of the inputs: puts come and go, pings begin and may end."""
+    random = Random(seed)
+    puts: list[tuple[object, ...]] = []
+    for key in "abc":
+        times = sorted(random.sample(range(1, END), 4))
+        for place, time in enumerate(times):
+            puts.append((key, place // 2, time, 1 - 2 * (place % 2)))
+    pings: list[tuple[object, ...]] = []
+    for _ in range(12):
+        time = random.randrange(1, END)
+        ends = random.choice((None, time + random.randrange(1, 15)))
+        row = (random.choice("abc"), random.randrange(4), time, ends)
+        if row[:3] in [ping[:3] for ping in pings]:
+            continue
+        pings.append((*row, time, 1))
+        if ends is not None and ends < END:
+            pings.append((*row, ends, -1))
+    return {"put": table(puts, PUT), "ping": table(pings, PING)}
+
+
+def table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    updates = empty_updates(schema).schema
+    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(updates)]
+    return consolidate(pa.Table.from_arrays(columns, schema=updates))
+
+
+def presences(updates: pa.Table, shape: PredicateShape) -> list[Presence]:
+    """The presences that the updates of an input stand for."""
+    name = shape.predicate.removesuffix("s")
+    make, begun, found = record_of(replace(shape, predicate=name)), {}, []
+    rows = zip(*(c.to_pylist() for c in updates.columns), strict=True)
+    for *data, time, diff in sorted(rows, key=lambda r: r[-2]):
+        if diff > 0:
+            begun[tuple(data)] = time
+        else:
+            found.append(Presence(make(tuple(data)), begun.pop(tuple(data)), time))
+    return found + [Presence(make(row), time) for row, time in begun.items()]
+
+
+Answers = list[tuple[dict[str, set[str]], set[str]]]
+"""At each instant: texts of records by output, texts of errors."""
+
+
+def expected(program: CheckedProgram, inputs: Mapping[str, pa.Table], plan: TickPlan) -> Answers:
+    """Every tick evaluated by itself; between two ticks what the earlier one said, unless it expires."""
+    given = {n: presences(inputs[n], INPUTS[n][1]) for n in program.inputs}
+    instants = change_instants(given, END)
+    if plan.period_ms is not None:
+        instants = list(range(0, END, plan.period_ms))
+    said = tick_answers(program, [present_at(given, at) for at in instants], instants)
+    found: Answers = []
+    for at in range(END):
+        ran = [tick for tick, instant in zip(said, instants, strict=True) if instant <= at]
+        if not ran:
+            found.append(({name: set() for name in program.derived}, set()))
+            continue
+        alive = {
+            n: {t for t in ran[-1].records.get(n, ()) if lives(t, at)} for n in program.derived
+        }
+        found.append((alive, set(ran[-1].errors)))
+    return found
+
+
+def lives(text: str, at: int) -> bool:
+    expires = parse_record(text).expires
+    return expires is None or expires > at
+
+
+class World:
+    """The stores, which outlive every process, and the inputs that somebody else writes."""
+
+    def __init__(self, text: str, plan: TickPlan, inputs: Mapping[str, pa.Table]) -> None:
+        self.clock = ManualClock(0)
+        self.ids = map(str, itertools.count())
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.program = checked(text)
+        self.plan = plan
+        self.inputs = inputs
+        self.now = self.process(Fuse(None))
+        self.fed = 0
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    def target(self, **changed: Any) -> ViewTarget:
+        outputs = {p: (f"v/{p}", self.shape(p)) for p in self.program.derived}
+        inputs = {name: INPUTS[name] for name in self.program.inputs}
+        return ViewTarget(
+            "v", self.program, inputs, outputs, "v/errors", "v/state", self.plan, **changed
+        )
+
+    def shape(self, predicate: str) -> PredicateShape:
+        shape = shape_of_output(self.program, predicate)
+        return shape.with_node() if self.plan.nodes > 1 else shape
+
+    def view(self, collections: Collections, ticks_max: int = 5, **changed: Any) -> ViewDriver:
+        settings = ComputeSettings(window_ticks_max=ticks_max, hold_interval_s=0.0)
+        return ViewDriver(self.target(**changed), collections, self.clock, settings)
+
+    async def create(self) -> None:
+        target = self.target()
+        for name, (_, shape) in target.inputs.items():
+            await self._create(name, Description(shape.schema, retain_ms=0), 0)
+        start = sole_time(await self.view(self.now).hold_inputs())
+        written = {name: shape.schema for name, shape in target.outputs.values()}
+        for name, schema in (written | {"v/errors": ERROR_SCHEMA}).items():
+            await self._create(name, Description(schema), start)
+        await self._create("v/state", Description(STATE_SCHEMA, retain_ms=0), start)
+        await self.view(self.now).prepare()
+
+    async def _create(self, name: str, description: Description, start: int) -> None:
+        held, _ = await self.now.create(name, description, start=frontier(start))
+        if description.retain_ms is None:
+            await self.now.retain(name, None)
+        await self.now.drop(held)
+
+    async def feed(self, upper: int) -> None:
+        for name in self.program.inputs:
+            times = self.inputs[name]["_time"].to_numpy()
+            part = self.inputs[name].filter(pa.array((times >= self.fed) & (times < upper)))
+            await self.now.compare_and_append(
+                name, frontier(self.fed), frontier(upper), part, writer="test"
+            )
+        self.fed = upper
+
+    async def follow(self, view: ViewDriver, upper: int) -> None:
+        """Run a view until it has written everything before `upper`, or dies."""
+        task = asyncio.create_task(view.maintain_forever())
+        while not task.done() and view.progress.lower < upper:
+            await asyncio.sleep(0)
+            self.clock.move(0.1)
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(ended, Killed | asyncio.CancelledError):
+            raise AssertionError("the view failed") from ended
+
+    async def answers(self) -> Answers:
+        target = self.target()
+        texts: dict[str, Any] = {}
+        for name, (collection, shape) in target.outputs.items():
+            texts[name] = (await self.now.stored(collection), record_of(shape))
+        errors = await self.now.stored("v/errors")
+        found: Answers = []
+        for at in range(END):
+            records = {
+                name: {format_record(make(row)) for row in as_of(rows, at)}
+                for name, (rows, make) in texts.items()
+            }
+            found.append((records, {str(text) for (text,) in as_of(errors, at)}))
+        return found
+
+
+def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
+    """The rows present at an instant, each once."""
+    sums: dict[tuple[object, ...], int] = {}
+    for *row, time, diff in zip(*(c.to_pylist() for c in updates.columns), strict=True):
+        if time <= at:
+            sums[tuple(row)] = sums.get(tuple(row), 0) + diff
+    found = {row: n for row, n in sums.items() if n}
+    assert set(found.values()) <= {1}, "a row is there twice, or less than not at all"
+    return set(found)
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"engine": "scratch"},
+    {"strategy": "retraction"},
+]
+
+
+@pytest.mark.rule("MV3", "MV5", "D2")
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("when", PLANS)
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_ticked_view_that_dies_at_any_write_says_what_every_tick_says(
+    name: str, when: str, seed: int
+) -> None:
+    random = Random(f"{name} {when} {seed}")
+    world = World(PROGRAMS[name], PLANS[when], history(seed))
+    await world.create()
+    deaths = 0
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(1, 15)))
+        for _ in range(random.randrange(1, 4)):
+            fuse = Fuse(random.randrange(1, 8), after=random.random() < 0.5)
+            way = random.choice(WAYS)
+            view = world.view(world.process(fuse), random.randrange(1, 4), **way)
+            await world.follow(view, world.fed)
+            deaths += fuse.blown
+    await world.follow(world.view(world.now), END)
+    assert await world.answers() == expected(world.program, world.inputs, world.plan)
+    assert deaths > 0
+    state = await world.now.stored("v/state")
+    for at in range(END):
+        as_of(state, at)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_an_idle_program_leaves_its_ticks_out(way: dict[str, Any]) -> None:
+    """A thousand million ticks in which nothing differs take no time, on either engine."""
+    world = World(PROGRAMS["last value"], TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
+    await world.create()
+    await world.feed(10**9)
+    view = world.view(world.now, 5, **way)
+    await world.follow(view, 10**9)
+    assert view.progress.windows <= 3
+    assert as_of(await world.now.stored("v/value"), 10**9 - 1) == {("a", 1)}
+
+
+async def test_facts_that_are_only_kept_are_written_once() -> None:
+    rows: list[tuple[object, ...]] = [(f"k{n}", n, 1, 1) for n in range(500)]
+    rows += [("other", at, at, 1) for at in range(2, END)]
+    world = World(PROGRAMS["last value"], TickPlan(1), {"put": table(rows, PUT)})
+    await world.create()
+    for upper in range(2, END + 1, 6):
+        await world.feed(upper)
+        await world.follow(world.view(world.now), upper)
+    state = (await world.now.stored("v/state"))["solution"].to_pylist()
+    assert sum('"k7"' in text for text in state) == 1
+    assert len(state) < 500 + 2 * END
+
+
+ASKING = """
+    told(k, v) := put(k, v);
+    told(k, v) @async(v) := put(k, v);
+    answer(k) @async(0) := told(k, v) if v > 0;
+    thanks(k) @next := answer(k);
+    lost(k) @async(9) := put(k, 2);
+"""
+
+
+def expected_of_nodes(world: World) -> Answers:
+    """Three nodes by hand: each tick of each sees what was sent to it before, once."""
+    given = presences(world.inputs["put"], INPUTS["put"][1])
+    engine = Engine(world.program)
+    states: list[TickState] = [TickState() for _ in range(3)]
+    mail: list[list[tuple[int, Message]]] = [[], [], []]
+    found: Answers = []
+    now: list[tuple[dict[str, list[Record]], set[str]]] = [({}, set())] * 3
+    for at in range(END):
+        if at % 7 == 0:
+            for node in range(3):
+                mine = [p for p in given if p.record.arguments[1] == node]
+                inputs = present_at({"put": mine}, at)
+                for sent, message in list(mail[node]):
+                    if sent < at:
+                        mail[node].remove((sent, message))
+                        inputs.setdefault(message.record.predicate, []).append(message.record)
+                tick = Ticker(engine).tick(at, inputs, states[node])
+                states[node] = tick.state
+                lost = {
+                    f"node {node}: a message to {m.node}, which is no node: {m.record}"
+                    for m in tick.messages
+                    if m.node == 9
+                }
+                for message in tick.messages:
+                    if message.node != 9:
+                        mail[int(str(message.node))].append((at, message))
+                now[node] = ({n: tick.records(n) for n in world.program.derived}, lost)
+        texts = {
+            n: {
+                format_record(Record(n, (node, *r.arguments)))
+                for node, (records, _) in enumerate(now)
+                for r in records.get(n, ())
+            }
+            for n in world.program.derived
+        }
+        found.append((texts, set().union(*(errors for _, errors in now))))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nodes_exchange_every_message_once_whatever_dies(seed: int) -> None:
+    random = Random(seed)
+    plan = TickPlan(7, nodes=3, place={"put": 1})
+    world = World(ASKING, plan, history(seed))
+    rows = [
+        (k, v % 3, t, t + 1) for v, (k, t) in enumerate(itertools.product("ab", range(2, 35, 4)))
+    ]
+    changes = [(k, v, t, 1) for k, v, t, _ in rows] + [(k, v, t + 9, -1) for k, v, t, _ in rows]
+    world.inputs = {"put": table(changes, PUT)}
+    await world.create()
+    deaths = 0
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(3, 15)))
+        fuse = Fuse(random.randrange(1, 9), after=random.random() < 0.5)
+        await world.follow(world.view(world.process(fuse), 2, **random.choice(WAYS)), world.fed)
+        deaths += fuse.blown
+    await world.follow(world.view(world.now), END)
+    assert await world.answers() == expected_of_nodes(world)
+    assert deaths > 0
+    assert any(errors for _, errors in await world.answers())
+
+
+async def test_a_message_is_seen_one_instant_later_where_ticks_follow_changes() -> None:
+    """What the tick says that takes it in stands until the next one, as everything does."""
+    world = World(
+        "got(k) @async(0) := put(k, _) ^ not got(k);\nback(k) := got(k);",
+        TickPlan(None),
+        {"put": table([("a", 1, 5, 1), ("a", 1, 20, -1)], PUT)},
+    )
+    await world.create()
+    await world.feed(END)
+    await world.follow(world.view(world.now), END)
+    back = await world.now.stored("v/back")
+    assert [bool(as_of(back, at)) for at in (5, 6, 7, 8, 19, 20, 21)] == [
+        False, True, True, True, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("admission", "seen"),
+    [
+        ("tick", {7: 1, 14: 3, 21: 4}),
+        ("eager", {3: 1, 9: 2, 10: 3, 16: 4}),
+        (Batch(3), {14: 3}),
+        (Batch(3, 8), {14: 2, 21: 4}),
+    ],
+)
+async def test_what_a_tick_takes_in_is_chosen_for_each_input(
+    admission: Any, seen: dict[int, int]
+) -> None:
+    """How many rows have been admitted at which instants; a restart at each instant changes nothing."""
+    rows = [("a", 1, 3, 1), ("b", 2, 9, 1), ("c", 3, 10, 1), ("d", 4, 16, 1)]
+    if isinstance(admission, Batch) and admission.wait_ms is not None:
+        seen = {14: 3, 28: 4}
+    for restarts in (False, True):
+        plan = TickPlan(7, admission={"put": admission})
+        world = World(
+            "n() @count(k) := put(k, _);\nx() @next := n();", plan, {"put": table(rows, PUT)}
+        )
+        await world.create()
+        for upper in range(1, END + 1) if restarts else (END,):
+            await world.feed(upper)
+            await world.follow(world.view(world.now), upper)
+        counts = [as_of(await world.now.stored("v/n"), at) for at in range(END)]
+        steps = {
+            at: int(str(next(iter(counts[at]))[0]))
+            for at in range(1, END)
+            if counts[at] != counts[at - 1]
+        }
+        assert steps == seen
+
+
+async def test_an_event_waits_until_a_later_one_says_how_late_it_is() -> None:
+    rows = [("a", 1, t, None, at, 1) for t, at in ((5, 5), (8, 8), (2, 9), (20, 20))]
+    for restarts in (False, True):
+        plan = TickPlan(None, admission={"ping": Skew(4)})
+        world = World(
+            "n(t) := ping(_, _) @time(t);\nx() @next := n(_);", plan, {"ping": table(rows, PING)}
+        )
+        await world.create()
+        for upper in range(1, END + 1) if restarts else (END,):
+            await world.feed(upper)
+            await world.follow(world.view(world.now), upper)
+        found = await world.now.stored("v/n")
+        seen = {at: {int(str(row[0])) for row in as_of(found, at)} for at in (8, 9, 19, 20)}
+        assert seen == {8: set(), 9: {2}, 19: {2}, 20: {2, 5, 8}}
+
+
+async def test_a_program_that_never_rests_over_closed_inputs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidemill_compute.ticking._ALONE_MAX", 50)
+    text = "on() @next := put(_, _) ^ not on();"
+    world = World(text, TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
+    await world.create()
+    await world.feed(20)
+    await world.now.close_collection("put")
+    with pytest.raises(UsageError, match="does not come to rest"):
+        await world.view(world.now).maintain_forever()

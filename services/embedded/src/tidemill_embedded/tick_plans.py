@@ -1,0 +1,91 @@
+"""When and where the ticks of a view run, from what its resource says; and which engine keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.incremental import follows
+from tidemill.datalog.incremental.running import Batch, Skew
+from tidemill.runtime.resources import AdmissionSpec, ViewSpec
+from tidemill.time import UsageError
+from tidemill_compute.view_target import Admission, TickPlan
+
+Columns = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def tick_plan(spec: ViewSpec, checked: CheckedProgram, columns: Columns) -> TickPlan | None:
+    """The plan of a ticked program, None for one without ticks; `columns` of its inputs, with types.
+
+    Raises: UsageError if the resource and the program do not fit.
+    """
+    if not checked.ticked:
+        for field, told in (
+            ("tick", spec.tick is not None), ("nodes", spec.nodes > 1),
+            ("place", bool(spec.place)), ("admission", bool(spec.admission)),
+        ):  # fmt: skip
+            if told:
+                raise UsageError(
+                    f"spec.{field} is for programs with @next or @async, and this one has neither",
+                    reason="NotTicked",
+                )
+        return None
+    if spec.tick is None:
+        raise UsageError(
+            "the program has @next or @async: say when its ticks run, "
+            "tick: {period: 1s} or tick: {on: change}",
+            reason="NoTick",
+        )
+    period = None if spec.tick.period is None else int(spec.tick.period)
+    return TickPlan(
+        period,
+        spec.nodes,
+        {name: _place(name, column, columns) for name, column in spec.place.items()},
+        {name: _admission(name, told, columns) for name, told in spec.admission.items()},
+    )
+
+
+def _known(name: str, columns: Columns) -> Sequence[tuple[str, str]]:
+    if name not in columns:
+        raise UsageError(
+            f"{name} is no input of the program; it reads {', '.join(sorted(columns)) or 'none'}",
+            reason="UnknownInput",
+        )
+    return columns[name]
+
+
+def _place(name: str, column: str, columns: Columns) -> int:
+    """Which argument of an input names its node."""
+    types = dict(_known(name, columns))
+    if types.get(column) != "int":
+        says = (
+            "is no column of it" if column not in types else f"is {types[column]}, and a node int"
+        )
+        raise UsageError(f"spec.place.{name}: {column} {says}", reason="UnknownColumn")
+    return list(types).index(column)
+
+
+def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
+    _known(name, columns)
+    if told.policy == "batch":
+        assert told.rows is not None
+        return Batch(told.rows, None if told.wait is None else int(told.wait))
+    if told.policy == "skew":
+        assert told.skew is not None
+        return Skew(int(told.skew))
+    # All rows of an instant are there before its tick begins, so nothing arrives between two strata.
+    return "eager" if told.policy == "eager" else "tick"
+
+
+def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
+    """Refuse an engine that cannot keep the view. Raises: UsageError."""
+    if spec.engine == "spark":
+        raise UsageError(
+            "no view is kept by Spark: choose auto, incremental or scratch", reason="NoSuchEngine"
+        )
+    if spec.engine == "incremental" and not checked.ticked and not follows(checked):
+        raise UsageError(
+            "a rule with ~expires in its body, or a recursion that groups facts with times, is not "
+            "kept by following changes: choose auto or scratch",
+            reason="NoSuchEngine",
+        )

@@ -1,0 +1,141 @@
+"""Programs with `@next` and `@async`, applied as views: they run, outlive restarts, and say what does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.time import UsageError
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.up import Process, opened
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: puts}
+spec: {columns: [{name: node, type: int}, {name: key, type: text}, {name: value, type: int}], retain: all}
+---
+"""
+LAST = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: last}
+spec:
+  retain: all
+  tick: {period: 20ms}
+  engine: ENGINE
+  inputs: {put: puts}
+  program: |
+    value(k, v) := put(_, k, v);
+    kept(k, v) @next := value(k, v);
+    value(k, v) := kept(k, v) ^ not put(_, k, _);
+  outputs: [value]
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: asked}
+spec:
+  retain: all
+  tick: {on: change}
+  nodes: 2
+  place: {put: node}
+  inputs: {put: puts}
+  program: |
+    copied(k) @async(1) := put(0, k, _);
+    known(k) := copied(k);
+    known(k) @next := known(k);
+  outputs: [known]
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, text: str) -> None:
+    await process.system.apply([ResourceDocument(text, "test.yaml")])
+
+
+async def put(process: Process, node: int, key: str, value: int, diff: int = 1) -> int:
+    rows = pa.table({"node": [node], "key": [key], "value": [value], "_diff": [diff]})
+    return (await process.system.insert("puts", rows)).time
+
+
+async def answer(process: Process, goal: str, at: int) -> set[tuple[object, ...]]:
+    table = (await process.query.ask(goal, at, 20.0)).table.drop_columns(["_diff"])
+    return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["incremental", "scratch"])
+async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE + LAST.replace("ENGINE", engine))
+        await put(process, 0, "a", 1)
+        both = await put(process, 1, "b", 2)
+        # A tick has to see the row before it goes.
+        assert await answer(process, "last/value(k, v)", both + 40) == {("a", 1), ("b", 2)}
+        gone = await put(process, 0, "a", 1, -1)
+        assert await answer(process, "last/value(k, v)", gone + 40) == {("a", 1), ("b", 2)}
+        assert await answer(process, "asked/known(n, k)", gone + 2) == {(1, "a")}
+    async with running(tmp_path) as process:
+        new = await put(process, 0, "b", 3)
+        assert await answer(process, "last/value(k, v)", gone + 40) == {("a", 1), ("b", 2)}
+        assert await answer(process, "last/value(k, v)", new + 40) == {("a", 1), ("b", 2), ("b", 3)}
+        assert await answer(process, "asked/known(n, k)", new + 2) == {(1, "a"), (1, "b")}
+        last = await process.system.describe("view", "last")
+        assert last.ready
+        assert last.details["engine"] == engine
+        with pytest.raises(UsageError, match="runs in ticks"):
+            await process.query.why('last/value("a", 1)', gone + 40)
+        assert "@next" in await process.query.explain("last", "plan")
+        await process.system.delete("view", "last")
+        await asyncio.sleep(0)
+
+
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: v}
+spec:
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);'}", "say when its ticks run"),
+        (
+            "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', tick: {period: 1s}}",
+            "spec.tick is for programs with @next or @async",
+        ),
+        (
+            "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', tick: {on: change}, "
+            "nodes: 2, place: {put: key}}",
+            "spec.place.put: key is text, and a node int",
+        ),
+        (
+            "{inputs: {put: puts}, program: 'p(k) @next := put(_, k, _);', tick: {on: change}, "
+            "admission: {putt: {policy: eager}}}",
+            "putt is no input of the program; it reads put",
+        ),
+        (
+            "{inputs: {put: puts}, program: 'p(k) := put(_, k, _);', engine: spark}",
+            "no view is kept by Spark",
+        ),
+    ],
+)
+async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        with pytest.raises(UsageError, match=r"test\.yaml:") as refused:
+            await apply(process, VIEW.replace("spec:", f"spec: {spec}"))
+        assert says in str(refused.value)

@@ -84,19 +84,22 @@ class Stream:
         return len(self.times) // BATCH
 
 
+def drawn(seed: int, below: int, count: int) -> I64Array:
+    """Random numbers; fewer of them are the first ones of more."""
+    return np.random.default_rng(seed).integers(0, below, count)
+
+
 def checks(events: int) -> Stream:
     """(sensor, value) of readings that are judged tick by tick; sensor s is in region s % 10."""
-    rng = np.random.default_rng(42)
     times = np.arange(events, dtype=np.int64) // BATCH
-    return Stream((rng.integers(0, 500, events), rng.integers(0, 100, events)), times)
+    return Stream((drawn(1, 500, events), drawn(2, 100, events)), times)
 
 
 def levels(events: int) -> Stream:
     """(tank, level): 100 tanks, ten readings of each in a second."""
-    rng = np.random.default_rng(42)
     tank = np.tile(np.repeat(np.arange(100, dtype=np.int64), 10), events // BATCH)
-    times = rng.integers(0, BATCH_MS, events) + np.arange(events) // BATCH * BATCH_MS
-    level = rng.integers(0, 10_000, events)
+    times = drawn(1, BATCH_MS, events) + np.arange(events) // BATCH * BATCH_MS
+    level = drawn(2, 10_000, events)
     serial = np.arange(events, dtype=np.int64) % 10
     return Stream((tank, level * 10 + serial), times)
 
@@ -106,21 +109,20 @@ ORDERS, PAYMENTS = 0, 1
 
 def trades(events: int) -> Stream:
     """(kind, key, amount): an order, and in most cases a payment of it some seconds later, one a millisecond."""
-    rng = np.random.default_rng(42)
-    kinds = (np.arange(events, dtype=np.int64) % 2).astype(np.int64)
+    kinds = np.arange(events, dtype=np.int64) % 2
     keys = np.empty(events, np.int64)
     numbers = np.arange(events, dtype=np.int64) // 2
     keys[kinds == ORDERS] = numbers[kinds == ORDERS]
-    back = rng.integers(0, 7_500, events)
+    back = drawn(1, 7_500, events)
     paid = numbers - back
     keys[kinds == PAYMENTS] = np.where(paid < 0, -1 - numbers, paid)[kinds == PAYMENTS]
     times = np.arange(events, dtype=np.int64)
-    order = _shuffled(times, rng)
-    amounts_ = rng.integers(0, 1_000_000, events)
+    order = _shuffled(times)
+    amounts_ = drawn(2, 1_000_000, events)
     return Stream((kinds[order], keys[order], amounts_[order]), times[order])
 
 
-def _shuffled(times: I64Array, rng: np.random.Generator) -> I64Array:
+def _shuffled(times: I64Array) -> I64Array:
     """An order in which each batch is mixed."""
-    keys = times // BATCH * 2**32 + rng.integers(0, 2**32, len(times))
+    keys = times // BATCH * 2**32 + drawn(3, 2**32, len(times))
     return np.argsort(keys, kind="stable")

@@ -33,6 +33,8 @@ RESAMPLED_LIVE = RESAMPLED.replace("@time(tc - 500)", "@time(tc - 500) @expires(
 """Averages end after a second, so that the readings behind them may end: they do not change afterwards."""
 JOINED = "settled(o, a, b) := placed(o, a) ^ paid(o, b);"
 
+FIRST = 5
+"""Batches at the beginning whose freshness is not counted, here and on the other sides."""
 Columns = Sequence[npt.NDArray[np.int64]]
 Step = Callable[[int], list[FactChange]]
 Found = list[tuple[int, list[FactChange]]]
@@ -72,7 +74,7 @@ def measured(
     report.digests["results"] = digest(results(found))
     _, seconds, found = run(opened(), paced // BATCH, BATCH / pace)
     times = [s for s, (_, changes) in zip(seconds, found, strict=True) if changes]
-    report.latencies(times[1:], "fresh_")
+    report.latencies(times[FIRST:], "fresh_")
     return report
 
 
@@ -185,7 +187,7 @@ def joined(events: int, paced: int, pace: int) -> Report:
     return measured(opened, settled, (events, paced, pace))
 
 
-PEERS = ()
+PEERS = ("pathway", "bytewax")
 
 
 def rows_of(title: str, least: float) -> tuple[Row, ...]:
@@ -206,7 +208,7 @@ JOBS: dict[str, Job] = {
                     rows_of("resampling live", 200_000), PEERS, scaled=(0,), least=BATCH),
     "resample-batch": Job((10_000_000,), resampled_batch, (
         Row("resampling as a batch", "throughput", Aim("least", 3_000_000), "/s"),
-    ), (), scaled=(0,), least=BATCH),
+    ), ("pathway-batch",), scaled=(0,), least=BATCH),
     "join": Job((1_000_000, 100_000, 20_000), joined,
                 rows_of("join by key with expiry", 200_000), PEERS, scaled=(0,), least=BATCH),
 }  # fmt: skip

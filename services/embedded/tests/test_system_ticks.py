@@ -12,8 +12,8 @@ import pytest
 
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import UsageError
+from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.up import Process, opened
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1

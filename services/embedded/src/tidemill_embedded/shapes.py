@@ -256,7 +256,7 @@ class Shapes:
         checked = check(program, Catalog(schemas))
         with located(resource, "spec", "engine"):
             check_engine(spec, checked)
-        with located(resource, "spec", "tick"):
+        with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
         outputs = {}

@@ -161,6 +161,10 @@ class Moment:
             observe_parafacts(row[3], self.engine.lattices),
         )
 
+    def ranked(self, component: tuple[str, ...], excluded: frozenset[tuple[str, Key]]) -> bool:
+        """Whether `ranks` knows its answer already."""
+        return (component, excluded) in self._ranks
+
     def ranks(
         self, component: tuple[str, ...], excluded: frozenset[tuple[str, Key]]
     ) -> Mapping[tuple[str, Key], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -10,6 +11,9 @@ from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
 
 Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived"]
+
+DEPTH_MAX = 60
+"""How deep a drawn tree goes before it goes on in another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,28 +54,41 @@ class Proof:
         return frozenset(part.text for part in self.every_part() if part.kind != "derived")
 
     def render(self) -> str:
-        """The proof as a tree for people; a part that was shown before is only named again."""
+        """The proof as a tree for people; a part that was shown before is only named again.
+
+        What lies `DEPTH_MAX` lines below goes on in a tree of its own under a number, so that no line grows
+        with the depth. Cost: O(parts of the proof).
+        """
         lines: list[str] = []
         shown: set[int] = set()
-        waiting: list[tuple[Proof, str, str]] = [(self, "", "")]
-        while waiting:
-            part, first, rest = waiting.pop()
-            again = id(part) in shown and bool(part.solutions)
-            lines.append(f"{first}{part.label()}{' (shown above)' if again else ''}")
-            if again:
-                continue
-            shown.add(id(part))
-            below = part._branches()
-            for number in range(len(below) - 1, -1, -1):
-                last = number == len(below) - 1
-                waiting.append(
-                    (
-                        below[number],
-                        rest + ("└─ " if last else "├─ "),
-                        rest + ("   " if last else "│  "),
-                    )
-                )
+        trees = deque([self])
+        begun = 0
+        while trees:
+            root = trees.popleft()
+            heading = f"[{begun}] " if begun else ""
+            begun += 1
+            waiting: list[tuple[Proof, str, str, int]] = [(root, heading, "", 0)]
+            while waiting:
+                part, first, rest, depth = waiting.pop()
+                again = id(part) in shown and bool(part.solutions)
+                later = not again and depth == DEPTH_MAX and bool(part.solutions)
+                if later:
+                    trees.append(part)
+                remark = " (shown above)" if again else ""
+                remark = f" (goes on at [{begun + len(trees) - 1}])" if later else remark
+                lines.append(f"{first}{part.label()}{remark}")
+                if not again and not later:
+                    shown.add(id(part))
+                    waiting += part._lines_below(rest, depth + 1)
         return "\n".join(lines)
+
+    def _lines_below(self, rest: str, depth: int) -> list[tuple[Proof, str, str, int]]:
+        """The parts below with what stands before their first line and the lines under it, the last first."""
+        below = [(part, rest + "├─ ", rest + "│  ", depth) for part in self._branches()]
+        if below:
+            below[-1] = (below[-1][0], rest + "└─ ", rest + "   ", depth)
+        below.reverse()
+        return below
 
     def _branches(self) -> list[Proof]:
         """The parts below for drawing; several solutions each under a line of their own."""

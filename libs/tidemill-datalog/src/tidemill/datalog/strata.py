@@ -9,6 +9,7 @@ from enum import Enum
 
 from tidemill.datalog.ast import Span
 from tidemill.datalog.checked import CLOCK, NON_MONOTONE, SEMILATTICES, ResolvedRule
+from tidemill.datalog.cycles import strong_components
 
 
 class EdgeKind(Enum):
@@ -137,45 +138,12 @@ def _aggregation(rule: ResolvedRule) -> tuple[EdgeKind, str]:
 def _components(
     nodes: tuple[str, ...], successors: Mapping[str, list[Edge]]
 ) -> tuple[dict[str, int], list[list[str]]]:
-    """Strongly connected components, sources first: Tarjan's algorithm without recursion."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    on_stack: set[str] = set()
-    stack: list[str] = []
-    found: list[list[str]] = []
-    for root in nodes:
-        if root in index:
-            continue
-        work: list[tuple[str, int]] = [(root, 0)]
-        while work:
-            node, position = work.pop()
-            if position == 0:
-                index[node] = low[node] = len(index)
-                stack.append(node)
-                on_stack.add(node)
-            edges = successors.get(node, [])
-            if position:
-                low[node] = min(low[node], low[edges[position - 1].target])
-            advanced = False
-            for place in range(position, len(edges)):
-                target = edges[place].target
-                if target not in index:
-                    work += [(node, place + 1), (target, 0)]
-                    advanced = True
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], index[target])
-            if not advanced and low[node] == index[node]:
-                found.append(_popped(stack, on_stack, node))
+    """Strongly connected components, sources first."""
+    found = [
+        sorted(component)
+        for component in strong_components(
+            nodes, lambda node: [edge.target for edge in successors.get(node, ())]
+        )
+    ]
     found.reverse()
     return {node: place for place, component in enumerate(found) for node in component}, found
-
-
-def _popped(stack: list[str], on_stack: set[str], last: str) -> list[str]:
-    component: list[str] = []
-    while True:
-        node = stack.pop()
-        on_stack.discard(node)
-        component.append(node)
-        if node == last:
-            return sorted(component)

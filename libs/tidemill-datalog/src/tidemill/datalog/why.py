@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
 from tidemill.datalog.evaluation.engine import Engine
 from tidemill.datalog.evaluation.failures import fact_text
@@ -34,9 +36,14 @@ from tidemill.datalog.values import INT_MIN, Failed, equal
 
 Fact: TypeAlias = "tuple[str, Key]"
 Context: TypeAlias = "frozenset[Fact] | None"
+"""The facts above one in its cycle; None where solutions of earlier rounds are enough."""
 
-EXACT_NODES_MAX = 5_000
-"""Above this many facts of recursive groups a proof keeps to solutions of earlier rounds."""
+EXACT_WORK_MAX = 300_000
+"""Above this many facts and matches looked at again a proof of recursive groups keeps to earlier rounds."""
+
+
+class _TooCyclic(Exception):
+    """Telling which solutions of recursive groups stand without the facts above them takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +84,22 @@ def explain(
         only = set(demanded(engine.forms, record.predicate, record.arguments))
     builder = _Builder(engine, history, only)
     key = builder.key_of(record, at)
-    return None if key is None else builder.build(record.predicate, key, at)
+    if key is None:
+        return None
+    try:
+        return builder.build(record.predicate, key, at)
+    except _TooCyclic:
+        return _Builder(engine, history, only, exact=False).build(record.predicate, key, at)
 
 
 class _Builder:
-    def __init__(self, engine: Engine, history: History, only: Collection[str]) -> None:
+    def __init__(
+        self, engine: Engine, history: History, only: Collection[str], *, exact: bool = True
+    ) -> None:
         self._engine = engine
         self._history = history
         self._only = only
+        self._work = 0
         self._moments: dict[Instant, Moment] = {}
         self._nodes: dict[tuple[str, Key, Instant, Context], Proof] = {}
         self._open: list[tuple[Proof, str, Key, Instant, Context]] = []
@@ -96,10 +111,16 @@ class _Builder:
             if form.deductive:
                 self._forms.setdefault(form.head.predicate, []).append(form)
         self._grouping = {
-            component
+            name
             for component in engine.checked.components
-            if any(form.head.aggregates for name in component for form in self._forms.get(name, ()))
+            if any(form.head.aggregates for each in component for form in self._forms.get(each, ()))
+            for name in component
+            if exact and name in engine.checked.recursive
         }
+        self._cycles: dict[tuple[str, Key, Instant], int] = {}
+        self._links = 0
+        self._solved: dict[tuple[int, Key, Instant], list[_Solution]] = {}
+        self._texts: dict[int, str] = {}
 
     def moment(self, at: Instant) -> Moment:
         """The facts at an instant; evaluated once."""
@@ -133,10 +154,45 @@ class _Builder:
         return root
 
     def _fresh(self, predicate: str) -> Context:
-        """The context of a fact that is entered from outside its recursion."""
-        component = self._components.get(predicate)
-        exact = component in self._grouping and predicate in self._engine.checked.recursive
-        return frozenset() if exact and len(self._nodes) < EXACT_NODES_MAX else None
+        """The context of a fact that is entered from outside its cycle."""
+        return frozenset() if predicate in self._grouping else None
+
+    def _cycle(self, predicate: str, key: Key, at: Instant) -> int:
+        """A number that facts of one recursion share if each can be derived from the other."""
+        if (predicate, key, at) not in self._cycles:
+            found = strong_components([(predicate, key)], lambda fact: self._facts_below(*fact, at))
+            for cycle in found:
+                self._cycles.update(
+                    dict.fromkeys(((*fact, at) for fact in cycle), len(self._cycles))
+                )
+        return self._cycles[predicate, key, at]
+
+    def _facts_below(self, predicate: str, key: Key, at: Instant) -> list[Fact]:
+        """The facts of the same recursion that this one uses at the same instant, if not seen before."""
+        moment = self.moment(at)
+        if moment.is_given(predicate, key):
+            return []
+        found = [
+            fact
+            for form in self._forms.get(predicate, ())
+            for solution in self._solutions(form, key, moment)
+            for fact in self._inside(form, solution, predicate, at)
+        ]
+        self._links += 1 + len(found)
+        return [fact for fact in found if (*fact, at) not in self._cycles]
+
+    def _inside(
+        self, form: RuleForm, solution: _Solution, predicate: str, at: Instant
+    ) -> list[Fact]:
+        """The facts of a solution that are of the same recursion, at the same instant."""
+        if solution.at != at or predicate not in self._engine.checked.recursive:
+            return []
+        component = self._components[predicate]
+        return [
+            (atom.predicate, each)
+            for atom, each in zip(form.atoms, solution.match.keys, strict=True)
+            if atom.predicate in component and not atom.is_clock
+        ]
 
     def _node(self, predicate: str, key: Key, at: Instant, context: Context) -> Proof:
         known = self._nodes.get((predicate, key, at, context))
@@ -158,20 +214,44 @@ class _Builder:
             if not form.has_body and solutions:
                 node.kind, node.rule = "stated", form.number
                 return
-            usable = [s for s in solutions if self._grounded(form, s, predicate, key, at, context)]
+            if context:
+                self._count(len(solutions))
+            grounded = (
+                s for s in solutions if self._grounded(form, s, predicate, key, at, context)
+            )
+            usable = list(grounded if form.head.aggregates else islice(grounded, 1))
             if usable:
-                node.rule = form.number
-                node.rule_text = rule_text(self._engine.checked, form.number)
-                below = None if context is None else context | {(predicate, key)}
-                if not form.head.aggregates:
-                    usable = usable[:1]
+                node.rule, node.rule_text = form.number, self._text(form.number)
                 node.solutions = [
-                    self._premises(form, solution, predicate, at, below) for solution in usable
+                    self._premises(form, solution, (predicate, key), at, context)
+                    for solution in usable
                 ]
                 return
         raise AssertionError(f"no derivation of {node.text} at {at}")
 
+    def _count(self, looked_at: int) -> None:
+        """Some facts or matches of a cycle are looked at again. Raises: _TooCyclic."""
+        self._work += looked_at
+        if self._work > EXACT_WORK_MAX:
+            raise _TooCyclic
+
+    def _text(self, number: int) -> str:
+        known = self._texts.get(number)
+        if known is None:
+            known = self._texts[number] = rule_text(self._engine.checked, number)
+        return known
+
     def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[_Solution]:
+        """As `_solutions_anew`; those of recursive groups are kept, since every context asks for them."""
+        if form.head.predicate not in self._grouping:
+            return self._solutions_anew(form, key, moment)
+        known = self._solved.get((form.number, key, moment.at))
+        if known is None:
+            known = self._solutions_anew(form, key, moment)
+            self._solved[form.number, key, moment.at] = known
+        return known
+
+    def _solutions_anew(self, form: RuleForm, key: Key, moment: Moment) -> list[_Solution]:
         """The solutions of a rule that derive the fact at the instant; all of a group, or none."""
         if form.lingers or form.outlives:
             found = list(self._living(form, key, moment))
@@ -250,34 +330,46 @@ class _Builder:
         context: Context,
     ) -> bool:
         """Whether the facts of a solution in the same recursion can be proved without this fact."""
-        if solution.at != at or predicate not in self._engine.checked.recursive:
+        inside = self._inside(form, solution, predicate, at)
+        if not inside:
             return True
-        component = self._components[predicate]
-        inside = [
-            (atom.predicate, each)
-            for atom, each in zip(form.atoms, solution.match.keys, strict=True)
-            if atom.predicate in component and not atom.is_clock
-        ]
         moment = self.moment(at)
+        component = self._components[predicate]
         if context is not None:
-            ranks = moment.ranks(component, context | {(predicate, key)})
-            return all(fact in ranks for fact in inside)
+            mine = self._cycle(predicate, key, at)
+            around = [fact for fact in inside if self._cycle(*fact, at) == mine]
+            return not around or self._stand(around, moment, context | {(predicate, key)})
         ranks = moment.ranks(component, frozenset())
-        mine = ranks[predicate, key]
-        return all(ranks[fact] < mine for fact in inside)
+        rank = ranks[predicate, key]
+        return all(ranks[fact] < rank for fact in inside)
+
+    def _stand(self, facts: list[Fact], moment: Moment, without: frozenset[Fact]) -> bool:
+        """Whether facts of one recursion can be derived without some others. Raises: _TooCyclic."""
+        component = self._components[facts[0][0]]
+        if not moment.ranked(component, without):
+            self._count(self._links)
+        ranks = moment.ranks(component, without)
+        return all(fact in ranks for fact in facts)
 
     def _premises(
-        self, form: RuleForm, solution: _Solution, predicate: str, at: Instant, below: Context
+        self, form: RuleForm, solution: _Solution, node: Fact, at: Instant, context: Context
     ) -> list[Proof]:
-        component = self._components[predicate]
+        """What a solution uses, inside a cycle with the facts above it."""
+        inside = set() if context is None else set(self._inside(form, solution, node[0], at))
         premises: list[Proof] = []
         for atom, key in zip(form.atoms, solution.match.keys, strict=True):
             if atom.is_clock:
                 premises.append(Proof(fact_text("clock", key), solution.at, "clock"))
                 continue
-            same = atom.predicate in component and solution.at == at
-            context = below if same else self._fresh(atom.predicate)
-            premises.append(self._node(atom.predicate, key, solution.at, context))
+            fact = (atom.predicate, key)
+            above = self._fresh(atom.predicate)
+            if (
+                context is not None
+                and fact in inside
+                and self._cycle(*fact, at) == self._cycle(*node, at)
+            ):
+                above = context | {node}
+            premises.append(self._node(*fact, solution.at, above))
         for absent in form.absent:
             text = absence_text(absent, solution.match.bound, self.moment(solution.at))
             premises.append(Proof(text, solution.at, "absent"))

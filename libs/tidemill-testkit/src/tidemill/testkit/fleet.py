@@ -1,0 +1,196 @@
+"""Processes with roles over shared stores, for tests that kill and pause them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tidemill.client import Client
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.ids import random_id
+from tidemill.shard.claims import Claimant, Owned
+from tidemill.shard.stores import open_claims
+from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
+
+T = TypeVar("T")
+WAIT_S_MAX = 60.0
+
+
+@dataclass(slots=True)
+class Member:
+    """One process: what it is called, and the roles it has."""
+
+    name: str
+    roles: str
+    folder: Path
+    pid: int
+
+    @property
+    def log(self) -> str:
+        """What it has written to its log."""
+        return (self.folder / "log").read_text()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return Path("/proc", str(self.pid)).exists()
+
+    def signalled(self, how: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, how)
+
+    def killed(self) -> None:
+        """Kill it; it is gone when this returns."""
+        self.signalled(signal.SIGKILL)
+        until(lambda: not self.running or None)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """A system of processes in one folder, with SQLite and a directory as stores."""
+
+    folder: Path
+    lease_s: float
+    _zygote: subprocess.Popen[str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+
+    @property
+    def consensus(self) -> str:
+        """Where the versions are."""
+        return f"sqlite:{self.folder / 'consensus.sqlite'}"
+
+    def start(self, name: str, roles: str) -> Member:
+        """A process with some roles; returns before it answers."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        for address in folder.glob("*.address"):
+            address.unlink()
+        settings = {
+            "name": name,
+            "role": roles.split(","),
+            "store": {"consensus": self.consensus, "blob": f"file:{self.folder / 'blob'}"},
+            "services": {"address": "127.0.0.1:0", "lease_s": self.lease_s},
+            "grpc": "127.0.0.1:0",
+            "http_port": 0,
+            **self.options,
+        }
+        (folder / "settings.yaml").write_text(json.dumps(settings))
+        wanted = {
+            "arguments": ["--dir", str(folder), "--config", str(folder / "settings.yaml")],
+            "folder": str(self.folder),
+            "log": str(folder / "log"),
+        }
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        self._zygote.stdin.write(json.dumps(wanted) + "\n")
+        self._zygote.stdin.flush()
+        self.members[name] = Member(name, roles, folder, int(self._zygote.stdout.readline()))
+        return self.members[name]
+
+    def address(self, name: str, server: str = "grpc") -> str:
+        """Where a process answers, once it does."""
+        member = self.members[name]
+        file = member.folder / f"{server}.address"
+
+        def written() -> str | None:
+            if not member.running:
+                pytest.fail(f"{name} has ended:\n{member.log[-4000:]}")
+            text = file.read_text() if file.exists() else ""
+            return text.strip() if text.endswith("\n") else None
+
+        return until(written)
+
+    def asked(self, name: str, ask: Callable[[Client], T | None]) -> T:
+        """What a process answers, asked again until it is something."""
+        said: object = None
+        deadline = time.monotonic() + WAIT_S_MAX
+        with Client(self.address(name), timeout_s=5.0) as client:
+            while time.monotonic() < deadline:
+                try:
+                    answer = ask(client)
+                except (Unavailable, Indeterminate, NotYet, UnknownCollection) as error:
+                    said = error
+                except TidemillError as error:
+                    # The wire's own error is of a library that the tests of others need not have.
+                    if type(error).__name__ != "DeadlinePassed":
+                        pytest.fail(f"{error}\n{self.logs()}")
+                    said = error
+                else:
+                    if answer is not None:
+                        return answer
+                time.sleep(0.05)
+        pytest.fail(f"no answer of {name}; last: {said}\n{self.logs()}")
+
+    def owner(self, role: str, item: str) -> Owned | None:
+        """Who has claimed an item of a role, as the stores say."""
+
+        async def asked() -> Owned | None:
+            consensus = open_claims(self.consensus)
+            try:
+                claimant = Claimant(consensus, role, SystemClock(), random_id, name="a test")
+                return next((o for o in await claimant.owners() if o.item == item), None)
+            finally:
+                await consensus.close()
+
+        with suppress(Unavailable):
+            return asyncio.run(asked())
+        return None
+
+    def owned(self, role: str, item: str, than: int = -1) -> Owned:
+        """Who has claimed an item by an epoch greater than `than`, once somebody has."""
+
+        def found() -> Owned | None:
+            owned = self.owner(role, item)
+            return owned if owned is not None and owned.epoch > than else None
+
+        return until(found, self.logs)
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(f"== {m.name}\n{m.log[-1500:]}" for m in self.members.values())
+
+
+def until(ask: Callable[[], T | None], said: Callable[[], str] = lambda: "") -> T:
+    """What `ask` answers, asked again until it is something."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while time.monotonic() < deadline:
+        answer = ask()
+        if answer is not None:
+            return answer
+        time.sleep(0.02)
+    pytest.fail(f"nothing came in {WAIT_S_MAX:g} s\n{said()}")
+
+
+@contextmanager
+def fleet(folder: Path, lease_s: float = 2.0) -> Iterator[Fleet]:
+    """A system without processes yet; all that were started are gone at the end."""
+    command = [sys.executable, "-m", "tidemill.testkit.zygote"]
+    with (folder / "zygote.log").open("w") as log:
+        zygote = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    made = Fleet(folder, lease_s, zygote)
+    try:
+        yield made
+    finally:
+        for member in made.members.values():
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
+        assert zygote.stdin is not None
+        assert zygote.stdout is not None
+        zygote.stdin.close()
+        zygote.wait(30)
+        zygote.stdout.close()

@@ -1,0 +1,186 @@
+"""Roles as processes: whichever is killed or paused under load, the answers are those of an oracle."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tidemill.client import Client
+from tidemill.testkit.fleet import Fleet, Member, fleet, until
+from tidemill.time import sole_time
+
+HOUR = 3_600_000
+SKEW = 10_000
+VIPS = ("N1", "N2", "N3")
+RESOURCES = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: flights}
+spec:
+  file: {path: rows.jsonl, format: jsonl}
+  columns: [{name: plane, type: text}, {name: delay, type: int}, {name: at, type: int}]
+  timestampInterval: 100ms
+  retain: all
+  eventTime: {column: at, timeline: air, expiresAfter: 2m, skew: 10s}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: vip}
+spec: {timeline: air, retain: all, columns: [{name: plane, type: text}]}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: delays}
+spec:
+  retain: all
+  program: |
+    late(p, d) := flight(p, d, _) if d > 30;
+    alarm(p, d) := late(p, d) ^ vip(p);
+  inputs: {flight: flights}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: tell}
+spec: {view: delays, goal: "alarm(p, d)", fireFrom: beginning, sink: {file: {path: alarms.jsonl}}}
+"""
+ROLES = ("ingest", "remap", "reclock", "compute")
+PARTS = dict.fromkeys(ROLES, "Source/flights") | {"compute": "Action/tell"}
+"""An item of each role that the test looks at."""
+
+
+@dataclass(slots=True)
+class Load:
+    """Rows that are written while processes come and go, and what has to come of them."""
+
+    folder: Path
+    random: Random
+    sent: list[tuple[str, int, int]]
+    now: int = SKEW
+
+    def write(self, count: int = 20) -> None:
+        """Append rows to the file, out of order by less than the skew."""
+        rows = []
+        for _ in range(count):
+            self.now += 1_000
+            at = self.now + self.random.randrange(-SKEW // 2, SKEW // 2)
+            rows.append((f"N{self.random.randrange(6)}", self.random.randrange(60), at))
+        self.sent += rows
+        with (self.folder / "rows.jsonl").open("a") as file:
+            file.writelines(
+                json.dumps({"plane": p, "delay": d, "at": at}) + "\n" for p, d, at in rows
+            )
+
+    def end(self) -> int:
+        """Write a last row, past everything; the instant up to which all is definite then."""
+        self.now += HOUR
+        with (self.folder / "rows.jsonl").open("a") as file:
+            file.write(json.dumps({"plane": "end", "delay": 0, "at": self.now}) + "\n")
+        return self.now - SKEW
+
+    def alarms(self) -> Counter[tuple[str, int, int]]:
+        """What fires: each distinct event once."""
+        return Counter({row for row in self.sent if row[0] in VIPS and row[1] > 30})
+
+    def late_at(self, at: int) -> list[tuple[str, int]]:
+        """What holds at an instant."""
+        return sorted({(p, d) for p, d, t in self.sent if d > 30 and t <= at < t + 120_000})
+
+
+def started(system: Fleet) -> Load:
+    """Two processes of each role, everything applied, rows on their way."""
+    load = Load(system.folder, Random(3), [])
+    load.write()
+    (system.folder / "resources.yaml").write_text(RESOURCES)
+    for which in "ab":
+        system.start(f"query-{which}", "query,compaction")
+        for role in ROLES:
+            system.start(f"{role}-{which}", role)
+    system.asked("query-a", lambda client: client.apply(system.folder / "resources.yaml") or None)
+    rows = [{"plane": vip} for vip in VIPS]
+    system.asked("query-b", lambda client: client.insert("vip", rows))
+    return load
+
+
+def victim(system: Fleet, role: str) -> tuple[Member, int]:
+    """The process that has the role's item, and by which epoch."""
+    owned = system.owned(role, PARTS[role])
+    return system.members[owned.name], owned.epoch
+
+
+def reached(client: Client, upper: int) -> bool | None:
+    (status,) = client.get("Action", "tell")
+    assert status.reason != "Stalled", status.message
+    held = status.upper
+    return True if held is not None and not held.empty and sole_time(held) >= upper else None
+
+
+def released(member: Member, before: int) -> bool | None:
+    return True if member.log.count("let go") > before else None
+
+
+def check(system: Fleet, load: Load) -> None:
+    """Every answer is the oracle's, every effect happened once."""
+    upper = load.end()
+    system.asked("query-b", lambda client: reached(client, upper))
+    with Client(system.address("query-b")) as client:
+        for at in (SKEW + 15_000, load.now - HOUR - SKEW, upper - 1):
+            table = client.query("late(p, d)", as_of=at, timeout_s=20).table
+            pairs = zip(table["p"].to_pylist(), table["d"].to_pylist(), strict=True)
+            assert sorted(set(pairs)) == load.late_at(at)
+
+    def fired() -> Counter[tuple[str, int, int]] | None:
+        lines = (system.folder / "alarms.jsonl").read_text().splitlines()
+        found = Counter(
+            (
+                *json.loads(
+                    x["arguments"]
+                    if isinstance(x["arguments"], str)
+                    else json.dumps(x["arguments"])
+                ),
+                x["time"],
+            )
+            for x in map(json.loads, lines)
+        )
+        return found if sum(found.values()) >= sum(load.alarms().values()) else None
+
+    assert until(fired, system.logs) == load.alarms()
+
+
+@pytest.mark.server
+def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path) -> None:
+    with fleet(tmp_path) as system:
+        load = started(system)
+        for role in ROLES:
+            load.write()
+            killed, epoch = victim(system, role)
+            killed.killed()
+            load.write()
+            after = system.owned(role, PARTS[role], than=epoch)
+            # The fault happened: the process is gone, and another one has its work.
+            assert not killed.running
+            assert after.name != killed.name
+            system.start(killed.name, role)
+        paused = {role: victim(system, role) for role in ROLES}
+        for member, _ in paused.values():
+            member.signalled(signal.SIGSTOP)
+        load.write()
+        for role, (member, epoch) in paused.items():
+            assert system.owned(role, PARTS[role], than=epoch).name != member.name
+        load.write()
+        for member, _ in paused.values():
+            lines = member.log.count("let go")
+            member.signalled(signal.SIGCONT)
+            # It was paused past its claim: it lets its work go when it wakes, and nothing else ends it.
+            until(partial(released, member, lines), system.logs)
+            assert member.running
+        system.members["query-a"].killed()
+        check(system, load)
+        (status,) = system.asked("query-b", lambda client: client.get("Source", "flights"))
+        assert status.reason == "Running", status.message

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from tidemill.client import connect
 from tidemill.client.command import app
-from tidemill.client.plugins import address_first
+from tidemill.client.plugins import connection_first
 from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
 from tidemill.rpc.server import Server, serve
 from tidemill.rpc.status import CutOff
@@ -334,8 +334,8 @@ def test_the_address_may_stand_anywhere_on_the_line(served: Served) -> None:
         ("explain", f"--address={served.address}", "v"),
     ):
         assert CliRunner().invoke(app, list(arguments)).output == "view v\n  stratum 1\n"
-    assert address_first(["--", "get", "--address", "a"], {"get"})[0] == "--"
-    assert address_first(["up", "--address", "a"], {"get"}) == ["up", "--address", "a"]
+    assert connection_first(["--", "get", "--address", "a"], {"get"})[0] == "--"
+    assert connection_first(["up", "--address", "a"], {"get"}) == ["up", "--address", "a"]
     assert CliRunner().invoke(app, ["get", "--address"]).exit_code == 2
 
 

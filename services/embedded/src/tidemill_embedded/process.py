@@ -91,6 +91,7 @@ def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...]) -> Log:
 def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
     """The roles, if settings fit each other. Raises: UsageError that says what to set."""
     roles = roles_of(chosen.role)
+    assert chosen.consensus_address  # refuses a password in it
     if chosen.token_file and (chosen.tls.files is None or not chosen.tls.certificate):
         raise UsageError(
             "token_file is set and tls is not: tokens would travel in the clear; set tls.certificate "

@@ -29,11 +29,7 @@ def roles_of(names: Iterable[str]) -> tuple[str, ...]:
     """The roles that a list names, in their order. Raises: UsageError for one that there is not."""
     wanted = {each.strip() for name in names for each in name.split(",") if each.strip()}
     for name in sorted(wanted - set(ROLES)):
-        hint = did_you_mean(name, ROLES)
-        raise UsageError(
-            f"there is no role {name}{f' ({hint})' if hint else ''}: roles are {', '.join(ROLES)}",
-            reason="role",
-        )
+        raise UsageError(f"there is no role {name}: {did_you_mean(name, ROLES)}", reason="role")
     return tuple(role for role in ROLES if role in wanted)
 
 

@@ -8,7 +8,15 @@ import typer
 
 from tidemill.client import commands_catalog, commands_read, completion
 from tidemill.client.plugins import PluginGroup
-from tidemill.client.settings import ADDRESS_VARIABLE, address_from_environment
+from tidemill.client.settings import (
+    ADDRESS_VARIABLE,
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TLS_NAME_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    place_from_environment,
+)
 
 HELP = """\
 Views over changing data that are exactly right, and that say for which instants.
@@ -23,8 +31,8 @@ A first round:
     tidemill query 'late(flight, delay)' --as-of 2013-02-01T06:00:00Z
     tidemill why 'late("UA1545", 42)'        # the proof, down to the inputs
 
-Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. The option
---address may stand anywhere on the line.
+Instants are milliseconds, ISO-8601 (UTC), or latest: the last instant that is definite. Options of the
+connection (--address, --tls-…, --token-file) may stand anywhere on the line.
 
 Exit codes: 0 done, 1 refused, 2 wrong command line, 3 not definite yet or no longer known,
 4 server not reachable, 5 failed.
@@ -54,9 +62,36 @@ def tidemill(
             show_default=False,
         ),
     ] = None,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            help="Call over TLS: file with the authority of the server's certificate, or the word "
+            f"system for those of this machine; also by {TLS_CA_VARIABLE}."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            help=f"File with our certificate, where servers ask for one; also by {TLS_CERT_VARIABLE}."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(help=f"File with its key; also by {TLS_KEY_VARIABLE}.")
+    ] = None,
+    tls_name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name that the server's certificate is for, if the address is another; also by "
+            f"{TLS_NAME_VARIABLE}."
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(help=f"File with the token of the caller; also by {TOKEN_FILE_VARIABLE}."),
+    ] = None,
 ) -> None:
-    """Remember the server's address for the subcommand."""
-    context.obj = address or address_from_environment()
+    """Remember how the server is called for the subcommand."""
+    context.obj = place_from_environment(address, tls_ca, tls_cert, tls_key, tls_name, token_file)
 
 
 def main() -> None:

@@ -58,11 +58,11 @@ def apply(
         tidemill apply -f flights.yaml -f views/
         cat flights.yaml | tidemill apply -f -
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
         from tidemill.time import UsageError
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             found = client.apply(*_documents(files))
             if not found:
                 raise UsageError(f"no resource in {', '.join(files)}", reason="file")
@@ -90,12 +90,12 @@ def get(
         tidemill get view delays -o yaml
         tidemill get collections
     """
-    with reported(context.obj):
+    with reported(context.obj.address):
         from tidemill.client import listings
-        from tidemill.client.connection import connect
+        from tidemill.client.connection import connect_to
         from tidemill.time import UnknownCollection
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             if kind is not None and kind.lower() in ("collection", "collections"):
                 listings.print_collections(
                     [c for c in client.collections() if name in (None, c.id)], output == Output.json
@@ -113,11 +113,11 @@ def describe(context: typer.Context, kind: Kind, name: Name) -> None:
     \b
         tidemill describe source flights
     """
-    with reported(context.obj):
+    with reported(context.obj.address):
         from tidemill.client import listings
-        from tidemill.client.connection import connect
+        from tidemill.client.connection import connect_to
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             listings.print_description(client.describe(kind_named(kind), name))
 
 
@@ -127,10 +127,10 @@ def delete(context: typer.Context, kind: Kind, name: Name) -> None:
     \b
         tidemill delete view delays
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             client.delete(kind_named(kind), name)
         typer.echo(f"{kind_named(kind).lower()}/{name} deleted")
 
@@ -161,16 +161,16 @@ def insert(
         cat airlines.jsonl | tidemill insert airlines -f -
         tidemill insert airlines --row '{"carrier": "UA", "name": "United"}'
     """
-    with reported(context.obj):
+    with reported(context.obj.address):
         from tidemill.client import rows as rows_in
-        from tidemill.client.connection import connect
+        from tidemill.client.connection import connect_to
         from tidemill.client.instants import shown
         from tidemill.client.rendering import counted
         from tidemill.time import UsageError
 
         if (file is None) == (not row):
             raise UsageError("say which rows: either -f FILE or --row JSON", reason="rows")
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             if file is None:
                 rows = rows_in.table_of([rows_in.parse_row(text) for text in row or ()])
             else:
@@ -196,13 +196,13 @@ def push(
         tidemill push events -f events.jsonl
         tail -f events.jsonl | tidemill push events
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
         from tidemill.client.rendering import counted
         from tidemill.client.rows import open_input
 
         accepted = 0
-        with connect(context.obj) as client, open_input(file) as lines:
+        with connect_to(context.obj) as client, open_input(file) as lines:
             kept = (line.rstrip(b"\r\n") for line in lines)
             batches = _batches(line for line in kept if line)
             for batch in _progress(batches, "pushing"):

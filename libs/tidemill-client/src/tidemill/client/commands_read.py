@@ -54,11 +54,11 @@ def query(
         tidemill query 'alarm(t, level)' --as-of 1360000000000 --wait
         tidemill query flights --format csv > flights.csv
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
         from tidemill.client.rendering import print_rows
 
-        with connect(context.obj) as client, _waiting("asking"):
+        with connect_to(context.obj) as client, _waiting("asking"):
             answer = client.query(goal, as_of, timeout_s=_patience(wait, timeout))
         frontiers = {answer.collection: (answer.since, answer.upper)}
         print_rows(answer.table, written, answer.as_of, frontiers)
@@ -84,11 +84,11 @@ def sql(
     Without --as-of that is the latest instant at which all of them are definite. Of a view's
     collection delays/late write delays.late, or "delays/late" in double quotes.
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
         from tidemill.client.rendering import print_rows
 
-        with connect(context.obj) as client, _waiting("asking"):
+        with connect_to(context.obj) as client, _waiting("asking"):
             answer = client.sql(select, as_of, timeout_s=_patience(wait, timeout))
         print_rows(answer.table, written, answer.as_of, answer.collections)
 
@@ -114,12 +114,12 @@ def subscribe(
         tidemill subscribe flights --from 2013-02-01 --until 2013-02-02 --format csv
         tidemill subscribe flights --from 1360000000000 --no-snapshot --format json
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
         from tidemill.client.following import changes_written
 
         last = None if until in (None, "latest") else until
-        with connect(context.obj) as client, changes_written(written) as write:
+        with connect_to(context.obj) as client, changes_written(written) as write:
             for event in client.subscribe(goal, start, snapshot=snapshot, until=last):
                 write(event)
 
@@ -137,10 +137,10 @@ def why(
         tidemill why 'late("UA1545", 42)' --as-of 2013-02-01T06:00:00Z
         tidemill why 'alarm("JFK", 3) @time(1360000000000)' --json
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             _print_explanation(client.why(record, as_of), as_json, depth)
 
 
@@ -152,10 +152,10 @@ def why_not(
     \b
         tidemill why-not 'late("UA1545", 42)'
     """
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             _print_explanation(client.why_not(record, as_of), as_json, depth=40)
 
 
@@ -180,10 +180,10 @@ def explain(
     chosen = [name for name, on in (("analyze", analyze), ("dot", dot), ("svg", svg)) if on]
     if len(chosen) > 1:
         raise typer.BadParameter(f"choose one of --{' and --'.join(chosen)}")
-    with reported(context.obj):
-        from tidemill.client.connection import connect
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
 
-        with connect(context.obj) as client:
+        with connect_to(context.obj) as client:
             typer.echo(client.explain(view, chosen[0] if chosen else "plan").rstrip("\n"))
 
 

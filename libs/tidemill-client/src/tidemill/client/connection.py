@@ -15,8 +15,9 @@ from tidemill.client.instants import instant
 from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
 from tidemill.client.rows import table_of
-from tidemill.client.settings import address_from_environment
+from tidemill.client.settings import Place, place_from_environment
 from tidemill.rpc.blocking import BlockingClient
+from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.messages import (
     Answer,
     Applied,
@@ -29,7 +30,11 @@ from tidemill.rpc.messages import (
     ResourceStatus,
 )
 from tidemill.rpc.outcomes import CALL_S
+from tidemill.rpc.tls import TlsFiles
 from tidemill.time import Frontier
+
+SYSTEM_AUTHORITIES = "system"
+"""As `tls_ca`: certificates are those of the authorities that this machine trusts."""
 
 Instant = int | str | datetime | None
 """Milliseconds, ISO-8601 text, a datetime (naive: UTC), or None for the latest definite one."""
@@ -48,9 +53,11 @@ class SqlAnswer:
 class Client:
     """A server's verbs. Every method raises the errors of `tidemill.time.errors`."""
 
-    def __init__(self, address: str, *, timeout_s: float = CALL_S) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = CALL_S, dialer: Dialer = IN_THE_CLEAR
+    ) -> None:
         self.address = address
-        self._calls = BlockingClient(address, timeout_s=timeout_s)
+        self._calls = BlockingClient(address, timeout_s=timeout_s, dialer=dialer)
 
     def __enter__(self) -> Self:
         return self
@@ -157,9 +164,43 @@ class Client:
         return self._calls.push(source, [r.encode() if isinstance(r, str) else r for r in rows])
 
 
-def connect(address: str | None = None, *, timeout_s: float = CALL_S) -> Client:
+def connect(
+    address: str | None = None,
+    *,
+    timeout_s: float = CALL_S,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_name: str | None = None,
+    token_file: str | None = None,
+) -> Client:
     """A client of the server at `address`, by default that of `TIDEMILL_ADDRESS`.
 
-    Nothing is called yet: a server that is away shows at the first call, as Unavailable.
+    `tls_ca` is a file with the authority of the server's certificate (`system`: those of this machine);
+    `tls_cert` and `tls_key` are ours, where servers ask for one; `tls_name` is the name that the server's
+    certificate has, if that is not in the address; `token_file` holds the token. Each is also taken from
+    `TIDEMILL_TLS_CA` and so on. Nothing is called yet: a server that is away shows at the first call, as
+    Unavailable. Raises: UsageError for a file that cannot be used.
     """
-    return Client(address or address_from_environment(), timeout_s=timeout_s)
+    return connect_to(
+        place_from_environment(address, tls_ca, tls_cert, tls_key, tls_name, token_file),
+        timeout_s=timeout_s,
+    )
+
+
+def connect_to(place: Place, *, timeout_s: float = CALL_S) -> Client:
+    """A client of a place. Raises: UsageError for a file that cannot be used."""
+    return Client(place.address, timeout_s=timeout_s, dialer=dialer_of(place))
+
+
+def dialer_of(place: Place) -> Dialer:
+    """How a place is called. Raises: UsageError for a file that cannot be used."""
+
+    def path(name: str) -> Path | None:
+        return Path(name) if name else None
+
+    tls = None
+    if place.tls_ca or place.tls_cert or place.tls_key:
+        authority = None if place.tls_ca == SYSTEM_AUTHORITIES else path(place.tls_ca)
+        tls = TlsFiles(path(place.tls_cert), path(place.tls_key), authority)
+    return Dialer(tls, place.tls_name, path(place.token_file)).checked()

@@ -81,32 +81,38 @@ def function_command(function: Callable[..., None]) -> Any:
     return typer.main.get_command(app)
 
 
-def address_first(arguments: list[str], own: Container[str]) -> list[str]:
-    """The arguments with `--address` in front, wherever it stood; untouched for a plugin's command.
+ANYWHERE = (
+    "--address", "--tls-ca", "--tls-cert", "--tls-key", "--tls-name", "--token-file",
+)  # fmt: skip
+"""Options of the connection."""
+
+
+def connection_first(arguments: list[str], own: Container[str]) -> list[str]:
+    """The arguments with options of the connection in front, wherever they stood; untouched for a plugin's command.
 
     What follows a lone `--` is not looked at.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    address: list[str] = []
+    connection: list[str] = []
     others: list[str] = []
     taken = iter(arguments[:end])
     for argument in taken:
-        if argument == "--address":
-            address += [argument, *islice(taken, 1)]
-        elif argument.startswith("--address="):
-            address.append(argument)
+        if argument in ANYWHERE:
+            connection += [argument, *islice(taken, 1)]
+        elif argument.startswith(tuple(f"{option}=" for option in ANYWHERE)):
+            connection.append(argument)
         else:
             others.append(argument)
     command = next((argument for argument in others if not argument.startswith("-")), None)
-    return [*address, *others, *arguments[end:]] if command in own else arguments
+    return [*connection, *others, *arguments[end:]] if command in own else arguments
 
 
 class PluginGroup(TyperGroup):
     """Our own subcommands, then those of the plugins."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let `--address` stand anywhere on the line."""
-        return super().parse_args(ctx, address_first(args, self.commands))
+        """Let options of the connection stand anywhere on the line."""
+        return super().parse_args(ctx, connection_first(args, self.commands))
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = list(super().list_commands(ctx))

@@ -1,13 +1,50 @@
-"""Where the client looks for its server."""
+"""Where the client looks for its server, and how it proves who calls."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 ADDRESS_VARIABLE = "TIDEMILL_ADDRESS"
 ADDRESS_DEFAULT = "127.0.0.1:7474"
+TLS_CA_VARIABLE = "TIDEMILL_TLS_CA"
+TLS_CERT_VARIABLE = "TIDEMILL_TLS_CERT"
+TLS_KEY_VARIABLE = "TIDEMILL_TLS_KEY"
+TLS_NAME_VARIABLE = "TIDEMILL_TLS_NAME"
+TOKEN_FILE_VARIABLE = "TIDEMILL_TOKEN_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server and the files for calling it; an empty one is none. Secrets are never in it, only their files."""
+
+    address: str
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_name: str = ""
+    token_file: str = ""
 
 
 def address_from_environment() -> str:
     """The address in `TIDEMILL_ADDRESS`, else that of a server on this machine."""
     return os.environ.get(ADDRESS_VARIABLE) or ADDRESS_DEFAULT
+
+
+def place_from_environment(
+    address: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_name: str | None = None,
+    token_file: str | None = None,
+) -> Place:
+    """What is given, and what is not by the environment."""
+    return Place(
+        address or address_from_environment(),
+        tls_ca or os.environ.get(TLS_CA_VARIABLE, ""),
+        tls_cert or os.environ.get(TLS_CERT_VARIABLE, ""),
+        tls_key or os.environ.get(TLS_KEY_VARIABLE, ""),
+        tls_name or os.environ.get(TLS_NAME_VARIABLE, ""),
+        token_file or os.environ.get(TOKEN_FILE_VARIABLE, ""),
+    )

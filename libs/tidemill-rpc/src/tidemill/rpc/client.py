@@ -31,7 +31,8 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
-from tidemill.rpc.outcomes import CALL_S, ends, raised
+from tidemill.rpc.outcomes import CALL_S, Explain, ends, raised
+from tidemill.rpc.reaching import why_unreachable
 
 
 class AsyncClient:
@@ -42,6 +43,7 @@ class AsyncClient:
     ) -> None:
         self._timeout_s = timeout_s
         self._channel = dialer.channel(address)
+        self._explain: Explain = lambda: why_unreachable(address, dialer)
         self._query: Any = query_pb2_grpc.QueryServiceStub(self._channel)
         self._catalog: Any = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.storage = StorageCalls(self._channel, timeout_s)
@@ -69,13 +71,17 @@ class AsyncClient:
         """The whole collection at one instant; the latest definite one by default."""
         request = query.SnapshotRequest(collection=collection, as_of=as_of, wait_s=wait_s)
         call = self._query.Snapshot(request, timeout=self._timeout_s + (wait_s or 0.0))
-        return codecs.answer_in([message.part async for message in raised(call)])
+        return codecs.answer_in(
+            [message.part async for message in raised(call, explain=self._explain)]
+        )
 
     async def ask(self, goal: str, as_of: int | None = None, wait_s: float | None = None) -> Answer:
         """The records that match a goal at one instant."""
         request = query.AskRequest(goal=goal, as_of=as_of, wait_s=wait_s)
         call = self._query.Ask(request, timeout=self._timeout_s + (wait_s or 0.0))
-        return codecs.answer_in([message.part async for message in raised(call)])
+        return codecs.answer_in(
+            [message.part async for message in raised(call, explain=self._explain)]
+        )
 
     async def subscribe(
         self,
@@ -87,7 +93,7 @@ class AsyncClient:
         """Changes from `start` on; leaving the loop ends the call on the server too."""
         request = query.SubscribeRequest(goal=goal, start=start, snapshot=snapshot, until=until)
         call = self._query.Subscribe(request)
-        async with aclosing(raised(call)) as messages:
+        async with aclosing(raised(call, explain=self._explain)) as messages:
             async for message in messages:
                 yield codecs.event_in(message)
 
@@ -115,7 +121,7 @@ class AsyncClient:
         request = query.TablesRequest(names=names, as_of=as_of, wait_s=wait_s)
         call = self._query.Tables(request, timeout=self._timeout_s + (wait_s or 0.0))
         received: dict[str, list[query.Answer]] = {}
-        async for message in raised(call):
+        async for message in raised(call, explain=self._explain):
             received.setdefault(message.name, []).append(message.part)
         return {name: codecs.answer_in(found) for name, found in received.items()}
 
@@ -163,4 +169,5 @@ class AsyncClient:
         return Pushed(accepted=found.accepted)
 
     def _ended(self, method: Any, request: Any, *, writes: bool = False) -> Awaitable[Any]:
-        return ends(method(request, timeout=self._timeout_s), writes=writes)
+        call = method(request, timeout=self._timeout_s)
+        return ends(call, writes=writes, explain=self._explain)

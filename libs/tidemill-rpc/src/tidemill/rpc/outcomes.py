@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 
 from tidemill.rpc.status import DETAILS_KEY, from_status
-from tidemill.time import TidemillError
+from tidemill.time import TidemillError, Unavailable
 
 CALL_S = 30.0
 """The deadline of a call whose caller names none."""
 
 
-async def ends(call: Any, *, writes: bool = False) -> Any:
-    """The reply of a unary call."""
+Explain = Callable[[], Awaitable[str | None]]
+"""Why the server cannot be reached, if anything can be found out."""
+
+
+async def _nothing() -> str | None:
+    return None
+
+
+async def ends(call: Any, *, writes: bool = False, explain: Explain = _nothing) -> Any:
+    """The reply of a unary call; `explain` is asked when the server is not reachable."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise _error(error, writes) from None
+        found = _error(error, writes)
+    raise await _explained(found, explain)
 
 
-async def raised(call: Any) -> AsyncGenerator[Any, None]:
+async def raised(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[Any, None]:
     """The messages of a streaming call; the call ends when the loop over them is left."""
+    found: TidemillError | None = None
     try:
         async for message in call:
             yield message
     except grpc.aio.AioRpcError as error:
-        raise _error(error, writes=False) from None
+        found = _error(error, writes=False)
     finally:
         call.cancel()
+    if found is not None:
+        raise await _explained(found, explain)
+
+
+async def _explained(error: TidemillError, explain: Explain) -> TidemillError:
+    """The error, or one that says more."""
+    if error.details.get("reason") != "unreachable":
+        return error
+    says = await explain()
+    return (
+        error if says is None else Unavailable(f"no connection to the server: {says}", reason="tls")
+    )
 
 
 def _error(error: grpc.aio.AioRpcError, writes: bool) -> TidemillError:

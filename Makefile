@@ -20,7 +20,7 @@ demo: setup ## the main job: a year of flights from a log to exact answers, veri
 	@.venv/bin/tidemill demo
 
 test: setup ## everything CI checks: lint, types, layers, then all tests with real servers
-	@infra/setup.sh spark kafka redis objectstore prometheus
+	@infra/setup.sh spark kafka redis objectstore prometheus buf
 	@$(MAKE) --no-print-directory lint types contracts
 	@$(MAKE) --no-print-directory unit
 
@@ -29,9 +29,10 @@ chaos: setup ## faults on simulated and real stores; SECONDS=600 SEED=1 ONLY=sto
 	@infra/setup.sh redis objectstore
 	@$(PY) -m tidemill.testkit.faults --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
-lint: ## ruff: format and rules
+lint: ## ruff: format and rules; buf: rules of protos/, and that no released call breaks
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
+	@infra/buf/buf.sh check
 
 types: ## mypy --strict over every library and service
 	@.venv/bin/mypy

@@ -6,6 +6,7 @@
 #   setup.sh redis      also redis-server, for tests
 #   setup.sh objectstore  also an S3-compatible server, for tests
 #   setup.sh prometheus   also prometheus and promtool, for tests
+#   setup.sh buf          also buf, the checker of protos/ (npm, or Go)
 #   setup.sh apiserver    also etcd and an API server of Kubernetes, for tests (five to ten minutes once)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -101,6 +102,7 @@ for part in "$@"; do
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
     apiserver) need etcd etcd-server; need openssl openssl; need curl curl; go_ready; infra/kubernetes/build.sh kube-apiserver ;;
+    buf) command -v npm >/dev/null 2>&1 || go_ready; infra/buf/buf.sh build ;;
     prometheus) need promtool prometheus; need curl curl ;;
     *) die "unknown part $part" ;;
   esac

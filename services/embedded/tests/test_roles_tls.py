@@ -1,0 +1,118 @@
+"""A system of two processes that prove themselves to each other, and a user with a token at the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemill.client import connect
+from tidemill.testkit.certificates import Certificates
+from tidemill.testkit.fleet import Fleet, fleet, until
+from tidemill.time import NotYet, TidemillError, Unavailable
+
+RESOURCES = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: flights}
+spec:
+  file: {path: rows.jsonl, format: jsonl}
+  columns: [{name: plane, type: text}]
+  timestampInterval: 100ms
+  retain: all
+"""
+
+
+def secured(system: Fleet, made: Certificates) -> None:
+    """Settings of all processes: services by certificates, users by tokens over TLS."""
+    service, user = made.issued("service"), made.issued("server")
+    digest = hashlib.sha256(b"a-token").hexdigest()
+    users = (
+        f"users: [{{name: ann, sha256: {digest}, grants: [{{role: admin, collections: ['*']}}]}}]"
+    )
+    (system.folder / "users.yaml").write_text(users)
+    (system.folder / "ann.token").write_text("a-token\n")
+    system.options = {
+        "tls": {"certificate": str(user.certificate), "key": str(user.key)},
+        "token_file": str(system.folder / "users.yaml"),
+        "services": {
+            "address": "127.0.0.1:0",
+            "lease_s": system.lease_s,
+            "tls": {
+                "certificate": str(service.certificate),
+                "key": str(service.key),
+                "authority": str(made.authority),
+            },
+        },
+    }
+
+
+def command(system: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, run by a user with a token."""
+    return subprocess.run(
+        [
+            sys.executable, "-m", "tidemill.client", *arguments,
+            "--address", system.address("front"), "--token-file", "ann.token",
+            "--tls-ca", "ours.pem",
+        ],
+        cwd=system.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.server
+def test_roles_that_prove_themselves_answer_a_user_with_a_token(tmp_path: Path) -> None:
+    with fleet(tmp_path) as system:
+        made = Certificates.of(tmp_path, "ours")
+        secured(system, made)
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"plane": "N1"}) + "\n")
+        (tmp_path / "resources.yaml").write_text(RESOURCES)
+        system.start("back", "ingest,compute")
+        system.start("middle", "remap,reclock,compaction")
+        system.start("front", "query")
+        with connect(
+            system.address("front"), tls_ca=str(made.authority),
+            token_file=str(tmp_path / "ann.token"),
+        ) as client:  # fmt: skip
+            client.apply(tmp_path / "resources.yaml")
+
+        def planes() -> list[str] | None:
+            try:
+                with connect(
+                    system.address("front"), tls_ca=str(made.authority),
+                    token_file=str(tmp_path / "ann.token"),
+                ) as client:  # fmt: skip
+                    return sorted(client.query("flights").table["plane"].to_pylist()) or None
+            except (Unavailable, NotYet):
+                return None
+
+        assert until(planes, system.logs) == ["N1"]
+        # Without a token, and in the clear, nobody is answered; the messages say what to do.
+        for options, says in (({"tls_ca": str(made.authority)}, "--token-file"), ({}, "--tls-ca")):
+            with (
+                connect(system.address("front"), **options) as client,
+                pytest.raises(TidemillError, match=says),
+            ):
+                client.get()
+        # Certificates of users and services change while all processes run.
+        before = [member.pid for member in system.members.values()]
+        Certificates.of(tmp_path, "others").issued("server")
+        with (
+            connect(system.address("front"), tls_ca=str(made.authority)) as client,
+            pytest.raises(Unavailable, match="another authority"),
+        ):
+            client.get()
+        secured(system, made)
+        with (tmp_path / "rows.jsonl").open("a") as rows:
+            rows.write(json.dumps({"plane": "N2"}) + "\n")
+        assert until(lambda: (planes() or [])[1:] or None, system.logs) == ["N2"]
+        assert [m.pid for m in system.members.values() if m.running] == before
+        told = command(system, "get")
+        assert told.returncode == 0, told.stderr
+        assert "Running" in told.stdout
+        # No log and no answer has a token or a capability in it.
+        everything = system.logs() + told.stdout
+        assert "a-token" not in everything

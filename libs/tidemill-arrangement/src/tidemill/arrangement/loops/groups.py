@@ -309,6 +309,7 @@ class Groups:
             _tidy(runs.slots, runs.pool, runs.head, np.concatenate(self._touched))
             self._touched.clear()
             runs.forget_dead_keys()
+            runs.settle()
 
     def sweep(self) -> None:
         """Rebuild in the least memory; only between epochs."""

@@ -156,6 +156,7 @@ class Index:
         removed = int(self.runs.head[REMOVED])
         if removed:
             self.sweep(4 * removed)
+        self.runs.settle()
 
     @property
     def rows(self) -> int:

@@ -52,8 +52,9 @@ BLOCK = 256
 """So many keys are looked up before the first of them is added: then waits for memory overlap."""
 
 _SMALL = 24
-_LARGE = 2**18
-"""Tables of fewer slots, and pools of fewer rows, grow fourfold."""
+_MANY_SLOTS = 2**12
+_MANY_ROWS = 2**18
+"""Tables of fewer slots, and pools of fewer rows, grow fourfold, greater ones twofold."""
 LEAST_ROOM = 3
 """The room of a run with few rows: four of them, a line of the caches if rows are narrow."""
 _LINE = 64
@@ -472,7 +473,7 @@ class KeyedRuns:
             self.head[NARROW] = 0
             self._copy_pool(len(self.pool), self._wide)
         elif used == len(self.slots):
-            slots = aligned((4 if used < _LARGE else 2) * used, SLOT)
+            slots = aligned((4 if used < _MANY_SLOTS else 2) * used, SLOT)
             _copy_records(self.slots, slots)
             self.slots = slots
             self.table = np.zeros(2 * len(slots), np.uint64)
@@ -480,7 +481,7 @@ class KeyedRuns:
         elif 2 * top > 3 * self._room():
             self._move(4, rows)
         else:
-            more = (4 if top < _LARGE else 2) * len(self.pool)
+            more = (4 if top < _MANY_ROWS else 2) * len(self.pool)
             self._copy_pool(max(more, top + rows) + self._widest(), self.pool.dtype)
 
     def locate(self, keys: U64Array) -> I64Array:
@@ -513,6 +514,14 @@ class KeyedRuns:
         used, live = int(self.head[USED]), int(self.head[LIVE])
         if used > 2 * live + 64:
             self.rebuild()
+
+    def settle(self) -> None:
+        """Give back what runs left behind, if that is much. Only between epochs.
+
+        Cost: O(rows), but not again before as much was written anew.
+        """
+        if int(self.head[TOP]) > self._room() * 5 // 4 + _MANY_ROWS:
+            self._move(2)
 
     def rebuild(self) -> None:
         """Lay all runs side by side in fresh arrays, without dead keys. Cost: O(rows)."""

@@ -329,6 +329,29 @@ def test_large_changes_take_the_short_cuts_and_end_alike() -> None:
     assert maintained.holds(closure(maintained.present))
 
 
+def test_many_changes_of_groups_are_placed_at_once_and_end_alike() -> None:
+    nodes = 400
+    rng = np.random.default_rng(nodes)
+    maintained = Maintained(lengths)
+    edges = {(a, b) for a, b in rng.integers(0, nodes, (3 * nodes, 2)).tolist()}
+    gone = set(sorted(edges)[::3])
+    maintained.step(Counter(dict.fromkeys(edges, 1)))
+    assert maintained.holds(distances(maintained.present, [0]))
+    maintained.step(Counter(dict.fromkeys(gone, -1)))
+    assert maintained.holds(distances(maintained.present, [0]))
+    maintained.step(Counter(dict.fromkeys(gone, 2**40)))
+    assert maintained.holds(distances(maintained.present, [0]))
+
+
+def test_records_of_great_numbers_are_loaded_without_bits_for_them() -> None:
+    maintained = Maintained(lambda _, source: source.distinct())
+    edges = {(2**50 + a, 2**60 + b) for a in range(30) for b in range(20)}
+    maintained.step(Counter(dict.fromkeys(edges | {(1, 2)}, 2**40)))
+    assert maintained.holds(frozenset(edges | {(1, 2)}))
+    maintained.step(Counter(dict.fromkeys(edges, -(2**40))))
+    assert maintained.holds(frozenset({(1, 2)}))
+
+
 def test_what_was_removed_takes_no_memory_for_ever() -> None:
     maintained = Maintained(paths)
     sizes = []

@@ -8,10 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.datalog import columnar
 from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.columnar import (
+    Column,
+    ColumnChanges,
+    ColumnTable,
+    ColumnWindows,
+    RecordChanges,
+    Texts,
+)
+from tidemill.datalog.columnar.columns import END_WORD
+from tidemill.datalog.evaluation import Engine, Evaluation
+from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.incremental import FactChange, IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.parser import parse
@@ -20,6 +31,7 @@ from tidemill.datalog.records import Record
 
 I64Array = npt.NDArray[np.int64]
 Columns = list[npt.NDArray[np.int64]]
+Changed = ColumnChanges | RecordChanges
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,19 @@ class View:
         return self._engine.advance(upper).facts
 
 
+class Windows:
+    """A program kept up to date by windows of columns; rows are present from their times on, `life` long."""
+
+    def __init__(self, checked: CheckedProgram) -> None:
+        self._windows = ColumnWindows(checked)
+
+    def step(self, upper: int, given: Mapping[str, Events]) -> Mapping[str, Changed]:
+        """What changes at the instants below `upper`."""
+        for name, events in given.items():
+            self._windows.feed(name, event_columns(events, self._windows.texts))
+        return self._windows.step(upper).facts
+
+
 class Ticks:
     """A program run tick by tick: each takes rows in that are present in it alone, beside those that stay."""
 
@@ -84,16 +109,77 @@ class Ticks:
         return self._ticker.tick(at, {**self._kept, **rows}).changes.facts
 
 
+class TicksOfMany:
+    """The same on columns, each tick by itself, for ticks that bring many rows."""
+
+    def __init__(self, checked: CheckedProgram, kept: Mapping[str, Sequence[I64Array]]) -> None:
+        self._engine = Engine(checked, columns_from=0)
+        self._kept = {name: self._rows(columns) for name, columns in kept.items()}
+
+    def tick(self, at: int, given: Mapping[str, Sequence[I64Array]], wanted: str) -> Columns:
+        """All facts of a predicate in this tick."""
+        rows = {name: self._rows(columns) for name, columns in given.items()}
+        evaluation = self._engine.evaluate_columns(self._kept | rows, lower=at, upper=at + 1)
+        return words_of_table(evaluation, wanted)
+
+    def _rows(self, columns: Sequence[I64Array]) -> columnar.Columns:
+        return row_columns(columns, self._engine.column_bulk().texts)
+
+
 class Batch:
     """A program over inputs as a whole."""
 
     def __init__(self, checked: CheckedProgram) -> None:
         self._checked = checked
 
-    def evaluate(self, upper: int, given: Mapping[str, Events], wanted: str) -> list[Presence]:
-        """The presences of a predicate at the instants below `upper`."""
-        inputs = {name: list(presences(name, events)) for name, events in given.items()}
-        return Engine(self._checked).evaluate(inputs, upper=upper).presences[wanted]
+    def evaluate(self, upper: int, given: Mapping[str, Events], wanted: str) -> Columns:
+        """The facts of a predicate at the instants below `upper`: arguments, time, lattice values."""
+        engine = Engine(self._checked, columns_from=0)
+        texts = engine.column_bulk().texts
+        inputs = {name: event_columns(events, texts) for name, events in given.items()}
+        return words_of_table(engine.evaluate_columns(inputs, upper=upper), wanted)
+
+
+def row_columns(columns: Sequence[I64Array], texts: Texts) -> columnar.Columns:
+    """Timeless rows, present always."""
+    n = len(columns[0])
+    ends = np.full(n, END_WORD)
+    never = Column(Type.INT, np.zeros(n, np.int64), np.ones(n, np.bool_))
+    arguments = tuple(Column(Type.INT, column) for column in columns)
+    return columnar.Columns(np.zeros(n, np.int64), ends, ends, never, arguments, texts)
+
+
+def event_columns(events: Events, texts: Texts) -> columnar.Columns:
+    """Events, present from their times on."""
+    times, life = events.times, events.life
+    ends = np.full(len(times), END_WORD) if life is None else times + life
+    arguments = tuple(Column(Type.INT, column) for column in events.columns)
+    return columnar.Columns(times, ends, ends, Column(Type.INT, times), arguments, texts)
+
+
+def words_of_table(evaluation: Evaluation, name: str) -> Columns:
+    """A derived predicate as columns of words."""
+    table = evaluation.tables[name]
+    assert isinstance(table, ColumnTable)
+    return words_of_facts(table.columns)
+
+
+def words_of_facts(facts: columnar.Columns) -> Columns:
+    """Facts as columns of words; numbers with a point by their bits."""
+    time = () if facts.time.nulls is not None else (facts.time,)
+    lattices = (facts.lattices[name] for name in sorted(facts.lattices))
+    return [column.values.view(np.int64) for column in (*facts.arguments, *time, *lattices)]
+
+
+def begun(changes: Changed) -> Columns:
+    """The facts that begin, as columns of words."""
+    assert isinstance(changes, ColumnChanges)
+    return words_of_facts(changes.facts.take(np.flatnonzero(changes.diffs > 0)))
+
+
+def stacked(parts: Iterable[Columns]) -> Columns:
+    """The rows of all parts."""
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
 def records(name: str, columns: Sequence[I64Array]) -> Iterable[Record]:

@@ -13,10 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.views.digests import digest
-from bench.views.engine import Batch, Events, Ticks, View, as_columns, changed_rows, program
+from bench.views.engine import (
+    Batch,
+    Events,
+    TicksOfMany,
+    Windows,
+    begun,
+    program,
+    stacked,
+)
 from bench.views.inputs import BATCH, BATCH_MS, ORDERS, Stream, checks, levels, trades
 from bench.views.job import Aim, Job, Report, Row
-from tidemill.datalog.incremental import FactChange
 
 LIFE_MS = 10_000
 STRATA = """
@@ -36,8 +43,9 @@ JOINED = "settled(o, a, b) := placed(o, a) ^ paid(o, b);"
 FIRST = 5
 """Batches at the beginning whose freshness is not counted, here and on the other sides."""
 Columns = Sequence[npt.NDArray[np.int64]]
-Step = Callable[[int], list[FactChange]]
-Found = list[tuple[int, list[FactChange]]]
+Step = Callable[[int], Columns]
+"""What a batch has brought of the predicate that is asked for, as columns."""
+Found = list[tuple[int, Columns]]
 
 
 def run(step: Step, batches: int, pause_s: float = 0.0) -> tuple[float, list[float], Found]:
@@ -73,7 +81,7 @@ def measured(
     report.figures["throughput"] = events / total
     report.digests["results"] = digest(results(found))
     _, seconds, found = run(opened(), paced // BATCH, BATCH / pace)
-    times = [s for s, (_, changes) in zip(seconds, found, strict=True) if changes]
+    times = [s for s, (_, changes) in zip(seconds, found, strict=True) if len(changes[0])]
     report.latencies(times[FIRST:], "fresh_")
     return report
 
@@ -94,26 +102,15 @@ def strata(events: int, paced: int, pace: int) -> Report:
     batches = slices(checks(max(events, paced)))
 
     def opened() -> Step:
-        ticks = Ticks(checked, {"region": (sensors, sensors % 10)})
-        return lambda at: ticks.tick(at, {"check": batches[at][0]})
+        ticks = TicksOfMany(checked, {"region": (sensors, sensors % 10)})
+        return lambda at: ticks.tick(at, {"check": batches[at][0]}, "calm")
 
     return measured(opened, calm_by_tick, (events, paced, pace))
 
 
 def calm_by_tick(found: Found) -> Columns:
-    """(tick, region, count) of every tick, from what differs between ticks."""
-    calm: dict[int, int] = {}
-    rows = []
-    for at, changes in found:
-        for change in sorted(changes, key=lambda change: change.diff):
-            if change.record.predicate == "calm":
-                region, count = change.record.arguments[0], change.record.parafacts[0][1]
-                if change.diff > 0:
-                    calm[region] = count  # type: ignore[index]
-                else:
-                    del calm[region]  # type: ignore[arg-type]
-        rows += [(at, region, count) for region, count in calm.items()]
-    return as_columns(rows)
+    """(tick, region, count) of every tick."""
+    return stacked([np.full(len(calm[0]), at), *calm] for at, calm in found)
 
 
 # Resampling.
@@ -125,20 +122,19 @@ def resampled(events: int, paced: int, pace: int) -> Report:
     batches = slices(levels(max(events, paced)))
 
     def opened() -> Step:
-        view = View(checked)
+        view = Windows(checked)
 
-        def step(at: int) -> list[FactChange]:
+        def step(at: int) -> Columns:
             if at == len(batches):
-                return view.step(at * BATCH_MS + 1, {})
+                return begun(view.step(at * BATCH_MS + 1, {})["smoothed"])
             columns, times = batches[at]
-            upper = (at + 1) * BATCH_MS
-            return view.step(upper, {"level": Events(columns, times, BATCH_MS + 1)})
+            given = {"level": Events(columns, times, BATCH_MS + 1)}
+            return begun(view.step((at + 1) * BATCH_MS, given)["smoothed"])
 
         return step
 
     def averages(found: Found) -> Columns:
-        changes = [change for _, each in found for change in each if change.diff > 0]
-        return changed_rows(changes, "smoothed")[0]
+        return stacked(changes for _, changes in found)
 
     return measured(opened, averages, (events, paced, pace), flush=True)
 
@@ -154,9 +150,7 @@ def resampled_batch(events: int) -> Report:
         upper = stream.batches * BATCH_MS + 1
         found = view.evaluate(upper, {"level": Events(stream.columns, stream.times)}, "smoothed")
         report.figures["throughput"] = size / (perf_counter() - start)
-        records = [presence.record for presence in found]
-        rows = [(r.arguments[0], r.time, r.parafacts[0][1]) for r in records]
-        report.digests["results"] = digest(as_columns(rows))  # type: ignore[arg-type]
+        report.digests["results"] = digest(found)
     return report
 
 
@@ -169,20 +163,19 @@ def joined(events: int, paced: int, pace: int) -> Report:
     batches = slices(trades(max(events, paced)))
 
     def opened() -> Step:
-        view = View(checked)
+        view = Windows(checked)
 
-        def step(at: int) -> list[FactChange]:
+        def step(at: int) -> Columns:
             (kinds, keys, amounts), times = batches[at]
             given = {}
             for name, of in (("placed", kinds == ORDERS), ("paid", kinds != ORDERS)):
                 given[name] = Events((keys[of], amounts[of]), times[of], LIFE_MS)
-            return view.step((at + 1) * BATCH_MS, given)
+            return begun(view.step((at + 1) * BATCH_MS, given)["settled"])
 
         return step
 
     def settled(found: Found) -> Columns:
-        changes = [change for _, each in found for change in each if change.diff > 0]
-        return changed_rows(changes, "settled")[0]
+        return stacked(changes for _, changes in found)
 
     return measured(opened, settled, (events, paced, pace))
 

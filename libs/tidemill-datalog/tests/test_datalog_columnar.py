@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,12 +12,26 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.columnar import (
+    Column,
+    ColumnChanges,
+    Columns,
+    ColumnTable,
+    ColumnWindows,
+    RecordChanges,
+    Texts,
+)
+from tidemill.datalog.columnar.columns import instants_of
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
+from tidemill.datalog.evaluation.engine import presences_of
+from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import BEGINNING, END, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.tidelog import Example
+from tidemill.time import UsageError
 
 LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 Inputs = Mapping[str, Sequence[Presence]]
@@ -94,6 +108,83 @@ def test_columns_answer_as_rows_on_programs_made_for_them() -> None:
     law()
     assert counts[0] > 60
     assert counts[1] > 0
+
+
+def columns_of(
+    checked: CheckedProgram, name: str, rows: Sequence[Presence], texts: Texts
+) -> Columns:
+    kinds = [Type(kind) for _, kind in checked.columns[name]]
+    arguments = zip(*(p.record.arguments for p in rows), strict=True)
+    return Columns(
+        instants_of([p.start for p in rows]), instants_of([p.end for p in rows]),
+        instants_of([END if p.record.expires is None else p.record.expires for p in rows]),
+        Column.of_values(Type.INT, [p.record.time for p in rows], texts),
+        tuple(Column.of_values(k, v, texts) for k, v in zip(kinds, arguments, strict=True)), texts,
+    )  # fmt: skip
+
+
+def changes_of(found: ColumnChanges | RecordChanges, name: str) -> list[tuple[str, int, int]]:
+    """(record, instant, diff) as texts."""
+    if isinstance(found, RecordChanges):
+        return [(str(record), at, diff) for record, at, diff in found.changes]
+    table = ColumnTable(found.facts)
+    rows = [(BEGINNING, END, *row[2:]) for row in table.rows]
+    records = [presences_of(name, [row], LATTICES)[0].record for row in rows]
+    return [
+        (str(record), at, diff)
+        for record, at, diff in zip(
+            records, found.times.tolist(), found.diffs.tolist(), strict=True
+        )
+    ]
+
+
+def at_instants(
+    checked: CheckedProgram, given_: Inputs, borders: Sequence[int]
+) -> Iterator[tuple[str, int, set[str], set[str]]]:
+    """By windows of columns, and by rows over the whole: (predicate, instant, found, expected)."""
+    windows = ColumnWindows(checked)
+    names = [name for name in checked.inputs if given_[name]]
+    changes: dict[str, list[tuple[str, int, int]]] = {name: [] for name in checked.derived}
+    for lower, upper in pairwise(borders):
+        for name in names:
+            rows = [p for p in given_[name] if lower <= p.start < upper]
+            if rows:
+                windows.feed(name, columns_of(checked, name, rows, windows.texts))
+        for name, found in windows.step(upper).facts.items():
+            changes[name] += changes_of(found, name)
+    whole = Engine(checked, columns_from=None).evaluate(given_, upper=borders[-1])
+    for name in checked.derived:
+        assert all(0 <= at < borders[-1] for _, at, _ in changes[name])
+        for at in range(borders[-1]):
+            sums: dict[str, int] = {}
+            for record, when, diff in changes[name]:
+                if when <= at:
+                    sums[record] = sums.get(record, 0) + diff
+            assert set(sums.values()) <= {0, 1}
+            expected = {str(p.record) for p in whole.presences[name] if p.start <= at < p.end}
+            yield name, at, {record for record, copies in sums.items() if copies}, expected
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    tidelog_columns.bulk_programs(),
+    tidelog_columns.bulk_inputs(),
+    st.lists(st.integers(1, tidelog_columns.UPPER - 1), max_size=3, unique=True),
+)
+def test_changes_by_windows_of_columns_add_up_to_the_whole(
+    example: Example, given_: Inputs, cuts: list[int]
+) -> None:
+    borders = [0, *sorted(cuts), tidelog_columns.UPPER]
+    for name, at, found, expected in at_instants(example.checked, given_, borders):
+        assert found == expected, (name, at)
+
+
+def test_columns_of_another_type_are_refused() -> None:
+    windows = ColumnWindows(program("p(k) := e(k, _);"))
+    other = program("p(k) := f(k, _);")
+    windows.feed("e", columns_of(other, "f", events([(1, 0.5)], "f"), windows.texts))
+    with pytest.raises(UsageError, match="columns of e refused"):
+        windows.step(5)
 
 
 NUMBERS: tuple[tuple[str, ColumnType], ...] = (("k", "int"), ("v", "int"))

@@ -6,5 +6,14 @@ What it does not take, the row engine does; the answers are equal. Importing it 
 from tidemill.datalog.columnar.bulk import Bulk
 from tidemill.datalog.columnar.columns import Column, Columns, Texts, Unsuited
 from tidemill.datalog.columnar.tables import ColumnTable
+from tidemill.datalog.columnar.windows import (
+    ColumnChanges,
+    ColumnWindows,
+    RecordChanges,
+    WindowChanges,
+)
 
-__all__ = ["Bulk", "Column", "ColumnTable", "Columns", "Texts", "Unsuited"]
+__all__ = [
+    "Bulk", "Column", "ColumnChanges", "ColumnTable", "ColumnWindows", "Columns", "RecordChanges", "Texts", "Unsuited",
+    "WindowChanges",
+]  # fmt: skip

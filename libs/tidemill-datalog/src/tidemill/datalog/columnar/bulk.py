@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from tidemill.datalog.columnar.established import (
 )
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Arrangements, Matching
-from tidemill.datalog.columnar.tables import ColumnTable, Statistics
+from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics
 from tidemill.datalog.evaluation.compiled import (
     CLOCK_TRAITS,
     Surroundings,
@@ -36,9 +37,12 @@ from tidemill.datalog.evaluation.joins import Plan, Planner
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Readable, Table
 from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.presence import BEGINNING
 
 _TEXTS_MAX = 1 << 22
 _PIECE_ROWS = 1 << 17
+_PLANS_MAX = 1 << 12
+_FAR = 1 << 53
 _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
 
 
@@ -62,13 +66,19 @@ class Bulk:
         self.taken = 0
         self.refused = 0
         self.texts = Texts()
+        self.plans: dict[Any, tuple[Plan, Scope]] = {}
         self._forms = forms
         self._suited: dict[str, bool] = {}
 
     def begin(self) -> None:
-        """A window begins: forget texts if they are too many to keep."""
+        """A window of rows begins, which hold their texts: forget the numbers if they are too many to keep."""
         if len(self.texts) > _TEXTS_MAX:
-            self.texts = Texts()
+            self.forget_texts()
+
+    def forget_texts(self) -> Texts:
+        """Begin with new numbers for texts; columns made before are of no use afterwards."""
+        self.texts = Texts()
+        return self.texts
 
     def window(
         self, around: Surroundings, tables: Mapping[str, Table], state: EngineState
@@ -124,7 +134,7 @@ class BulkWindow:
         self._state = state
         self._arranged: dict[str, Arrangements | None] = {}
         self._statistics: dict[str, Statistics] = {}
-        bulk.begin()
+        self._rounds: dict[str, Rounded] = {}
 
     def run(self, predicate: str, forms: Sequence[RuleForm], limit: int) -> Taken | None:
         """Derive a predicate that does not read itself; None where the row engine is to do it."""
@@ -189,14 +199,14 @@ class BulkWindow:
     def _matches(self, form: RuleForm) -> tuple[Derived, Shape] | None:
         """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited."""
         tables: dict[int, Arrangements] = {}
-        of_atoms: dict[int, Readable] = {}
+        of_atoms: dict[int, Rounded] = {}
         for i, atom in enumerate(form.atoms):
             if not atom.is_clock:
                 table = self.arranged(atom.predicate)
                 if table is None:
                     return None
                 tables[i] = table
-                of_atoms[i] = self._statistics[atom.predicate]  # type: ignore[assignment]  # planners ask no more
+                of_atoms[i] = self._rounded(atom.predicate, table)
         plan, scope = self._planned(form, of_atoms)
         traits = [
             CLOCK_TRAITS if atom.is_clock else of_atoms[i].traits
@@ -229,10 +239,30 @@ class BulkWindow:
             },
         )
 
-    def _planned(self, form: RuleForm, of_atoms: Mapping[int, Readable]) -> tuple[Plan, Scope]:
-        scope = scope_of(form, of_atoms, self._around)
-        plan = Planner(form, of_atoms, scope, None, extra_conditions(form, scope)).plan()
-        return plan, scope
+    def _rounded(self, predicate: str, table: Arrangements) -> Rounded:
+        """What plans are made for."""
+        known = self._rounds.get(predicate)
+        if known is None:
+            known = Rounded(self._statistics[predicate], len(table.columns.keys))
+            self._rounds[predicate] = known
+        return known
+
+    def _planned(self, form: RuleForm, of_atoms: Mapping[int, Rounded]) -> tuple[Plan, Scope]:
+        """A plan for rows like these; kept from window to window."""
+        around = self._around
+        begun = around.lower != BEGINNING
+        top = 1 << around.upper.bit_length() if around.upper > 0 else 0
+        key = (form.number, begun, top, tuple(known.key for known in of_atoms.values()))
+        known = self._bulk.plans.get(key)
+        if known is None:
+            wide = replace(around, lower=-_FAR if begun else BEGINNING, upper=top)
+            readable: Mapping[int, Readable] = of_atoms  # type: ignore[assignment]  # planners ask no more
+            scope = scope_of(form, readable, wide)
+            plan = Planner(form, readable, scope, None, extra_conditions(form, scope)).plan()
+            if len(self._bulk.plans) >= _PLANS_MAX:
+                self._bulk.plans.clear()
+            known = self._bulk.plans[key] = (plan, scope)
+        return known
 
     def arranged(self, predicate: str) -> Arrangements | None:
         """The rows of a predicate as columns, None if there are none. Raises: Unsuited."""

@@ -221,6 +221,19 @@ class Columns:
             {name: column.take(rows) for name, column in self.lattices.items()},
         )  # fmt: skip
 
+    def renumbered(self, texts: Texts) -> Columns:
+        """The same rows with other numbers for texts."""
+
+        def moved(column: Column) -> Column:
+            if column.kind is not Type.TEXT:
+                return column
+            return Column.of_values(column.kind, column.python(self.texts), texts)
+
+        return Columns(
+            self.start, self.stop, self.expires, self.time, tuple(map(moved, self.arguments)), texts,
+            {name: moved(column) for name, column in self.lattices.items()},
+        )  # fmt: skip
+
     def part(self, first: int, last: int) -> Columns:
         """The rows of a stretch, sharing memory."""
         return self.take(slice(first, last))

@@ -92,8 +92,27 @@ def aggregated(form: RuleForm, derived: Derived, texts: Texts) -> Columns:
             mine = derived.take(rows)
             again = Groups.of([groups.ids[rows]], len(rows))
             stretches = _together(mine, again) if bool(alike[rows[0]]) else _apart(mine, again)
-            parts.append(_records(names, mine, stretches, texts))
+            records = _records(names, mine, stretches, texts)
+            parts.append(records if stretches.runs is None else _coalesced(records))
     return parts[0] if len(parts) == 1 else stacked(parts)
+
+
+def _coalesced(records: Columns) -> Columns:
+    """The same records with touching stretches that look alike drawn together."""
+    ends = Column(Type.INT, records.expires)
+    lattices = [records.lattices[name] for name in sorted(records.lattices)]
+    groups = Groups.of(words_of((*records.keys, ends, *lattices)), len(records))
+    order = np.lexsort((records.start, groups.ids))
+    ids, start, stop = groups.ids[order], records.start[order], records.stop[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (ids[1:] != ids[:-1]) | (start[1:] != stop[:-1])
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(order)) - 1
+    drawn = records.take(order[first])
+    return Columns(
+        start[first], stop[last], drawn.expires, drawn.time, drawn.arguments, drawn.texts,
+        drawn.lattices,
+    )  # fmt: skip
 
 
 def _together(derived: Derived, groups: Groups) -> _Stretches:

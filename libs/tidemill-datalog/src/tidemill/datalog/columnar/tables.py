@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from tidemill.arrangement.relational import Groups
 from tidemill.datalog.columnar.columns import END_WORD, Columns, words_of
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END
+
+_POWER_MAX = 2.0**1000
 
 
 class Statistics:
@@ -69,6 +72,46 @@ class Statistics:
             groups = Groups.of(words, len(self._columns))
             known = self._distinct[column] = max(1, len(groups))
         return known
+
+
+class Rounded:
+    """Statistics rounded outwards to powers of two, so that a plan made for them fits other rows as well.
+
+    `key` is equal where the plan would be the same; counts of values are those of the rows it is made for.
+    """
+
+    def __init__(self, of: Statistics, columns: int) -> None:
+        self._of = of
+        self._bounds = [rounded(of.bounds(at)) for at in range(columns)]
+        self._expiries = rounded(of.expiry_bounds())
+        self.rows = range(1 << len(of.rows).bit_length())
+        self.grows = False
+        self.traits = of.traits
+        self.key = (tuple(self._bounds), self._expiries, len(self.rows), self.traits)
+
+    def bounds(self, column: int) -> Bounds:
+        """A range that holds the values of a column."""
+        return self._bounds[column]
+
+    def expiry_bounds(self) -> Bounds:
+        """A range that holds the expiries."""
+        return self._expiries
+
+    def distinct(self, column: int) -> int:
+        """How many values a column has."""
+        return self._of.distinct(column)
+
+
+def rounded(bounds: Bounds) -> Bounds:
+    """Bounds that hold all of these, at powers of two or infinite."""
+    return Bounds(-_power(-bounds.low), _power(bounds.high), bounds.nullable)
+
+
+def _power(value: float) -> float:
+    """A power of two, or zero, not below the value; infinity beyond the powers that floats have."""
+    if value <= 0:
+        return 0
+    return math.inf if value > _POWER_MAX else 1 << (math.ceil(value) - 1).bit_length()
 
 
 class ColumnTable(Table):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from tidemill.datalog.values import Value, widen
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar.bulk import Bulk
+    from tidemill.datalog.columnar.columns import Columns
 
 
 COLUMNS_FROM = 4_000
@@ -144,16 +145,51 @@ class Engine:
             strata.failures.extend(failures)
         return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
 
+    def evaluate_columns(
+        self,
+        inputs: Mapping[str, Columns],
+        *,
+        lower: int | None = None,
+        upper: int,
+        state: EngineState | None = None,
+    ) -> Evaluation:
+        """As `evaluate`, for rows on columns that were made with the texts of `column_bulk`.
+
+        Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
+        """
+        from tidemill.datalog.columnar.windows import table_within  # imports numba
+
+        start: Instant = BEGINNING if lower is None else lower
+        tables: dict[str, Table] = {
+            name: table_within(self.checked, name, columns, start, upper)
+            for name, columns in inputs.items()
+        }
+        both = {
+            name: timelines_of(tables.pop(name).rows)
+            for name in self.checked.derived
+            if name in tables
+        }
+        strata = self.strata(tables, start, upper, state, bulk=self.column_bulk())
+        for component in self.checked.components:
+            strata.run(component, {name: both.get(name, {}) for name in component})
+        return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
+
+    def column_bulk(self) -> Bulk:
+        """What evaluates on columns."""
+        if self.bulk is None:
+            from tidemill.datalog.columnar import Bulk  # imports numba, half a second
+
+            self.bulk = Bulk(self.forms, self._columns_from or 0)
+        return self.bulk
+
     def _bulk_for(self, inputs: Mapping[str, Timelines]) -> Bulk | None:
         """What evaluates on columns, if any input is large enough for that."""
         least = self._columns_from
         if least is None or max(map(len, inputs.values()), default=0) < least:
             return None
-        if self.bulk is None:
-            from tidemill.datalog.columnar import Bulk  # imports numba, half a second
-
-            self.bulk = Bulk(self.forms, least)
-        return self.bulk
+        bulk = self.column_bulk()
+        bulk.begin()
+        return bulk
 
     def complete(
         self,
@@ -261,6 +297,14 @@ def load(
     for key in repeated:
         report = failures.of_fact(0, predicate, key)
         timelines[key] = merge_parts(timelines[key], lattices, report)
+    return timelines
+
+
+def timelines_of(rows: Iterable[Row]) -> Timelines:
+    """Rows of a finished table as timelines by key."""
+    timelines: Timelines = {}
+    for row in rows:
+        timelines.setdefault(row[4:], []).append(row[:4])
     return timelines
 
 

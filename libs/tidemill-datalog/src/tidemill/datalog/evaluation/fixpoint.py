@@ -115,6 +115,8 @@ class Strata:
     def run(self, component: Sequence[str], given: Mapping[str, Timelines]) -> None:
         """Derive the predicates of one component; `given` are facts of them that are inputs."""
         rules = [rule for rule in self._rules if rule.form.head.predicate in component]
+        if not rules and component[0] in self.tables:
+            return  # an input, which is a finished table already
         recursive = any(_reads(rule.form, component) for rule in rules)
         if not recursive and not any(given.values()) and self._run_on_columns(component[0], rules):
             return

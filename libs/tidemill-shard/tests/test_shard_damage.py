@@ -322,7 +322,7 @@ async def _goes_on(store: Collections, acknowledged: int, rows: int) -> None:
 @pytest.mark.rule("S4", "P4", "K10")
 @pytest.mark.parametrize("rows", [1, 900], ids=["versions", "objects"])
 async def test_files_that_may_not_grow_lose_nothing(tmp_path: Path, rows: int) -> None:
-    size = 200_000 if rows == 1 else 9_000
+    size = 60_000 if rows == 1 else 9_000
     limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))"
     if rows > 1:  # objects too large, versions not: the first of them fits by its size
         limit = (

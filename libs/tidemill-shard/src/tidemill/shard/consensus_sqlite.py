@@ -15,10 +15,13 @@ from typing import TypeVar
 
 from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import (
+    CHECKPOINT_BYTES,
     DAMAGE,
     all_keys,
     as_ours,
+    copy_log,
     insert,
+    log_bytes,
     newest_number,
     open_file,
     tell,
@@ -75,6 +78,7 @@ class SqliteConsensus:
         self._connection: sqlite3.Connection | None = None
         self._told: int | None = None
         self._attempts: deque[_Attempt] = deque()
+        self._uncopied = 0
         self._closed = False
 
     async def head(self, key: str) -> Version | None:
@@ -85,10 +89,13 @@ class SqliteConsensus:
         return await self._read(lambda opened: versions_from(opened, key, start, self._file))
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        if self._closed:
+            raise self._gone()
         loop = asyncio.get_running_loop()
         attempt = _Attempt(key, expected, version, loop, loop.create_future())
         self._attempts.append(attempt)
-        self._submit(self._write_waiting)
+        # It answers by itself: nobody waits for the task of the thread, which would wake the loop once more.
+        self._thread.submit(self._write_waiting)
         return await attempt.outcome
 
     async def truncate(self, key: str, before: int) -> None:
@@ -114,8 +121,11 @@ class SqliteConsensus:
 
     def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
         if self._closed:
-            raise Unavailable(f"the state file {self._file} is closed")
+            raise self._gone()
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"the state file {self._file} is closed")
 
     async def _read(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         def translated() -> T:
@@ -154,6 +164,9 @@ class SqliteConsensus:
             answers = error
         for number, attempt in enumerate(attempts):
             attempt.tell(answers[number] if isinstance(answers, list) else answers)
+        if self._uncopied >= CHECKPOINT_BYTES and self._connection is not None:
+            self._uncopied = 0
+            copy_log(self._connection)
 
     def _decide(self, attempts: Sequence[_Attempt]) -> list[bool]:
         connection = self._opened()
@@ -179,6 +192,7 @@ class SqliteConsensus:
         if newest_number(connection, attempt.key, self._file) != attempt.expected:
             return False
         insert(connection, attempt.key, attempt.version)
+        self._uncopied += log_bytes(attempt.version)
         return True
 
     def _tell(self, attempt: _Attempt) -> None:

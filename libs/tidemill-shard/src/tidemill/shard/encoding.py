@@ -215,11 +215,9 @@ def _cells(state: State, unlike: State | None = None) -> Iterator[tuple[str, Pac
 
 def _not_shared(batches: tuple[Batch, ...], others: tuple[Batch, ...]) -> Iterator[Batch]:
     """The batches behind the beginning that both have in common."""
-    start = 0
-    for batch, other in zip(batches, others, strict=False):
-        if batch is not other:
-            break
-        start += 1
+    start = min(len(batches), len(others))
+    if batches[:start] != others[:start]:  # quick where they are the same objects
+        start = next(at for at in range(start) if batches[at] is not others[at])
     yield from batches[start:]
 
 

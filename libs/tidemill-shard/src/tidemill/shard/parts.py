@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,7 +27,7 @@ TEXT_BOUND_CHARS = 64
 DISTINCT_ROWS_MIN = 4
 """A column whose values each come so often, on average, is written as a dictionary."""
 
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 Limit: TypeAlias = "int | float | str | None"
 Bounds: TypeAlias = tuple[Limit, Limit, bool]
@@ -102,6 +103,20 @@ def conform(updates: pa.Table, schema: pa.Schema) -> pa.Table:
     Raises: UsageError naming a column that is missing, unknown, null where it may not be, or does not
     fit its type.
     """
+    ordered = updates if updates.schema.equals(schema) else _in_schema(updates, schema)
+    nulls = [
+        column.name
+        for column in schema
+        if (not column.nullable or column.name in (TIME, DIFF))
+        and ordered.column(column.name).null_count
+    ]
+    if nulls:
+        raise UsageError(f"updates do not fit the schema: nulls in {nulls}", reason="CodecMismatch")
+    return ordered
+
+
+def _in_schema(updates: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` in their order and types. Raises: UsageError."""
     unknown = sorted(set(updates.column_names) - set(schema.names))
     missing = sorted(set(schema.names) - set(updates.column_names))
     if unknown or missing:
@@ -109,22 +124,12 @@ def conform(updates: pa.Table, schema: pa.Schema) -> pa.Table:
             f"updates do not fit the schema: missing {missing}, unknown {unknown}",
             reason="CodecMismatch",
         )
-    ordered = updates.select(schema.names)
-    if not ordered.schema.equals(schema):
-        try:
-            ordered = ordered.cast(schema)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise UsageError(
-                f"updates do not fit the schema: {error}", reason="CodecMismatch"
-            ) from error
-    lanes = (ordered.column(TIME), ordered.column(DIFF))
-    nulls = [name for name in schema.names if not schema.field(name).nullable and ordered.column(name).null_count]  # fmt: skip
-    if nulls or any(lane.null_count for lane in lanes):
+    try:
+        return updates.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"updates do not fit the schema: nulls in {nulls or [TIME, DIFF]}",
-            reason="CodecMismatch",
-        )
-    return ordered
+            f"updates do not fit the schema: {error}", reason="CodecMismatch"
+        ) from error
 
 
 def sort_key(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
@@ -156,12 +161,17 @@ def _by_distinct_numbers(updates: pa.Table, first: Sequence[str]) -> pa.Table | 
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
     numbers = column.to_numpy()
+    present = np.asarray(updates.column(DIFF).to_numpy()) != 0
+    if _ascends(numbers):
+        return updates if bool(present.all()) else updates.filter(pa.array(present))
     order = np.argsort(numbers)
-    ascending = numbers[order]
-    if not bool((ascending[1:] > ascending[:-1]).all()):
+    if not _ascends(numbers[order]):
         return None
-    kept = order[np.asarray(updates.column(DIFF).to_numpy())[order] != 0]
-    return updates.take(pa.array(kept))
+    return updates.take(pa.array(order[present[order]]))
+
+
+def _ascends(numbers: npt.NDArray[np.int64]) -> bool:
+    return bool((numbers[1:] > numbers[:-1]).all())
 
 
 def encode_parts(
@@ -179,7 +189,7 @@ def encode_parts(
     """
     if not updates.num_rows:
         return
-    if 0 < updates.nbytes <= 8 * inline_bytes_max:
+    if inline_bytes_max and has_at_most(updates, 8 * inline_bytes_max):
         data = _as_message(updates)
         if len(data) <= inline_bytes_max:
             yield _described(updates, len(data), inline=data), data
@@ -197,6 +207,11 @@ def encode_parts(
             ),
             data,
         )
+
+
+def has_at_most(updates: pa.Table, size: int) -> bool:
+    """Whether a table takes at most `size` bytes in memory; quick where the memory is all its own."""
+    return bool(updates.get_total_buffer_size() <= size or updates.nbytes <= size)
 
 
 def placed(part: Part, key: str) -> Part:
@@ -295,7 +310,7 @@ def _limit(scalar: pa.Scalar[pa.DataType], kind: pa.DataType) -> int | float | s
 def _as_message(piece: pa.Table) -> bytes:
     """A record batch without its schema, which the collection knows."""
     batch = piece.combine_chunks().to_batches()[0]
-    if piece.nbytes <= PLAIN_BYTES_MAX:
+    if has_at_most(piece, PLAIN_BYTES_MAX):
         return bytes(batch.serialize().to_pybytes())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as writer:

@@ -10,13 +10,20 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.shard.ports import Version
 from tidemill.time import Corrupt, TidemillError, Unavailable
 
-CHECKPOINT_PAGES = 4_000
-"""The log is copied into the file when it has so many pages of 4 KiB: rarely, since one commit waits."""
+CHECKPOINT_BYTES = 1024 * 1024
+"""So much is written to the log of SQLite before it is copied into the file, between two commits.
+
+The log then begins anew in the same place. That is soon on purpose: a flush of what is written over is
+about half of one that makes the log longer.
+"""
+CHECKPOINT_PAGES_MAX = 4_000
+"""A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit wait for it."""
 
 _SCHEMA = """
 create table if not exists versions (
@@ -60,7 +67,7 @@ def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
     try:
         connection.execute("pragma journal_mode=wal")
         connection.execute("pragma synchronous=full")
-        connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES}")
+        connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES_MAX}")
         _make_ready(connection)
         told = _told(file)
         if told is not None and _behind(newest_number(connection, told[0], file), told[1]):
@@ -149,6 +156,17 @@ def insert(connection: sqlite3.Connection, key: str, version: Version) -> None:
         "insert into heads values (?, ?) on conflict (key) do update set number = excluded.number",
         (key, version.number),
     )
+
+
+def log_bytes(version: Version) -> int:
+    """About how much longer a version makes the log of SQLite: its pages, and those of the index and the heads."""
+    return 4096 * (3 + len(version.data) // 4096)
+
+
+def copy_log(connection: sqlite3.Connection) -> None:
+    """Copy the log of SQLite into the file as far as nobody is disturbed; what fails is done another time."""
+    with suppress(sqlite3.Error):
+        connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
 
 def as_ours(error: Exception, file: Path) -> TidemillError:

@@ -79,6 +79,11 @@ class Batch:
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
+    @property
+    def inline_bytes(self) -> int:
+        """How much of its updates is in the log."""
+        return _inline_bytes(self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -153,11 +158,12 @@ class State:
 
     def inline_bytes(self) -> int:
         """How much of the updates is in the log."""
-        size = 0
-        for parts in (*(batch.parts for batch in self.batches), *self.staged.values()):
-            for part in parts:
-                size += 0 if part.inline is None else len(part.inline)
-        return size
+        batches = sum(batch.inline_bytes for batch in self.batches)
+        return batches + _inline_bytes(self.staged_parts())
+
+
+def _inline_bytes(parts: Iterable[Part]) -> int:
+    return sum(len(part.inline) for part in parts if part.inline is not None)
 
 
 def initial_state(description: Description, start: Frontier) -> State:

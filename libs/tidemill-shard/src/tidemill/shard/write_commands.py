@@ -13,7 +13,8 @@ from tidemill.shard import transitions
 from tidemill.shard.appending import Write, append, check_bounds, update
 from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
 from tidemill.shard.log import Transition
-from tidemill.shard.parts import Part
+from tidemill.shard.parts import Part, has_at_most
+from tidemill.shard.state import Batch, State
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
 
@@ -26,6 +27,7 @@ class WriteCommands:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._inline = _InlineBytes()
         self.mismatches: Counter[str] = Counter()
         """Appends of this process, by collection, that another writer was ahead of: for metrics."""
 
@@ -44,11 +46,13 @@ class WriteCommands:
         A repeated `token` of one `writer` answers as the first time and applies nothing. Raises:
         UsageError naming the rule broken; Indeterminate: ask again with the same token.
         """
-        check_bounds(expected, new, _span(updates))
+        span = _span(updates)
+        check_bounds(expected, new, span)
         now_ms = self._core.clock.now_ms()
         return await self._append(
             collection,
             updates,
+            span,
             lambda write: lambda state: append(state, expected, new, write, writer, token, now_ms),
         )
 
@@ -86,11 +90,13 @@ class WriteCommands:
         transitions.live_write(
             await self._core.versions.state(capability.collection), capability.id
         )
-        check_bounds(capability.frontier, new, _span(updates))
+        span = _span(updates)
+        check_bounds(capability.frontier, new, span)
         stated, now_ms = capability.frontier, self._core.clock.now_ms()
         return await self._append(
             capability.collection,
             updates,
+            span,
             lambda write: (
                 lambda state: update(state, capability.id, stated, new, write, token, now_ms)
             ),
@@ -100,13 +106,14 @@ class WriteCommands:
         self,
         collection: str,
         updates: pa.Table | None,
+        span: tuple[int, int] | None,
         transition: Callable[[Write], Transition[AppendOutcome]],
     ) -> AppendOutcome:
-        log, span = self._core.versions.log(collection), _span(updates)
+        log = self._core.versions.log(collection)
         known = log.cached or await log.refresh()
         store = self._core.parts
         # NB: a lost race that is seen before anything is written is counted here, others at the commit.
-        if updates is not None and updates.nbytes > store.limits.inline_bytes_max:
+        if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
             # What would change nothing is not worth writing objects for.
             known = await log.refresh()
             before = transitions.expire_due(known.state, self._core.clock.now_ms())
@@ -114,7 +121,7 @@ class WriteCommands:
             if after is before:
                 self.mismatches[collection] += isinstance(outcome, UpperMismatch)
                 return outcome
-        inline = known.state.inline_bytes() < INLINE_TOTAL_MAX
+        inline = self._inline.of(collection, known.state) < INLINE_TOTAL_MAX
         parts = await store.write(collection, known.state.description, updates, inline=inline)
         return await self._append_written(
             collection, Write(parts, span, self._core.ids()), transition
@@ -140,13 +147,33 @@ class WriteCommands:
         return outcome
 
 
+class _InlineBytes:
+    """How much of each collection is in the log: what its newest batches add is added up once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[Batch, ...], int]] = {}
+
+    def of(self, collection: str, state: State) -> int:
+        """As `state.inline_bytes()`, without what is staged."""
+        batches, size = self._seen.get(collection, ((), 0))
+        if state.batches[: len(batches)] != batches:
+            batches, size = (), 0
+        size += sum(batch.inline_bytes for batch in state.batches[len(batches) :])
+        self._seen[collection] = state.batches, size
+        return size
+
+
 def _span(updates: pa.Table | None) -> tuple[int, int] | None:
     """(least, greatest) time of an update table. Raises: UsageError if it has no times."""
     if updates is None or not updates.num_rows:
         return None
     if TIME not in updates.column_names:
         raise UsageError("updates lack the column _time", reason="CodecMismatch")
-    limits = pc.min_max(updates.column(TIME))
+    times = updates.column(TIME)
+    if times.type == pa.uint64() and not times.null_count:
+        numbers = times.to_numpy()
+        return int(numbers.min()), int(numbers.max())
+    limits = pc.min_max(times)
     least, greatest = limits["min"].as_py(), limits["max"].as_py()
     if not isinstance(least, int) or not isinstance(greatest, int):
         raise UsageError("the column _time holds no times", reason="CodecMismatch")

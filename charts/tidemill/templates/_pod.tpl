@@ -33,6 +33,9 @@ labels: {{- include "tidemill.labels" .root | nindent 2 }}
   {{- if ne .component "operator" }}
   tidemill.dev/scraped: "true"
   {{- end }}
+  {{- if .answers }}
+  tidemill.dev/answers: "true"
+  {{- end }}
   {{- with .root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
   tidemill.dev/settings: {{ .settings | sha256sum }}
@@ -69,21 +72,50 @@ containers:
   - {name: TIDEMILL_UP_STORE__BLOB, value: {{ . | quote }}}
   {{- end }}
   {{- if .root.Values.stores.blobSecret }}
-  {{- range list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
-  - {name: {{ . }}, valueFrom: {secretKeyRef: {name: {{ $.root.Values.stores.blobSecret | quote }}, key: {{ . }}}}}
+  - {name: TIDEMILL_UP_STORE__ACCESS_KEY, valueFrom: {secretKeyRef: {name: {{ .root.Values.stores.blobSecret | quote }}, key: AWS_ACCESS_KEY_ID}}}
+  - {name: TIDEMILL_UP_STORE__SECRET_KEY_FILE, value: /etc/tidemill-secrets/blob/AWS_SECRET_ACCESS_KEY}
+  {{- end }}
+  {{- if .root.Values.stores.consensusSecret }}
+  - {name: TIDEMILL_UP_STORE__PASSWORD_FILE, value: /etc/tidemill-secrets/consensus/password}
+  {{- end }}
+  {{- with .root.Values.kafka }}
+  - {name: TIDEMILL_UP_LOG, value: {{ printf "kafka:%s" . | quote }}}
+  {{- end }}
+  {{- if .root.Values.tls.secret }}
+  - {name: TIDEMILL_UP_TLS__CERTIFICATE, value: /etc/tidemill-secrets/tls/tls.crt}
+  - {name: TIDEMILL_UP_TLS__KEY, value: /etc/tidemill-secrets/tls/tls.key}
+  {{- end }}
+  {{- if .root.Values.tokens.secret }}
+  - {name: TIDEMILL_UP_TOKEN_FILE, value: /etc/tidemill-secrets/tokens/users.yaml}
+  {{- end }}
+  {{- if .root.Values.roles }}
+  - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: TIDEMILL_UP_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: TIDEMILL_UP_SERVICES__ADDRESS, value: "0.0.0.0:7473"}
+  - {name: TIDEMILL_UP_SERVICES__ADVERTISE, value: "$(POD_IP):7473"}
+  - {name: TIDEMILL_UP_SERVICES__LEASE_S, value: {{ .root.Values.services.leaseSeconds | quote }}}
+  {{- if .root.Values.services.tls.secret }}
+  - {name: TIDEMILL_UP_SERVICES__TLS__CERTIFICATE, value: /etc/tidemill-secrets/services/tls.crt}
+  - {name: TIDEMILL_UP_SERVICES__TLS__KEY, value: /etc/tidemill-secrets/services/tls.key}
+  - {name: TIDEMILL_UP_SERVICES__TLS__AUTHORITY, value: /etc/tidemill-secrets/services/ca.crt}
+  - {name: TIDEMILL_UP_SERVICES__SERVER_NAME, value: {{ .root.Values.services.tls.serverName | quote }}}
   {{- end }}
   {{- end }}
   {{- with .root.Values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
   ports:
   - {name: grpc, containerPort: 7474}
   - {name: http, containerPort: 7475}
+  {{- if .root.Values.roles }}
+  - {name: services, containerPort: 7473}
+  {{- end }}
   # Recovery from the stores may take its time; after that a process that does not answer hangs. None of these ask a store.
   startupProbe:
     httpGet: {path: /healthz, port: http}
     periodSeconds: 2
     failureThreshold: 150
+  # Over HTTP: kubelet's probe of gRPC knows no TLS, and a role without clients has no such port.
   readinessProbe:
-    grpc: {port: 7474}
+    httpGet: {path: /readyz, port: http}
     periodSeconds: 5
   livenessProbe:
     httpGet: {path: /healthz, port: http}
@@ -96,7 +128,14 @@ containers:
   - {name: settings, mountPath: /etc/tidemill, readOnly: true}
   - {name: state, mountPath: /var/lib/tidemill}
   - {name: temporary, mountPath: /tmp}
+  {{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
+  - {name: {{ $name }}-secret, mountPath: /etc/tidemill-secrets/{{ $name }}, readOnly: true}
+  {{- end }}
 volumes:
+{{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
+- name: {{ $name }}-secret
+  secret: {secretName: {{ $secret | quote }}, defaultMode: 0440}
+{{- end }}
 - name: settings
   configMap: {name: {{ include "tidemill.name" .root }}}
 - name: temporary
@@ -104,5 +143,58 @@ volumes:
 {{- with .volume }}
 - name: state
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The Secrets that a pod of Tidemill mounts, by the folder that each is mounted as. */}}
+{{- define "tidemill.secrets" -}}
+{{- with .Values.stores.blobSecret }}
+blob: {{ . }}
+{{- end }}
+{{- with .Values.stores.consensusSecret }}
+consensus: {{ . }}
+{{- end }}
+{{- with .Values.tls.secret }}
+tls: {{ . }}
+{{- end }}
+{{- with .Values.tokens.secret }}
+tokens: {{ . }}
+{{- end }}
+{{- if .Values.roles }}
+{{- with .Values.services.tls.secret }}
+services: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* How a client of the Service proves itself: environment with a prefix. Give it {root, prefix}. */}}
+{{- define "tidemill.clientEnvironment" -}}
+{{- if .root.Values.tls.secret }}
+- {name: {{ .prefix }}TLS_CA, value: /etc/tidemill-secrets/tls/ca.crt}
+- {name: {{ .prefix }}TLS_NAME, value: {{ .root.Values.tls.serverName | quote }}}
+{{- end }}
+{{- if .root.Values.tokens.operatorSecret }}
+- {name: {{ .prefix }}TOKEN_FILE, value: /etc/tidemill-secrets/token/token}
+{{- end }}
+{{- end }}
+
+{{- define "tidemill.clientMounts" -}}
+{{- if .Values.tls.secret }}
+- {name: tls-secret, mountPath: /etc/tidemill-secrets/tls, readOnly: true}
+{{- end }}
+{{- if .Values.tokens.operatorSecret }}
+- {name: token-secret, mountPath: /etc/tidemill-secrets/token, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Of the Secret with the key of the server a client gets the authority alone. */}}
+{{- define "tidemill.clientVolumes" -}}
+{{- with .Values.tls.secret }}
+- name: tls-secret
+  secret: {secretName: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}], defaultMode: 0440}
+{{- end }}
+{{- with .Values.tokens.operatorSecret }}
+- name: token-secret
+  secret: {secretName: {{ . | quote }}, items: [{key: token, path: token}], defaultMode: 0440}
 {{- end }}
 {{- end }}

@@ -10,11 +10,13 @@ from typing import Any
 
 import helm_python as helm
 import kubernetes_validate
+import msgspec
 import pytest
 from ruamel.yaml import YAML
 
 from tidemill.manifests.chart_values import documented, leaves
 from tidemill.runtime import settings
+from tidemill_embedded.process import checked
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_operator.settings import OperatorSettings
 
@@ -24,7 +26,16 @@ OLDEST = "1.29"
 
 EVERYTHING: dict[str, Any] = {
     "imagePullSecrets": [{"name": "registry"}],
-    "stores": {"consensus": "redis://redis:6379/0", "blob": "s3://b/p", "blobSecret": "bucket"},
+    "stores": {
+        "consensus": "redis://redis:6379/0",
+        "blob": "s3://b/p",
+        "blobSecret": "bucket",
+        "consensusSecret": "redis",
+    },
+    "kafka": "kafka:9092",
+    "tls": {"secret": "front", "serverName": "tidemill.example"},
+    "tokens": {"secret": "users", "operatorSecret": "operator-token"},
+    "services": {"leaseSeconds": 4, "tls": {"secret": "services", "serverName": "tidemill"}},
     "operator": {"replicas": 2, "namespaces": ["air", "rail"], "settings": {"resync_s": 5}},
     "settings": {"retry_s_max": 10.0},
     "podAnnotations": {"a": "b"},
@@ -49,7 +60,11 @@ EVERYTHING: dict[str, Any] = {
 }
 SPLIT = {
     **EVERYTHING,
-    "roles": {"ingest": {"replicas": 3}, "query": {"resources": {"requests": {"cpu": "1"}}}},
+    "roles": {
+        "ingest": {"replicas": 3},
+        "query": {"resources": {"requests": {"cpu": "1"}}},
+        "rest": {"role": "remap,reclock,compute,compaction"},
+    },
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -132,7 +147,10 @@ def test_every_pod_fits_the_restricted_standard(variant: str) -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["enableServiceLinks"] is False
         for volume in spec["volumes"]:
-            assert len(volume.keys() & {"configMap", "emptyDir", "persistentVolumeClaim"}) == 1
+            assert (
+                len(volume.keys() & {"configMap", "emptyDir", "persistentVolumeClaim", "secret"})
+                == 1
+            )
         (container,) = spec["containers"]
         inside = container["securityContext"]
         assert inside["allowPrivilegeEscalation"] is False
@@ -159,6 +177,11 @@ def test_selectors_find_the_pods_that_are_meant(variant: str) -> None:
 
 def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path) -> None:
     objects = rendered(EVERYTHING)
+    split = next(
+        spec["containers"][0]
+        for metadata, spec in pods(rendered(SPLIT))
+        if metadata["labels"]["app.kubernetes.io/component"] == "rest"
+    )
     (config,) = [o for o in of("ConfigMap", objects).values() if "settings.yaml" in o["data"]]
     readers: dict[str, tuple[type[Any], str]] = {
         "settings.yaml": (EmbeddedSettings, "TIDEMILL_UP_"),
@@ -178,7 +201,17 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
             assert loaded.tidemill == "one-tidemill:7474"
             assert loaded.lease == "one-tidemill-operator"
             assert loaded.resync_s == 5
+            assert loaded.token_file == "/etc/tidemill-secrets/token/token"
         else:
+            given = {each["name"]: each.get("value", "secret") for each in split["env"]}
+            alone = settings.load(struct, tmp_path / name, prefix, given)
+            assert split["args"][:3] == ["up", "--role", "remap,reclock,compute,compaction"]
+            assert isinstance(alone, EmbeddedSettings)
+            assert alone.services.lease_s == 4
+            assert alone.services.advertise == "$(POD_IP):7473"
+            assert checked(msgspec.structs.replace(alone, store=loaded.store.__class__())) == ()
+            assert loaded.log == "kafka:kafka:9092"
+            assert loaded.tls.files is not None
             assert loaded.directory == "/var/lib/tidemill"
             assert loaded.store.consensus == "redis://redis:6379/0"
             assert loaded.retry_s_max == 10
@@ -222,10 +255,13 @@ def test_roles_follow_the_namespaces() -> None:
 def test_roles_need_stores_that_pods_share() -> None:
     with pytest.raises(helm.HelmError, match=re.escape("set stores.consensus and stores.blob")):
         rendered({"roles": {"query": {}}})
+    stores = {"consensus": "redis://r:6379/0", "blob": "s3://b"}
+    with pytest.raises(helm.HelmError, match="no entry of roles has the role ingest"):
+        rendered({"roles": {"query": {}}, "stores": stores})
     split = rendered(SPLIT)
     assert of("StatefulSet", split) == {}
     assert set(of("Deployment", split)) == {
-        "one-tidemill-ingest", "one-tidemill-query", "one-tidemill-operator",
+        "one-tidemill-ingest", "one-tidemill-query", "one-tidemill-rest", "one-tidemill-operator",
     }  # fmt: skip
     ingest = of("Deployment", split)["one-tidemill-ingest"]["spec"]
     assert ingest["replicas"] == 3
@@ -269,7 +305,7 @@ def test_the_rules_and_dashboards_are_those_that_are_tested() -> None:
     "wrong",
     [{"imagee": {}}, {"image": {"tagg": "1"}}, {"operator": {"replicas": -1}},
      {"stores": {"blob": "gs://b"}}, {"terminationGracePeriodSeconds": 5},
-     {"persistence": {"size": "ten"}}, {"roles": {"Query": {}}}],
+     {"persistence": {"size": "ten"}}, {"roles": {"Query": {}}}, {"roles": {"a": {"role": "b"}}}],
 )  # fmt: skip
 def test_values_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(helm.HelmError):

@@ -36,7 +36,7 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
     def objects() -> Iterator[Declared]:
         return (each for mirror in mirrors for each in mirror.objects.values())
 
-    client = AsyncClient(chosen.tidemill)
+    client = AsyncClient(chosen.tidemill, dialer=chosen.dialer)
     operator = Operator(
         api, client, lambda: list(objects()), lambda: election.leading, clock, chosen
     )

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.tls import TlsFiles
+
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -15,6 +18,21 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tidemill: str = "127.0.0.1:7474"
     """Where Tidemill answers gRPC."""
+
+    tls_ca: str = ""
+    """File with the authority of its certificate; empty calls it in the clear."""
+
+    tls_name: str = ""
+    """Name that the certificate is for, if it is not in the address."""
+
+    tls_cert: str = ""
+    """File with a certificate of ours, where Tidemill asks for one."""
+
+    tls_key: str = ""
+    """File with the key of that."""
+
+    token_file: str = ""
+    """File with the token by which the operator calls; its user has to be an admin of all collections."""
 
     namespaces: tuple[str, ...] = ()
     """Namespaces whose objects are looked after; empty is all of them, which needs a ClusterRole."""
@@ -45,6 +63,17 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     http_port: int = 7476
     """Port of the same; 0 takes any free one."""
+
+    @property
+    def dialer(self) -> Dialer:
+        """How Tidemill is called. Raises: UsageError for files that cannot be used."""
+
+        def path(name: str) -> Path | None:
+            return Path(name) if name else None
+
+        files = TlsFiles(path(self.tls_cert), path(self.tls_key), path(self.tls_ca))
+        tls = files if self.tls_ca or self.tls_cert else None
+        return Dialer(tls, self.tls_name, path(self.token_file)).checked()
 
     @property
     def home(self) -> str:

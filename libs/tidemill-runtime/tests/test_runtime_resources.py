@@ -16,7 +16,16 @@ from jsonschema import Draft202012Validator
 
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.durations import Milliseconds
-from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RecordFormat
+from tidemill.runtime.formats import (
+    AvroFormat,
+    BytesFormat,
+    Column,
+    CsvFormat,
+    JsonFormat,
+    ProtobufFormat,
+    RecordFormat,
+    TextFormat,
+)
 from tidemill.runtime.resources import (
     KINDS,
     ActionSpec,
@@ -40,7 +49,7 @@ from tidemill.runtime.resources import (
 from tidemill.runtime.resources.decoding import (
     columns_of,
     has_header,
-    record_format_of,
+    record_format,
     schema_of,
 )
 from tidemill.time.errors import UsageError
@@ -270,7 +279,7 @@ def source(spec: str) -> SourceSpec:
 
 
 @pytest.mark.parametrize(
-    ("spec", "record_format", "header"),
+    ("spec", "written", "header"),
     [
         ("kafka: {topic: t}, infer: {}", JsonFormat(), False),
         ("kafka: {topic: t}, infer: {}, format: {csv: {delimiter: ;}}", CsvFormat(";"), False),
@@ -282,19 +291,41 @@ def source(spec: str) -> SourceSpec:
         ),
         ("file: {path: a.parquet, format: parquet}", JsonFormat(), False),
         ("file: {path: a.jsonl, format: jsonl}, infer: {}", JsonFormat(), False),
+        (
+            "kafka: {topic: t}, format: {text: {}}, columns: [{name: a, type: text}]",
+            TextFormat(),
+            False,
+        ),
+        (
+            "kafka: {topic: t}, format: {bytes: {encoding: hex}}, columns: [{name: a, type: text}]",
+            BytesFormat("hex"),
+            False,
+        ),
+        (
+            "kafka: {topic: t}, columns: [{name: a, type: text}], "
+            "format: {avro: {registry: {url: 'http://r'}}}",
+            AvroFormat(),
+            False,
+        ),
+        (
+            "kafka: {topic: t}, columns: [{name: a, type: text}], "
+            "format: {protobuf: {descriptorSet: f, message: M}}",
+            ProtobufFormat(b"", "M"),
+            False,
+        ),
     ],
 )
 def test_a_source_says_how_its_records_are_decoded(
-    spec: str, record_format: RecordFormat, header: bool
+    spec: str, written: RecordFormat, header: bool
 ) -> None:
-    assert record_format_of(source(spec)) == record_format
+    assert record_format(source(spec)) == written
     assert has_header(source(spec)) == header
 
 
 def test_columns_become_those_of_the_decoder_and_of_arrow() -> None:
     stated = (ColumnSpec(name="a", type="int"), ColumnSpec(name="b", type="text", nullable=True))
     assert columns_of(stated) == (Column("a", "int"), Column("b", "text", True))
-    assert [str(field) for field in schema_of(stated)] == [
+    assert [str(field) for field in schema_of(columns_of(stated))] == [
         "pyarrow.Field<a: int64 not null>", "pyarrow.Field<b: string>",
     ]  # fmt: skip
 

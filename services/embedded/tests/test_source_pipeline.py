@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -33,7 +34,7 @@ TARGET = ReclockTarget(
 DECODER = RowDecoder([Column("n", "int")], JsonFormat())
 
 
-def decode(records: list[LogRecord]) -> tuple[pa.Table, pa.Table]:
+async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
     return DECODER.decode(
         [r.partition for r in records], [r.offset for r in records], [r.value for r in records]
     )
@@ -201,6 +202,9 @@ class Recreated:
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         return next(self._bounds)
+
+    async def identity(self, topic: str) -> str | None:
+        return None
 
     async def reader(self, topic: str, starts: object) -> None:
         raise AssertionError("nothing may be read")

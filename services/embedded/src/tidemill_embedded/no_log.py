@@ -31,6 +31,9 @@ class NoLog:
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         raise _refused()
 
+    async def identity(self, topic: str) -> str | None:
+        raise _refused()
+
     async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader:
         raise _refused()
 

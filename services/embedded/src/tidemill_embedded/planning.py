@@ -22,11 +22,14 @@ from tidemill.runtime.resources import (
     ViewSpec,
     load_resources,
 )
+from tidemill.runtime.resources.decoding import record_format
 from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resource_store import ResourceStore, Stored
 from tidemill_embedded.shapes import Named, PlannedView, Shapes, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.world import World
+from tidemill_ingest.decoding import RecordDecoder
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
 _SAMPLE_WAIT_S = 2.0
@@ -229,11 +232,16 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
         await world.log.create_topic(topic_of(stored), partitions)
     if not spec.columns:
         sample = await _sample(stored, world, 200 if spec.infer is None else spec.infer.sample)
-        csv = spec.file is not None and spec.file.format == "csv"
-        form = CsvFormat() if csv or spec.format.csv is not None else JsonFormat()
+        form = record_format(spec)
+        assert isinstance(form, CsvFormat | JsonFormat)  # the others have to state their columns
         found = infer_columns(sample, form, header)
         columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
         resolved["columns"] = msgspec.to_builtins(columns)
+    if descriptors := read_descriptors(spec):
+        resolved["descriptors"] = descriptors
+    with located(stored.resource, "spec", "columns"):
+        # What cannot be decoded is refused now, not with every record.
+        RecordDecoder(shape_of(replace(stored, resolved=resolved)), untaught)
     start = spec.kafka.start_offset if spec.kafka is not None else "earliest"
     if start != "earliest":
         resolved["first"] = await _first_offsets(stored, world, start)
@@ -246,13 +254,22 @@ async def _first_offsets(stored: Stored, world: World, start: str | int) -> dict
     assert isinstance(spec, SourceSpec)
     assert spec.kafka is not None
     own = spec.kafka.bootstrap is None
-    log = world.log if own else await world.open_kafka(str(spec.kafka.bootstrap))
+    log = world.log if own else await world.open_kafka(spec.kafka)
     try:
         bounds = await log.bounds(spec.kafka.topic)
     finally:
         if not own:
             await log.close()
-    return {str(p): high if start == "latest" else int(start) for p, (_, high) in bounds.items()}
+    if start == "latest":
+        return {str(partition): high for partition, (_, high) in bounds.items()}
+    for partition, (_, high) in bounds.items():
+        if int(start) > high:
+            raise UsageError(
+                f"{stored.resource.place('spec', 'kafka', 'startOffset')}: {stored.resource}: partition "
+                f"{partition} of {spec.kafka.topic} ends at {high}, before {start}",
+                reason="StartOffset",
+            )
+    return {str(partition): max(int(start), low) for partition, (low, _) in bounds.items()}
 
 
 async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
@@ -265,14 +282,17 @@ async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
         reader: LogReader = await origin.reader(topic, dict.fromkeys(bounds, 0))
     else:
         topic = topic_of(stored)
-        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
-        log = world.log if bootstrap is None else await world.open_kafka(bootstrap)
+        kafka = spec.kafka
+        own = kafka is None or kafka.bootstrap is None
+        log = world.log if kafka is None or own else await world.open_kafka(kafka)
         bounds = await log.bounds(topic)
         reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
     try:
         records = await reader.poll(rows, _SAMPLE_WAIT_S)
     finally:
         await reader.close()
+        if spec.file is None and not in_own_log(spec):
+            await log.close()
     values = [record.value for record in records if record.value is not None]
     if not values:
         raise UsageError(

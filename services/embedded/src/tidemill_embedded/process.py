@@ -21,11 +21,13 @@ from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
 from tidemill.runtime.ids import random_id
+from tidemill.runtime.kafka_access import access_of
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
 from tidemill.shard.claims import Claimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
@@ -74,8 +76,8 @@ class Process:
     internal: Server | None = None
 
 
-async def _open_kafka(bootstrap: str) -> Log:
-    return KafkaLog(bootstrap)
+async def _open_kafka(origin: KafkaOrigin) -> Log:
+    return KafkaLog(origin.bootstrap or "", access=access_of(origin))
 
 
 def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...]) -> Log:

@@ -9,16 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemill.reclock import REMAP_SCHEMA
+from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.status import DeadlinePassed
-from tidemill.runtime.formats import (
-    LETTER_SCHEMA,
-    Column,
-    CsvFormat,
-    JsonFormat,
-    RecordFormat,
-    RowDecoder,
-)
+from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, ProtobufFormat
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.metrics import (
     DECODE_ERRORS,
@@ -28,6 +21,7 @@ from tidemill.runtime.metrics import (
     SOURCE_RECORDS,
 )
 from tidemill.runtime.resources import SourceSpec
+from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
 from tidemill.time import Unavailable, UsageError
 from tidemill_compute.event_fold import EventPolicy
@@ -35,10 +29,12 @@ from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.event_rows import EventColumns
 from tidemill_compute.event_stage import EventStage, EventTarget
 from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
+from tidemill_embedded.decoders import open_decoder, shape_of
 from tidemill_embedded.feeds import Feed
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
+from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import Origin, SourceReader
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
@@ -78,14 +74,21 @@ class SourceRunner:
         self._remap = f"{prefix}/remap"
         self._map = f"{prefix}/eventmap"
         self._files = f"{prefix}/files"
-        self._decoder = RowDecoder(self._columns(), self._format())
+        self._decided = f"{prefix}/decided"
+        self._shape = shape_of(stored)
+        keyed = None
+        if spec.envelope.key:
+            keyed = KeyedRows(self._rows, spec.envelope.key)
         self.reclock = ReclockDriver(
             ReclockTarget(
                 self._source, self._remap, self._raw, self._raw_letters, self._raw_schema(),
                 LETTER_SCHEMA,
             ),
-            world.collections, world.clock, world.settings.reclock,
+            world.collections, world.clock, world.settings.reclock, keyed,
         )  # fmt: skip
+        self.reclock.broke = lambda count: world.metrics.increment(
+            DECODE_ERRORS, count, source=self._source
+        )
         self.remap = RemapDriver(
             self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval)
         )
@@ -99,22 +102,10 @@ class SourceRunner:
             RECLOCK_DURATION, seconds, source=self._source
         )
 
-    def _columns(self) -> list[Column]:
-        declared = [Column(c.name, c.type, c.nullable) for c in columns_of(self._stored)]
-        header = self._stored.resolved.get("header")
-        if not header:
-            return declared
-        known = {column.name: column for column in declared}
-        return [known.get(name, Column(name, "text", True)) for name in header]
-
-    def _format(self) -> RecordFormat:
-        csv = self._spec.format.csv
-        if csv is not None or (self._spec.file is not None and self._spec.file.format == "csv"):
-            return CsvFormat(csv.delimiter if csv is not None else ",")
-        return JsonFormat()
-
     def _raw_schema(self) -> pa.Schema:
         """Rows of an event stream keep their place, so that a refused one can be named."""
+        if self._spec.envelope.key:
+            return CHANGE_SCHEMA
         if not self._staged:
             return self._rows
         return self._rows.append(pa.field("_partition", pa.int64())).append(
@@ -165,6 +156,8 @@ class SourceRunner:
             self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
             self._letters: Description(LETTER_SCHEMA, kind="deadletters"),
         }
+        if self._spec.kafka is not None:
+            found[self._decided] = Description(DECISIONS_SCHEMA, kind="catalog", retain_ms=1)
         if self._spec.file is not None and names_many(self._spec.file.path):
             found[self._files] = Description(FILES_SCHEMA, kind="catalog", retain_ms=1)
         if not self._staged:
@@ -217,15 +210,23 @@ class SourceRunner:
     async def read(self, ready: Callable[[], None]) -> None:
         """The part of ingest: offer the source's records to those that bind and write them."""
         origin, topic = await self._origin()
+        decisions = Decisions(self._world.collections, self._decided)
+        decoder = open_decoder(self._stored, self._shape, decisions)
+
+        async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
+            rows, letters = await decoder.decode(records)
+            self._count(records, letters)
+            return rows, letters
+
         reader = SourceReader(
-            self._source, origin, topic, self._decode, self._world.clock,
-            self._world.settings.ingest,
+            self._source, origin, topic, decode, self._world.clock,
+            self._world.settings.ingest, decisions if self._spec.kafka is not None else None,
         )  # fmt: skip
 
         async def commit(offsets: Mapping[int, int]) -> None:
             if self._spec.file is None:
                 log = self._kafka or self._world.log
-                await log.commit(f"tidemill-{self._source}", topic, dict(offsets))
+                await log.commit(self._group(), topic, dict(offsets))
 
         try:
             reader.expect(await self.remap.bound_before())
@@ -234,9 +235,15 @@ class SourceRunner:
             await asyncio.get_running_loop().create_future()
         finally:
             self._world.readers.withdraw(self.item)
+            await decoder.close()
             if self._kafka is not None:
                 await self._kafka.close()
                 self._kafka = None
+
+    def _group(self) -> str:
+        """The consumer group under whose name people and tools see how far it is."""
+        kafka = self._spec.kafka
+        return (kafka and kafka.group) or f"tidemill-{self._source}"
 
     async def bind(self, ready: Callable[[], None]) -> None:
         """The part of remap: a binding each interval."""
@@ -299,27 +306,20 @@ class SourceRunner:
             return file_origin(self._stored, world, registry), spec.file.path
         topic = topic_of(self._stored)
         if spec.kafka is not None and spec.kafka.bootstrap is not None:
-            self._kafka = await world.open_kafka(spec.kafka.bootstrap)
+            self._kafka = await world.open_kafka(spec.kafka)
             return self._kafka, topic
         return world.log, topic
 
-    def _decode(self, records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
-        rows, letters = self._decoder.decode(
-            [record.partition for record in records],
-            [record.offset for record in records],
-            [record.value for record in records],
-        )
-        rows = rows.select([*self._rows.names, "_partition", "_offset"])
+    def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
         self._world.metrics.increment(SOURCE_RECORDS, len(records), source=self._source)
         size = sum(len(record.value or b"") for record in records)
         self._world.metrics.increment(SOURCE_BYTES, size, source=self._source)
         self._world.metrics.increment(DECODE_ERRORS, letters.num_rows, source=self._source)
-        return rows, letters
 
     async def _write_backlog(self, starts: dict[int, int]) -> dict[int, int]:
         """Let Spark write what is bound and not written, if that is much or asked for."""
         spec, settings = self._spec, self._world.settings
-        if spec.engine == "local" or spec.file is not None:
+        if spec.engine == "local" or spec.file is not None or not self._spark_reads():
             return starts
         backlog = self.reclock.backlog(starts)
         if backlog is None or not backlog.records:
@@ -332,8 +332,8 @@ class SourceRunner:
         self.job = "running"
         try:
             await write_with_spark(
-                backlog, topic_of(self._stored), bootstrap, self._columns(), self._format(),
-                self._world,
+                backlog, topic_of(self._stored), bootstrap, self._shape.value,
+                self._shape.value_format, self._world,
             )  # fmt: skip
             self.job = "succeeded"
         finally:
@@ -341,6 +341,13 @@ class SourceRunner:
                 self.job = "failed"
         self.backfilled += backlog.records
         return await self.reclock.resume()
+
+    def _spark_reads(self) -> bool:
+        """Whether a job can decode the records and reach the broker."""
+        kafka = self._spec.kafka
+        secured = kafka is not None and (kafka.tls is not None or kafka.sasl is not None)
+        remote = isinstance(self._shape.value_format, AvroFormat | ProtobufFormat)
+        return not (secured or remote or self._spec.envelope.key)
 
     async def _commit_forever(self, feed: Feed) -> None:
         """Tell outside tools how far the source has been written."""
@@ -379,8 +386,7 @@ def file_origin(stored: Stored, world: World, registry: FileRegistry | None = No
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     assert spec.file is not None
-    kind, csv = spec.file.format, spec.format.csv
-    delimiter = csv.delimiter if csv is not None else ","
+    kind, delimiter = spec.file.format, delimiter_of(spec)
     columns = tuple(stored.resolved.get("header") or header_of(stored))
 
     def open_file(path: Path) -> RowFile:
@@ -404,14 +410,11 @@ def header_of(stored: Stored) -> list[str]:
     """The names in the first line of a CSV file; none for other sources. Raises: UsageError."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
-    if spec.file is None or spec.file.format != "csv":
-        return []
-    csv = spec.format.csv
-    if csv is not None and csv.header is False:
+    if spec.file is None or not has_header(spec):
         return []
     path = Path(first_file(spec.file.path))
     try:
-        names = csv_header(path, csv.delimiter if csv is not None else ",")
+        names = csv_header(path, delimiter_of(spec))
     except Unavailable as error:
         raise UsageError(f"{stored.resource}: {error}", reason="FileMissing") from error
     if names is None:

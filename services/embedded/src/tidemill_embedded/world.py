@@ -10,6 +10,7 @@ from pathlib import Path
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description, ReadCapability
 from tidemill.time import (
     AlreadyUsed,
@@ -31,7 +32,7 @@ class World:
 
     collections: Collections
     log: Log
-    open_kafka: Callable[[str], Awaitable[Log]]
+    open_kafka: Callable[[KafkaOrigin], Awaitable[Log]]
     clock: Clock
     metrics: Metrics
     settings: EmbeddedSettings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from tidemill.rpc.messages import Delivered
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogReader, LogRecord
 from tidemill.time import UsageError
+from tidemill_ingest.decisions import Decision, Decisions
 from tidemill_ingest.settings import IngestSettings
 
 
@@ -20,13 +20,15 @@ class Origin(Protocol):
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]: ...
 
+    async def identity(self, topic: str) -> str | None: ...
+
     async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader: ...
 
 
 class Decode(Protocol):
     """Turns records into rows with `_partition` and `_offset`, and letters for the bad ones."""
 
-    def __call__(self, records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]: ...
+    def __call__(self, records: Sequence[LogRecord]) -> Awaitable[tuple[pa.Table, pa.Table]]: ...
 
 
 Deliver = Callable[[Delivered], Awaitable[None]]
@@ -41,7 +43,8 @@ class SourceReader:
     """Delivers every record of a source at least once, in partition order, with its FromTime.
 
     New partitions are read from their oldest record on. A source that lost records which were not
-    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more.
+    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more; with
+    `decisions` also if it was replaced, or lost them, while nobody looked.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class SourceReader:
         decode: Decode,
         clock: Clock,
         settings: IngestSettings,
+        decisions: Decisions | None = None,
     ) -> None:
         self._name = name
         self._origin = origin
@@ -59,7 +63,10 @@ class SourceReader:
         self._decode = decode
         self._clock = clock
         self._settings = settings
+        self._decisions = decisions
         self._known: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        """Where reading of each partition began, or will."""
 
     async def probe(self) -> dict[int, int]:
         """The offset that the next record of each partition will get.
@@ -80,23 +87,37 @@ class SourceReader:
         reader = await self._origin.reader(self._topic, positions)
         try:
             reached = reader.positions()
-            await deliver(self._delivery([], reached))
+            await deliver(await self._delivery([], reached))
             while True:
-                records = await reader.poll(
-                    self._settings.records_per_poll, self._settings.poll_timeout_s
-                )
+                records = await self._poll(reader)
                 for partition in self._known.keys() - reader.positions().keys():
                     low, _ = (await self._bounds())[partition]
                     await reader.assign(partition, self._start(partition, 0, low))
                 if not records and reader.positions() == reached:
                     continue
                 reached = reader.positions()
-                await deliver(await asyncio.to_thread(self._delivery, records, reached))
+                delivery = await self._delivery(records, reached)
+                # After they were read: from then on nobody else's records can be among them.
+                await self._check_identity()
+                await deliver(delivery)
         finally:
             await reader.close()
 
+    async def _poll(self, reader: LogReader) -> list[LogRecord]:
+        """The next records. Raises: SourceBroken if those at a position are gone."""
+        try:
+            return await reader.poll(self._settings.records_per_poll, self._settings.poll_timeout_s)
+        except UsageError as error:
+            if error.details.get("reason") != "offset-out-of-range":
+                raise
+            bounds = await self._bounds()
+            for partition, position in reader.positions().items():
+                self._start(partition, position, bounds[partition][0])
+            raise
+
     def _start(self, partition: int, wanted: int, low: int) -> int:
-        """The first offset to read; what a retention took before it was ever bound is not missed."""
+        """The first offset to read; what a retention took before it was first seen is not missed."""
+        wanted = wanted or self._first.get(partition, 0)
         if 0 < wanted < low:
             raise SourceBroken(
                 f"source {self._name}: records {wanted} to {low - 1} of partition {partition} are gone"
@@ -105,12 +126,51 @@ class SourceReader:
             )
         return max(wanted, low)
 
-    def _delivery(self, records: Sequence[LogRecord], positions: Mapping[int, int]) -> Delivered:
-        rows, letters = self._decode(records)
+    async def _delivery(
+        self, records: Sequence[LogRecord], positions: Mapping[int, int]
+    ) -> Delivered:
+        rows, letters = await self._decode(records)
         return Delivered(rows, letters, positions)
+
+    async def _check_identity(self) -> None:
+        """Raise SourceBroken if the topic is not the one that was read first."""
+        if self._decisions is None:
+            return
+        identity = await self._origin.identity(self._topic)
+        if identity is None:
+            return
+        wanted = Decision("topic", self._topic, text=identity)
+        decided = await self._decisions.find(wanted)
+        if decided is None:
+            await self._decisions.make([wanted])
+            decided = await self._decisions.find(wanted)
+        if decided is not None and decided.text != identity:
+            raise SourceBroken(
+                f"source {self._name}: {self._topic} is another topic ({identity}) than the one that "
+                f"was read ({decided.text}): it was recreated",
+                reason="TopicRecreated",
+            )
+
+    async def _remember_first(self, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Keep where each partition began when it was first seen, before anything of it is bound."""
+        fresh = {p: low for p, (low, _) in bounds.items() if p not in self._first}
+        if not fresh:
+            return
+        if self._decisions is not None:
+            wanted = [
+                Decision("first-offset", self._topic, partition=p, first=low)
+                for p, low in fresh.items()
+            ]
+            await self._decisions.make(wanted)
+            for each in wanted:
+                decided = await self._decisions.find(each)
+                assert decided is not None
+                fresh[each.partition] = decided.first
+        self._first |= fresh
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
         bounds = await self._origin.bounds(self._topic)
+        await self._check_identity()
         for partition, known in self._known.items():
             if partition not in bounds:
                 raise SourceBroken(
@@ -124,5 +184,6 @@ class SourceReader:
                     f"{bounds[partition][1]}, it ended at {known}: the topic was recreated",
                     reason="TopicRecreated",
                 )
+        await self._remember_first(bounds)
         self._known = {partition: high for partition, (_, high) in bounds.items()}
         return bounds

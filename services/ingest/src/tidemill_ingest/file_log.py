@@ -71,6 +71,10 @@ class FileLog:
                 self._counted[partition] = await count_rows(file, now_ms)
             return {partition: (0, rows) for partition, rows in self._counted.items()}
 
+    async def identity(self, topic: str) -> str | None:
+        """Files are known by their paths."""
+        return None
+
     async def reader(self, topic: str, starts: Mapping[int, int]) -> FileReader:
         """A reader of the counted rows of each file, from its row in `starts`."""
         async with self._counting:

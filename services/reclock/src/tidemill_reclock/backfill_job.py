@@ -20,7 +20,14 @@ import pyarrow as pa
 
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.clock import SystemClock
-from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RowDecoder
+from tidemill.runtime.formats import (
+    BytesFormat,
+    Column,
+    CsvFormat,
+    JsonFormat,
+    RowDecoder,
+    TextFormat,
+)
 from tidemill.runtime.log_segments import read_range
 from tidemill.shard.encoding import pack_part
 from tidemill.shard.hashing import key_hashes
@@ -62,7 +69,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     """Everything a backfill needs.
 
     One of `log_directory` (embedded log) and `bootstrap` (Kafka) names the log. `bindings` are the
-    remap collection's updates before `upper` as an Arrow stream. `delimiter` is set for CSV.
+    remap collection's updates before `upper` as an Arrow stream.
     """
 
     source: str
@@ -73,7 +80,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     bindings: bytes
     upper: int
     columns: list[ColumnSpec]
-    delimiter: str | None
+    record_format: JsonFormat | CsvFormat | TextFormat | BytesFormat
     rows: TargetSpec
     letters: TargetSpec
     blob: BlobPlace
@@ -100,8 +107,7 @@ class BackfillResult(msgspec.Struct, frozen=True):
 def decoder_of(spec: BackfillSpec) -> RowDecoder:
     """The decoder of the live path."""
     columns = [Column(c.name, c.kind, c.nullable) for c in spec.columns]  # type: ignore[arg-type]  # kinds were checked when the resource was applied
-    record_format = JsonFormat() if spec.delimiter is None else CsvFormat(spec.delimiter)
-    return RowDecoder(columns, record_format)
+    return RowDecoder(columns, spec.record_format)
 
 
 def decode_batch(decoder: RowDecoder, batch: pa.RecordBatch) -> Decoded:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from tidemill.runtime.formats import Column, CsvFormat, RecordFormat
+from tidemill.runtime.formats import AvroFormat, Column, ProtobufFormat, RecordFormat
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
 from tidemill.shard.stores import BlobPlace
@@ -92,7 +92,7 @@ class SparkBulkReclock:
 
     async def _spec(self, backlog: Backlog) -> BackfillSpec:
         ranges = ranges_between(backlog.starts, backlog.stops)
-        delimiter = self._format.delimiter if isinstance(self._format, CsvFormat) else None
+        assert not isinstance(self._format, AvroFormat | ProtobufFormat)  # no job reads these
         settings = self._settings
         directory = self._place.directory
         return BackfillSpec(
@@ -104,7 +104,7 @@ class SparkBulkReclock:
             bindings=_as_stream(backlog.bindings),
             upper=backlog.upper,
             columns=[ColumnSpec(c.name, c.kind, c.nullable) for c in self._columns],
-            delimiter=delimiter,
+            record_format=self._format,
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
             blob=settings.blob,

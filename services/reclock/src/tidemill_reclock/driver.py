@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF, between, concatenate, empty_updates, stamp
+from tidemill.arrangement.updates import (
+    DIFF,
+    TIME,
+    between,
+    concatenate,
+    empty_updates,
+    stamp,
+    update_schema,
+)
 from tidemill.reclock import (
     Binding,
+    BrokenChange,
+    KeyedRows,
     LiveReclock,
     RemapTrace,
     bindings_of_rows,
@@ -106,6 +116,11 @@ class _Output:
         self._bound = [table for table in kept if table.num_rows]
 
 
+def _since(updates: pa.Table, upper: Frontier) -> pa.Table:
+    """The updates at or beyond an upper that is not the end of time."""
+    return between(updates, sole_time(upper), None)
+
+
 class ReclockDriver:
     """Writes every row not beyond R(t) exactly once, at the least such t.
 
@@ -120,8 +135,11 @@ class ReclockDriver:
         collections: Collections,
         clock: Clock,
         settings: ReclockSettings,
+        keyed: KeyedRows | None = None,
     ) -> None:
+        """With `keyed` the rows delivered are changes, and become updates through it."""
         self._target = target
+        self._keyed = keyed
         self._collections = collections
         self._clock = clock
         self._settings = settings
@@ -136,6 +154,8 @@ class ReclockDriver:
         self._hold: ReadCapability | None = None
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each append took, from the rows and bindings taken to durable updates."""
+        self.broke: Callable[[int], None] = lambda count: None
+        """Told of changes that broke off the history of their row."""
 
     @property
     def unbound(self) -> int:
@@ -172,6 +192,7 @@ class ReclockDriver:
             output.restart(as_of)
         self._deliveries, self._bindings, self._remap_upper = [], bindings, upper
         points = resume_points(self._bound, uppers)
+        await self._restore_keyed()
         return partition_offsets(resume_source(points.values(), PARTITIONED))
 
     def backlog(self, starts: Mapping[int, int]) -> Backlog | None:
@@ -257,26 +278,91 @@ class ReclockDriver:
             (self._rows, [delivery.rows for delivery in deliveries]),
             (self._letters, [delivery.letters for delivery in deliveries]),
         )
-        for output, tables in outputs:
-            rows = pa.concat_tables(tables) if tables else None
-            reached = output.step(rows, bindings, remap_upper, source)
-            if output.upper.precedes(reached) and output.upper != reached:
-                await self._write(output, reached)
+        reached = [
+            output.step(pa.concat_tables(tables) if tables else None, bindings, remap_upper, source)
+            for output, tables in outputs
+        ]
+        if self._keyed is not None:
+            if await self._write_keyed(self._keyed, reached[0].meet(reached[1])):
                 self.timed(self._clock.monotonic_s() - began_s)
+        else:
+            for (output, _), upto in zip(outputs, reached, strict=True):
+                if await self._write(output, upto):
+                    self.timed(self._clock.monotonic_s() - began_s)
         self._room.set()
 
-    async def _write(self, output: _Output, reached: Frontier) -> None:
-        """Bring the output to `reached`; if another writer was there first, from where it left it."""
+    async def _write(self, output: _Output, reached: Frontier) -> bool:
+        """Bring the output to `reached`; if another writer was there first, from where it left it.
+
+        Whether anything was left to write.
+        """
+        wrote = False
         while output.upper.precedes(reached) and output.upper != reached:
-            outcome = await self._collections.compare_and_append(
-                output.collection,
-                output.upper,
-                reached,
-                output.due(reached),
-                writer=self._target.source,
-            )
-            output.upper = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
+            await self._append(output, output.due(reached), reached)
+            wrote = True
         output.forget_before(output.upper)
+        return wrote
+
+    async def _append(self, output: _Output, updates: pa.Table, reached: Frontier) -> bool:
+        """Whether the output went from its upper to `reached` with `updates`; it knows its upper then."""
+        outcome = await self._collections.compare_and_append(
+            output.collection, output.upper, reached, updates, writer=self._target.source
+        )
+        lost = isinstance(outcome, UpperMismatch)
+        output.upper = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
+        return not lost
+
+    async def _write_keyed(self, keyed: KeyedRows, reached: Frontier) -> bool:
+        """Bring both outputs to `reached`, what changes become and what they break.
+
+        IMPORTANT: the letters before the rows. What is broken follows from the rows held where the
+        interval begins; written last, the rows of that place are still the latest after a crash.
+        """
+        rows, letters = self._rows, self._letters
+        wrote = False
+        while rows.upper.precedes(reached) and rows.upper != reached:
+            applied = keyed.apply(rows.due(reached))
+            self.broke(len(applied.broken))
+            told = self._letters_of(applied.broken)
+            while letters.upper.precedes(reached) and letters.upper != reached:
+                # The part of both that is not written yet, whoever wrote what is.
+                due = concatenate([letters.due(reached), _since(told, letters.upper)])
+                await self._append(letters, due, reached)
+            wrote = True
+            if not await self._append(rows, applied.updates, reached):
+                await self._restore_keyed()
+        for output in (rows, letters):
+            output.forget_before(output.upper)
+        return wrote
+
+    def _letters_of(self, broken: Sequence[BrokenChange]) -> pa.Table:
+        """Dead letters, as updates."""
+        columns = {
+            "partition": [each.partition for each in broken],
+            "offset": [each.offset for each in broken],
+            "reason": [each.reason for each in broken],
+            "raw": [each.change for each in broken],
+            TIME: [each.time for each in broken],
+            DIFF: [1] * len(broken),
+        }
+        return pa.table(columns, schema=update_schema(self._target.letter_schema))
+
+    async def _restore_keyed(self) -> None:
+        """Hold what the rows hold where they end."""
+        upper = self._rows.upper
+        if self._keyed is None or upper.empty:
+            return
+        collection, schema = self._target.rows, self._keyed.schema
+        if sole_time(upper) == 0:
+            self._keyed.restore(schema.empty_table())
+            return
+        owner = f"reclock:{self._target.source}"
+        reader, _ = await self._collections.acquire(collection, owner=owner)
+        try:
+            held = await self._collections.snapshot(reader, sole_time(upper) - 1)
+        finally:
+            await self._collections.drop(reader)
+        self._keyed.restore(held)
 
     async def _hold_bindings(self) -> None:
         """Hold the bindings that a restart would need: from just before what is written."""

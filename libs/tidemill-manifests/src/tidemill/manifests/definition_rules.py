@@ -106,15 +106,74 @@ def _time_column(field: str) -> Rule:
     )
 
 
-_SOURCE = (
+_FORMATS = ("json", "csv", "text", "bytes", "avro", "protobuf")
+_KEYED = "(has(self.envelope) && (has(self.envelope.upsert) || has(self.envelope.debezium)))"
+
+
+def _any(field: str, *names: str) -> str:
+    """Whether a field is there and has one of some fields."""
+    return f"(has({field}) && ({' || '.join(f'has({field}.{name})' for name in names)}))"
+
+
+def _one_of(field: str, names: tuple[str, ...]) -> Rule:
+    count = " + ".join(f"(has(self.{field}.{name}) ? 1 : 0)" for name in names)
+    message = f"{', '.join(names[:-1])} and {names[-1]} exclude each other"
+    return Rule(f"!has(self.{field}) || {count} <= 1", message, f".{field}")
+
+
+def _key_fits(envelope: str) -> Rule:
+    key = f"self.envelope.{envelope}.key"
+    return Rule(
+        f"!has(self.envelope) || !has(self.envelope.{envelope}) || !has(self.columns) || "
+        f"{key}.all(k, self.columns.exists(c, c.name == k && !(has(c.nullable) && c.nullable)))",
+        f"the key of {envelope} names a column that is not there, or may be null",
+        ".envelope",
+    )
+
+
+def _lone_column(name: str) -> tuple[Rule, Rule]:
+    """Text and bytes fill one column: of the value, or of the key."""
+    message = f"{name} fills one column, of type text"
+    keyed = (
+        "(has(self.envelope) && has(self.envelope.upsert) && c.name in self.envelope.upsert.key)"
+    )
+    left = f"self.columns.filter(c, !{keyed})"
+    named = "self.columns.filter(c, c.name == self.envelope.upsert.key[0])"
+    return (
+        Rule(
+            f"!has(self.format) || !has(self.format.{name}) || !has(self.columns) || "
+            f"({left}.size() == 1 && {left}.all(c, c.type == 'text'))",
+            message,
+            ".format",
+        ),
+        Rule(
+            f"!has(self.keyFormat) || !has(self.keyFormat.{name}) || !has(self.columns) || "
+            "(has(self.envelope) && has(self.envelope.upsert) && "
+            f"self.envelope.upsert.key.size() == 1 && {named}.size() == 1 && "
+            f"{named}.all(c, c.type == 'text'))",
+            message,
+            ".keyFormat",
+        ),
+    )
+
+
+def _password_with_name(field: str) -> Rule:
+    registry = f"self.{field}.avro.registry"
+    return Rule(
+        f"!has(self.{field}) || !has(self.{field}.avro) || "
+        f"has({registry}.username) == has({registry}.passwordFile)",
+        "username and passwordFile go together",
+        f".{field}",
+    )
+
+
+_RECORDS = (
+    _one_of("format", _FORMATS),
+    _one_of("keyFormat", _FORMATS),
     Rule(
-        "(has(self.kafka) ? 1 : 0) + (has(self.file) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1",
-        "exactly one of kafka, file and http says where the rows come from",
-    ),
-    Rule(
-        "!has(self.format) || !(has(self.format.json) && has(self.format.csv))",
-        "json and csv exclude each other",
-        ".format",
+        f"!has(self.keyFormat) || {_any('self.keyFormat', *_FORMATS)}",
+        "say how the key is written",
+        ".keyFormat",
     ),
     Rule(
         "has(self.file) || !has(self.format) || !has(self.format.csv) || "
@@ -123,12 +182,82 @@ _SOURCE = (
         ".format",
     ),
     Rule(
+        f"!has(self.http) || has(self.file) || !{_any('self.format', 'bytes', 'avro', 'protobuf')}",
+        "rows are pushed as lines of json, csv or text",
+        ".format",
+    ),
+    Rule(
         "!has(self.file) || !has(self.format) || "
         "((!has(self.format.csv) || self.file.format == 'csv') && "
-        "(!has(self.format.json) || self.file.format == 'jsonl'))",
+        "(!has(self.format.json) || self.file.format == 'jsonl') && "
+        f"!{_any('self.format', 'text', 'bytes', 'avro', 'protobuf')})",
         "the format is not that of the file",
         ".format",
     ),
+    Rule(
+        f"!has(self.infer) || !({_any('self.format', 'text', 'bytes', 'avro', 'protobuf')} || {_KEYED})",
+        "nothing can be inferred from such records: state columns",
+        ".infer",
+    ),
+    *_lone_column("text"),
+    *_lone_column("bytes"),
+    _one_of("envelope", ("none", "upsert", "debezium")),
+    Rule(
+        "has(self.keyFormat) == (has(self.envelope) && has(self.envelope.upsert))",
+        "keyFormat says how the key is written, for the envelope upsert alone",
+        ".keyFormat",
+    ),
+    Rule(
+        f"!{_KEYED} || (!has(self.file) && !has(self.http))",
+        "only records of kafka have an envelope",
+        ".envelope",
+    ),
+    Rule(
+        f"!{_KEYED} || !has(self.eventTime)",
+        "an event is never replaced: no envelope goes with it",
+        ".eventTime",
+    ),
+    Rule(
+        "!has(self.envelope) || !has(self.envelope.debezium) || "
+        f"!{_any('self.format', 'csv', 'text', 'bytes', 'protobuf')}",
+        "changes of debezium are written as json or avro",
+        ".format",
+    ),
+    _key_fits("upsert"),
+    _key_fits("debezium"),
+    Rule(
+        "!has(self.envelope) || !has(self.envelope.upsert) || !has(self.columns) || "
+        "self.envelope.upsert.key.size() < self.columns.size()",
+        "no column is left for the value",
+        ".envelope",
+    ),
+    Rule(
+        "!has(self.engine) || self.engine != 'spark' || "
+        f"!({_any('self.format', 'avro', 'protobuf')} || {_KEYED} || {_any('self.kafka', 'tls', 'sasl')})",
+        "Spark decodes neither avro nor protobuf, applies no envelopes, and reads in the clear",
+        ".engine",
+    ),
+    Rule(
+        f"!{_any('self.kafka', 'tls', 'sasl')} || has(self.kafka.bootstrap)",
+        "the log of this Tidemill has neither tls nor sasl",
+        ".kafka",
+    ),
+    Rule(
+        "!has(self.kafka) || !has(self.kafka.tls) || "
+        "has(self.kafka.tls.certificateFile) == has(self.kafka.tls.keyFile)",
+        "certificateFile and keyFile go together",
+        ".kafka",
+    ),
+    _password_with_name("format"),
+    _password_with_name("keyFormat"),
+)
+
+_SOURCE = (
+    Rule(
+        "(has(self.kafka) ? 1 : 0) + (has(self.file) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1",
+        "exactly one of kafka, file and http says where the rows come from",
+    ),
+    *_RECORDS,
     Rule(
         "!(has(self.columns) && has(self.infer))",
         "the columns are stated, nothing is left to infer",
@@ -169,8 +298,8 @@ _SOURCE = (
         ".timeline",
     ),
     *_immutable(
-        "Source", "kafka", "file", "http", "format", "columns", "infer", "timestampInterval",
-        "eventTime", "timeline", "engine",
+        "Source", "kafka", "file", "http", "format", "keyFormat", "envelope", "columns", "infer",
+        "timestampInterval", "eventTime", "timeline", "engine",
     ),
 )  # fmt: skip
 

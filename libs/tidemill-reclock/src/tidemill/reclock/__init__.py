@@ -5,6 +5,15 @@ used to give each source update its time, and asked where to go on after a resta
 """
 
 from tidemill.reclock.chains import ChainBatch, DeferredUpdates
+from tidemill.reclock.keyed import (
+    CHANGE_SCHEMA,
+    BrokenChange,
+    Change,
+    Keyed,
+    KeyedRows,
+    pack_row,
+    unpack_row,
+)
 from tidemill.reclock.live import LiveReclock, LiveUpdates
 from tidemill.reclock.mapping import contents_at, source_upper, target_frontier, target_times
 from tidemill.reclock.minting import MintAt, Minter, Proposal, Wait, mint_time
@@ -21,6 +30,13 @@ from tidemill.reclock.resuming import (
 )
 
 __all__ = [
+    "CHANGE_SCHEMA",
+    "BrokenChange",
+    "Change",
+    "Keyed",
+    "KeyedRows",
+    "pack_row",
+    "unpack_row",
     "Binding",
     "Bindings",
     "ChainBatch",

@@ -8,6 +8,7 @@ therefore tied to one minor version of aiokafka.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -19,8 +20,13 @@ BATCH_BYTES = 512 << 10
 STOP_S_MAX = 1.0
 
 
-def new_producer(bootstrap: str, client_id: str, deadline_s: float) -> AIOKafkaProducer:
-    """An idempotent producer that waits for all replicas; not started."""
+def new_producer(
+    bootstrap: str, client_id: str, deadline_s: float, options: Mapping[str, Any]
+) -> AIOKafkaProducer:
+    """An idempotent producer that waits for all replicas; not started.
+
+    `options` say how the cluster is reached.
+    """
     return AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         client_id=client_id,
@@ -29,6 +35,7 @@ def new_producer(bootstrap: str, client_id: str, deadline_s: float) -> AIOKafkaP
         compression_type="lz4",
         max_batch_size=BATCH_BYTES,
         request_timeout_ms=int(deadline_s * 1000),
+        **options,
     )
 
 

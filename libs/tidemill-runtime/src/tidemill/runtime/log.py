@@ -90,6 +90,14 @@ class Log(Protocol):
         """
         ...
 
+    async def identity(self, topic: str) -> str | None:
+        """What tells this topic from another one of its name, before or after it; never changes.
+
+        None if the log cannot tell, or never lets a name mean another topic.
+        Raises: UsageError with reason `unknown-topic`.
+        """
+        ...
+
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         """Append `records`, durably on return; their (partition, offset) in the order given.
 

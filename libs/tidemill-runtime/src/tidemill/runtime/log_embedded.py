@@ -122,6 +122,10 @@ class EmbeddedLog:
             for number, partition in enumerate(self._topic(topic).partitions)
         }
 
+    async def identity(self, topic: str) -> str | None:
+        self._topic(topic)
+        return None  # topics stay
+
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         opened = self._topic(topic)
         check_entries(topic, records, len(opened.partitions))

@@ -16,11 +16,13 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from tidemill.runtime.clock import Clock, SystemClock
+from tidemill.runtime.kafka_access import KafkaAccess
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_producer import discard_producer, new_producer, send_run
+from tidemill.runtime.kafka_topic_ids import topic_id
 from tidemill.runtime.log import (
     Entry,
     LogRecord,
@@ -62,6 +64,7 @@ class KafkaLog:
         deadline_s: float = 30.0,
         replication: int = -1,
         client_id: str = "tidemill",
+        access: KafkaAccess | None = None,
     ) -> None:
         """`replication` is for topics that are created; -1 leaves it to the broker."""
         self._bootstrap = bootstrap
@@ -69,6 +72,7 @@ class KafkaLog:
         self._deadline_s = deadline_s
         self._replication = replication
         self._client_id = client_id
+        self._options = (access or KafkaAccess()).options()
         self._starting = asyncio.Lock()
         self._admin: AIOKafkaAdminClient | None = None
         self._prober: AIOKafkaConsumer | None = None
@@ -112,6 +116,16 @@ class KafkaLog:
                 lows = await prober.beginning_offsets(places)
                 highs = await prober.end_offsets(places)
         return {place.partition: (lows[place], highs[place]) for place in places}
+
+    async def identity(self, topic: str) -> str | None:
+        try:
+            with translated(f"looking up topic {topic}"):
+                async with asyncio.timeout(self._deadline_s):
+                    return await topic_id(await self._started_admin(), topic)
+        except UsageError as error:
+            if isinstance(error.__cause__, UnknownTopicOrPartitionError):
+                raise unknown_topic(topic) from error
+            raise
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         count = await self._count(topic)
@@ -269,6 +283,7 @@ class KafkaLog:
             isolation_level="read_committed",
             max_partition_fetch_bytes=FETCH_BYTES_PER_PARTITION,
             request_timeout_ms=int(self._deadline_s * 1000),
+            **self._options,
         )
 
     async def _start(self, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
@@ -286,6 +301,7 @@ class KafkaLog:
                     bootstrap_servers=self._bootstrap,
                     client_id=self._client_id,
                     request_timeout_ms=int(self._deadline_s * 1000),
+                    **self._options,
                 )
                 try:
                     await admin.start()
@@ -306,7 +322,9 @@ class KafkaLog:
     async def _started_producer(self) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is None:
-                producer = new_producer(self._bootstrap, self._client_id, self._deadline_s)
+                producer = new_producer(
+                    self._bootstrap, self._client_id, self._deadline_s, self._options
+                )
                 await self._start(producer)
                 self._producer = producer
             return self._producer

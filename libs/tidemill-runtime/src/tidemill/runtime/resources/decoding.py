@@ -1,13 +1,50 @@
-"""From what a source or table says of its rows to the decoder of those rows."""
+"""From what a source says of its records to what decodes them: the only place that chooses a format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidemill.runtime.formats import Column, CsvFormat, JsonFormat, RecordFormat
-from tidemill.runtime.resources.specs import ColumnSpec, SourceSpec
+from tidemill.runtime.formats import (
+    AvroFormat,
+    BytesFormat,
+    Column,
+    CsvFormat,
+    JsonFormat,
+    ProtobufFormat,
+    RecordFormat,
+    TextFormat,
+)
+from tidemill.runtime.resources.specs import (
+    ColumnSpec,
+    EnvelopeSpec,
+    FormatSpec,
+    RegistrySpec,
+    SourceSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShape:
+    """Everything that decodes the records of a source: columns and formats of values and of keys.
+
+    `columns` are those of the source, in its order; `value` and `key` are what values and keys hold,
+    in the order in which they are written. Without an envelope that keys are for, `key` is empty.
+    """
+
+    columns: tuple[Column, ...]
+    value: tuple[Column, ...]
+    value_format: RecordFormat
+    key: tuple[Column, ...] = ()
+    key_format: RecordFormat | None = None
+    envelope: EnvelopeSpec = field(default_factory=EnvelopeSpec)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as those of a collection."""
+        return schema_of(self.columns)
 
 
 def columns_of(stated: Sequence[ColumnSpec]) -> tuple[Column, ...]:
@@ -15,18 +52,46 @@ def columns_of(stated: Sequence[ColumnSpec]) -> tuple[Column, ...]:
     return tuple(Column(column.name, column.type, column.nullable) for column in stated)
 
 
-def schema_of(stated: Sequence[ColumnSpec]) -> pa.Schema:
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
     """The Arrow schema of the rows."""
-    return pa.schema([column.field() for column in columns_of(stated)])
+    return pa.schema([column.field() for column in columns])
 
 
-def record_format_of(spec: SourceSpec) -> RecordFormat:
+def record_shape(
+    spec: SourceSpec,
+    columns: Sequence[ColumnSpec],
+    header: Sequence[str] = (),
+    descriptors: Mapping[str, bytes] | None = None,
+) -> RecordShape:
+    """How the records of a source are decoded.
+
+    `columns` are the stated or inferred ones; `header` the names that a file begins with; `descriptors`
+    the descriptor sets of `format` and `keyFormat` by these names.
+    """
+    stated = columns_of(columns)
+    known = {column.name: column for column in stated}
+    # What a file holds beside the columns of the source is read over as text.
+    written = [known.get(name, Column(name, "text", True)) for name in header] or list(stated)
+    described = descriptors or {}
+    value_format = record_format(spec, described)
+    upsert = spec.envelope.upsert
+    if upsert is None or spec.key_format is None:
+        return RecordShape(stated, tuple(written), value_format, envelope=spec.envelope)
+    return RecordShape(
+        stated,
+        tuple(column for column in written if column.name not in upsert.key),
+        value_format,
+        tuple(known[name] for name in upsert.key),
+        _format_of(spec.key_format, described.get("keyFormat", b"")),
+        spec.envelope,
+    )
+
+
+def record_format(spec: SourceSpec, descriptors: Mapping[str, bytes] | None = None) -> RecordFormat:
     """How one record of the source is written; rows of Parquet files are given as JSON objects."""
-    if spec.format.csv is not None:
-        return CsvFormat(spec.format.csv.delimiter)
-    if spec.file is not None and spec.file.format == "csv":
+    if spec.file is not None and spec.file.format == "csv" and spec.format.csv is None:
         return CsvFormat()
-    return JsonFormat()
+    return _format_of(spec.format, (descriptors or {}).get("format", b""))
 
 
 def has_header(spec: SourceSpec) -> bool:
@@ -35,3 +100,43 @@ def has_header(spec: SourceSpec) -> bool:
         return False
     stated = None if spec.format.csv is None else spec.format.csv.header
     return True if stated is None else stated
+
+
+def delimiter_of(spec: SourceSpec) -> str:
+    """What stands between the fields of a line."""
+    written = record_format(spec)
+    return written.delimiter if isinstance(written, CsvFormat) else ","
+
+
+def descriptor_files(spec: SourceSpec) -> dict[str, str]:
+    """The files of descriptor sets that the formats name, by the fields that name them."""
+    formats = {"format": spec.format, "keyFormat": spec.key_format}
+    return {
+        field: written.protobuf.descriptor_set
+        for field, written in formats.items()
+        if written is not None and written.protobuf is not None
+    }
+
+
+def registries_of(spec: SourceSpec) -> dict[str, RegistrySpec]:
+    """The schema registries of the formats, by the fields that name them."""
+    formats = {"format": spec.format, "keyFormat": spec.key_format}
+    return {
+        field: written.avro.registry
+        for field, written in formats.items()
+        if written is not None and written.avro is not None
+    }
+
+
+def _format_of(written: FormatSpec, descriptors: bytes) -> RecordFormat:
+    if written.csv is not None:
+        return CsvFormat(written.csv.delimiter)
+    if written.text is not None:
+        return TextFormat()
+    if written.bytes is not None:
+        return BytesFormat(written.bytes.encoding)
+    if written.avro is not None:
+        return AvroFormat()
+    if written.protobuf is not None:
+        return ProtobufFormat(descriptors, written.protobuf.message, written.protobuf.framed)
+    return JsonFormat()

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from tidemill.runtime.durations import parse_duration
 from tidemill.runtime.problems import FieldPath, did_you_mean
+from tidemill.runtime.resources.broken import Broken, SpecDocument
+from tidemill.runtime.resources.record_rules import RECORD_RULES
 
 TIMESTAMP_INTERVAL_MS_MIN = 50
 SYSTEM_TIMELINE = "system"
 EVENT_COLUMNS = ("time", "expires")
-
-SpecDocument: TypeAlias = dict[str, Any]  # a spec that fits its schema
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A rule that does not hold, at a path within the spec."""
-
-    path: FieldPath
-    says: str
-    hint: str = ""
 
 
 def broken_rules(kind: str, spec: SpecDocument) -> Iterator[Broken]:
@@ -33,21 +22,6 @@ def broken_rules(kind: str, spec: SpecDocument) -> Iterator[Broken]:
 
 def _one_origin(spec: SpecDocument) -> Iterator[Broken]:
     yield from _exactly_one(spec, (), ("kafka", "file", "http"), "say where the rows come from")
-
-
-def _one_format(spec: SpecDocument) -> Iterator[Broken]:
-    written = spec.get("format", {})
-    if len(written) > 1:
-        yield Broken(("format", "csv"), "json and csv exclude each other")
-    if "file" not in spec:
-        if written.get("csv", {}).get("header"):
-            yield Broken(("format", "csv", "header"), "records of a log have no header line")
-        return
-    file_format = spec["file"]["format"]
-    wanted = {"csv": "csv", "jsonl": "json"}.get(file_format)
-    for name in written:
-        if name != wanted:
-            yield Broken(("format", name), f"the file is {file_format}")
 
 
 def _columns_known(spec: SpecDocument) -> Iterator[Broken]:
@@ -169,7 +143,7 @@ def _exactly_one(
 _RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
     "Source": (
         _one_origin,
-        _one_format,
+        *RECORD_RULES,
         _columns_known,
         _columns_differ,
         _interval_long_enough,

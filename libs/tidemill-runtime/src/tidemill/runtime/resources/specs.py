@@ -40,12 +40,31 @@ class ColumnSpec(Spec, frozen=True, kw_only=True):
     nullable: bool = False
 
 
+class KafkaTls(Spec, frozen=True, kw_only=True):
+    """TLS with the brokers; without `ca_file` the machine's authorities are trusted."""
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+
+
+class KafkaSasl(Spec, frozen=True, kw_only=True):
+    """Who reads; the password is in a file."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: str
+    password_file: str
+
+
 class KafkaOrigin(Spec, frozen=True, kw_only=True):
     """A topic; without `bootstrap` in the log of this Tidemill."""
 
     topic: str
     bootstrap: str | None = None
     start_offset: Literal["earliest", "latest"] | int = "earliest"
+    group: str | None = None
+    tls: KafkaTls | None = None
+    sasl: KafkaSasl | None = None
 
 
 class FileOrigin(Spec, frozen=True, kw_only=True):
@@ -70,11 +89,79 @@ class CsvSpec(Spec, frozen=True, kw_only=True):
     header: bool | None = None
 
 
+class TextSpec(Spec, frozen=True, kw_only=True):
+    """UTF-8 text in the only column."""
+
+
+class BytesSpec(Spec, frozen=True, kw_only=True):
+    """Any bytes, written as text in the only column."""
+
+    encoding: Literal["base64", "hex"] = "base64"
+
+
+class RegistrySpec(Spec, frozen=True, kw_only=True):
+    """A schema registry; the password is in a file."""
+
+    url: str
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+
+
+class AvroSpec(Spec, frozen=True, kw_only=True):
+    """Records that name their schema by its number in a registry."""
+
+    registry: RegistrySpec
+
+
+class ProtobufSpec(Spec, frozen=True, kw_only=True):
+    """A message of a descriptor set, which is read once, when the source is made."""
+
+    descriptor_set: str
+    message: str
+    framed: bool = False
+
+
 class FormatSpec(Spec, frozen=True, kw_only=True):
     """How a record is written; at most one is set, none is JSON."""
 
     json: JsonSpec | None = None
     csv: CsvSpec | None = None
+    text: TextSpec | None = None
+    bytes: BytesSpec | None = None
+    avro: AvroSpec | None = None
+    protobuf: ProtobufSpec | None = None
+
+
+class NoEnvelope(Spec, frozen=True, kw_only=True):
+    """A record is a row."""
+
+
+class UpsertSpec(Spec, frozen=True, kw_only=True):
+    """A record is the row of its key from now on; `key` names the columns that the key fills."""
+
+    key: tuple[str, ...]
+
+
+class DebeziumSpec(Spec, frozen=True, kw_only=True):
+    """A record is a change of a row, which the columns of `key` tell from others."""
+
+    key: tuple[str, ...]
+    before: Literal["full", "key"] = "full"
+
+
+class EnvelopeSpec(Spec, frozen=True, kw_only=True):
+    """What a record means; at most one is set, none is a row that comes and stays."""
+
+    none: NoEnvelope | None = None
+    upsert: UpsertSpec | None = None
+    debezium: DebeziumSpec | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that tell rows apart; none if nothing does."""
+        keyed = self.upsert or self.debezium
+        return () if keyed is None else keyed.key
 
 
 class InferSpec(Spec, frozen=True, kw_only=True):
@@ -103,6 +190,8 @@ class SourceSpec(Spec, frozen=True, kw_only=True):
     file: FileOrigin | None = None
     http: HttpOrigin | None = None
     format: FormatSpec = FormatSpec()
+    key_format: FormatSpec | None = None
+    envelope: EnvelopeSpec = EnvelopeSpec()
     columns: tuple[ColumnSpec, ...] = ()
     infer: InferSpec | None = None
     timestamp_interval: Milliseconds = SECOND

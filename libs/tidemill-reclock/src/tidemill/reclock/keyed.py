@@ -1,0 +1,210 @@
+"""Sources whose records replace each other: changes of rows by their keys in, updates out.
+
+The state is what the output collection holds, so a restart reads it from there. What the output of an
+interval is depends on that content and on the changes of the interval alone: whoever writes it, in
+whichever pieces, writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import TIME, update_schema
+
+Op: TypeAlias = Literal["set", "read", "create", "update", "delete"]
+"""set: the row is `after` from now on, none if that is null; the others are changes of a database."""
+
+_CHANGE_FIELDS: list[pa.Field[Any]] = [
+    pa.field("_op", pa.string(), nullable=False),
+    pa.field("_key", pa.binary(), nullable=False),
+    pa.field("_before", pa.binary()),
+    pa.field("_after", pa.binary()),
+    pa.field("_partition", pa.int64()),
+    pa.field("_offset", pa.uint64()),
+]
+CHANGE_SCHEMA = pa.schema(_CHANGE_FIELDS)
+"""A change as it is reclocked: rows are packed, and equal rows are equal bytes."""
+
+ABSENT = "nothing with this key"
+
+
+class Change(NamedTuple):
+    """A change of the row with one key; `before` of None is not known, or not to be compared."""
+
+    op: Op
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenChange:
+    """A change that does not follow from what is held: it was not applied."""
+
+    time: int
+    partition: int
+    offset: int
+    reason: str
+    change: str
+    """The change as a JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Updates of the output, and the changes that broke off the history of their row."""
+
+    updates: pa.Table
+    broken: tuple[BrokenChange, ...]
+
+
+def pack_row(cells: Sequence[object]) -> bytes:
+    """A row as bytes; two rows of the same columns are equal exactly if these are."""
+    return msgspec.msgpack.encode(cells)
+
+
+def unpack_row(packed: bytes) -> list[object]:
+    """The row that was packed."""
+    cells: list[object] = msgspec.msgpack.decode(packed)
+    return cells
+
+
+class KeyedRows:
+    """What is held of a keyed source: one row to a key.
+
+    Changes of a database are checked against it. One that has happened already changes nothing, so a
+    history that is delivered again from any point ends as it ended the first time. One that does not
+    follow from the row that is held is reported and not applied: the row stays as the last unbroken
+    change left it, until a snapshot states it anew. Deletions of rows that are not there have happened
+    already.
+
+    Cost: about two microseconds a change; memory for the packed row of each key.
+    """
+
+    def __init__(self, schema: pa.Schema, key: Sequence[str]) -> None:
+        self.schema = schema
+        self._key = [schema.get_field_index(name) for name in key]
+        self._held: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        """How many keys have a row."""
+        return len(self._held)
+
+    def restore(self, rows: pa.Table) -> None:
+        """Hold what `rows` hold, and nothing else."""
+        columns = [rows[name].to_pylist() for name in self.schema.names]
+        self._held = {}
+        for row in zip(*columns, strict=True):
+            self._held[pack_row([row[at] for at in self._key])] = pack_row(row)
+
+    def apply(self, changes: pa.Table) -> Keyed:
+        """Take reclocked changes in, CHANGE_SCHEMA with times: by time, and within one by place.
+
+        Of several changes of a key at one time only the outcome is seen.
+        """
+        interval = _Interval(self._held)
+        for time, partition, offset, change in _in_order(changes):
+            interval.move_to(time)
+            reason = interval.apply(change)
+            if reason:
+                told = self._told(change)
+                interval.broken.append(BrokenChange(time, partition, offset, reason, told))
+        interval.close()
+        return Keyed(self._updates(interval), tuple(interval.broken))
+
+    def _updates(self, interval: _Interval) -> pa.Table:
+        rows = [unpack_row(packed) for packed in interval.rows]
+        columns = [[row[at] for row in rows] for at in range(len(self.schema))]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+        ]
+        arrays.append(pa.array(interval.times, pa.uint64()))
+        arrays.append(pa.array(interval.diffs, pa.int64()))
+        return pa.Table.from_arrays(arrays, schema=update_schema(self.schema))
+
+    def _told(self, change: Change) -> str:
+        """The change for whoever reads the dead letter."""
+        told: dict[str, object] = {"op": change.op}
+        for name, packed in (("before", change.before), ("after", change.after)):
+            if packed is not None:
+                told[name] = dict(zip(self.schema.names, unpack_row(packed), strict=True))
+        if len(told) == 1:
+            names = [self.schema.names[at] for at in self._key]
+            told["key"] = dict(zip(names, unpack_row(change.key), strict=True))
+        return msgspec.json.encode(told).decode()
+
+
+@dataclass(slots=True)
+class _Interval:
+    """The changes of one interval, as they become updates."""
+
+    held: dict[bytes, bytes]
+    rows: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    diffs: list[int] = field(default_factory=list)
+    broken: list[BrokenChange] = field(default_factory=list)
+    _time: int = 0
+    _begun: dict[bytes, bytes | None] = field(default_factory=dict)
+    """Of each key that changed at the present time, what it held before that."""
+
+    def move_to(self, time: int) -> None:
+        """Changes of `time` follow."""
+        if time != self._time:
+            self.close()
+            self._time = time
+
+    def apply(self, change: Change) -> str:
+        """Take one change in; why it is refused, empty if it is not."""
+        held = self.held.get(change.key)
+        after, reason = _outcome(change, held)
+        if reason or after == held:
+            return reason
+        self._begun.setdefault(change.key, held)
+        if after is None:
+            del self.held[change.key]
+        else:
+            self.held[change.key] = after
+        return ""
+
+    def close(self) -> None:
+        """Nothing more comes at the present time."""
+        for key, before in self._begun.items():
+            after = self.held.get(key)
+            if before == after:
+                continue
+            for packed, diff in ((before, -1), (after, 1)):
+                if packed is not None:
+                    self.rows.append(packed)
+                    self.times.append(self._time)
+                    self.diffs.append(diff)
+        self._begun = {}
+
+
+def _outcome(change: Change, held: bytes | None) -> tuple[bytes | None, str]:
+    """(what is held afterwards, why the change does not follow from what is held)."""
+    after = change.after
+    if change.op in ("set", "read") or after == held:
+        return after, ""
+    if change.op == "create":
+        return (after, "") if held is None else (held, "it creates a row that is there already")
+    if held is None:
+        return held, f"it changes a row, and there is {ABSENT}"
+    if change.before is not None and change.before != held:
+        done = "deletes" if change.op == "delete" else "changes"
+        return held, f"it {done} a row that was not like this before"
+    return after, ""
+
+
+def _in_order(changes: pa.Table) -> Iterable[tuple[int, int, int, Change]]:
+    """The changes by time, then by place: of one key they are in one partition, in order."""
+    keys = [(name, "ascending") for name in (TIME, "_partition", "_offset")]
+    ordered = changes.take(pc.sort_indices(changes, sort_keys=keys))
+    columns = (ordered[name].to_pylist() for name in ("_op", "_key", "_before", "_after"))
+    places = (ordered[name].to_pylist() for name in (TIME, "_partition", "_offset"))
+    for time, partition, offset, *cells in zip(*places, *columns, strict=True):
+        yield time, partition, offset, Change(*cells)

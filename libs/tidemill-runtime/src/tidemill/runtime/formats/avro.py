@@ -1,0 +1,295 @@
+"""Avro records in the wire format of Confluent: a zero byte, the number of a schema, the value.
+
+A value is read by the schema it was written with; columns take its fields by their names, so a schema
+may gain and lose fields while the columns stay. What each type of Avro becomes is a table of
+docs/sources.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
+
+HEADER_BYTES = 5
+DECIMAL_BYTES_MAX = 1_600
+EPOCH = datetime(1970, 1, 1)
+
+Schema: TypeAlias = Any  # a part of an Avro schema: JSON
+Take: TypeAlias = Callable[[Any], object]  # what fastavro read → a cell; raises BadRow
+
+_UNREADABLE = (
+    EOFError, IndexError, KeyError, MemoryError, OverflowError, RecursionError, StopIteration,
+    TypeError, ValueError, struct.error,
+)  # fmt: skip
+"""What fastavro raises for bytes that are no value of the schema."""
+_PER_MS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
+_WHOLE = {"array": "an array", "map": "a map", "record": "a record", "error": "a record"}
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSchema:
+    """A schema that records were written with: to read them by, and with the meaning of its types."""
+
+    reading: Schema
+    meaning: Schema
+    named: Mapping[str, Schema]
+
+
+def schema_number(value: bytes | None) -> int:
+    """The number of the schema that a record names. Raises: BadRow if it names none."""
+    if value is None:
+        raise BadRow(NO_VALUE)
+    if len(value) < HEADER_BYTES or value[0] != 0:
+        raise BadRow("does not begin with a zero byte and the number of a schema")
+    return int.from_bytes(value[1:HEADER_BYTES], "big")
+
+
+def parse_schema(text: str, references: Sequence[str] = ()) -> WriterSchema:
+    """The schema of a text; `references` hold what it refers to, each after what that refers to.
+
+    Raises: BadRow if it is none, so that the records written with it become letters.
+    """
+    try:
+        documents = [json.loads(each) for each in (*references, text)]
+        named: dict[str, Schema] = {}
+        plain: dict[str, Schema] = {}
+        for document in documents:
+            meaning = fastavro.parse_schema(document, named)
+            reading = fastavro.parse_schema(_without_meaning(document), plain)
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
+        raise BadRow(f"its schema cannot be read: {error!r}") from None
+    return WriterSchema(reading, meaning, named)
+
+
+def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
+    """The value behind the header. Raises: BadRow."""
+    stream = io.BytesIO(value)
+    stream.seek(HEADER_BYTES)
+    try:
+        found = fastavro.schemaless_reader(stream, schema.reading, None)
+    except _UNREADABLE as error:
+        said = str(error) or type(error).__name__
+        raise BadRow(f"not a value of its schema: {said}") from None
+    if left := len(value) - stream.tell():
+        raise BadRow(f"not a value of its schema: {left} bytes are left over")
+    return found
+
+
+class AvroReader:
+    """Reads records into the cells of columns. Knows the schemas that it was told; pure otherwise.
+
+    A column names a field, or a field of a record in it with dots between: `address.city`.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = tuple(columns)
+        self._schemas: dict[int, WriterSchema | BadRow] = {}
+        self._takes: dict[tuple[int, str], list[Take]] = {}
+
+    def share(self, other: AvroReader) -> None:
+        """Know from now on what `other` knows."""
+        self._schemas = other._schemas
+
+    def know(self, number: int, text: str, references: Sequence[str] = ()) -> None:
+        """Remember a schema; one that cannot be read makes letters of its records."""
+        try:
+            self._schemas[number] = parse_schema(text, references)
+        except BadRow as unreadable:
+            self._schemas[number] = unreadable
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Make letters of all records with this schema."""
+        self._schemas[number] = BadRow(reason)
+
+    def knows(self, number: int) -> bool:
+        """Whether records with this schema can be decided."""
+        return number in self._schemas
+
+    def __call__(self, value: bytes | None) -> list[object]:
+        """The cells of a record in the order of the columns. Raises: BadRow."""
+        number = schema_number(value)
+        assert value is not None
+        return self.cells(number, self.value(number, value))
+
+    def value(self, number: int, value: bytes) -> Any:  # any value of Avro
+        """The value of a record, as it was written with the schema `number`. Raises: BadRow."""
+        return read_value(value, self._schema(number))
+
+    def cells(self, number: int, record: Any, field: str = "") -> list[object]:  # a value of Avro
+        """The cells of a value of the schema `number`, or of one of its fields. Raises: BadRow."""
+        takes = self._takes.get((number, field))
+        if takes is None:
+            schema = self._schema(number)
+            top = _field(schema.meaning, field, schema.named) if field else schema.meaning
+            takes = [_taking(top, column, schema.named) for column in self._columns]
+            self._takes[number, field] = takes
+        return [take(record) for take in takes]
+
+    def _schema(self, number: int) -> WriterSchema:
+        schema = self._schemas[number]
+        if isinstance(schema, BadRow):
+            raise schema
+        return schema
+
+
+def _without_meaning(schema: Schema) -> Schema:
+    """The schema without logical types: what they mean is decided here, whatever is in range."""
+    if isinstance(schema, list):
+        return [_without_meaning(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: each for name, each in schema.items() if name != "logicalType"}
+    for inner in ("type", "items", "values"):
+        if isinstance(found.get(inner), dict | list):
+            found[inner] = _without_meaning(found[inner])
+    if isinstance(found.get("fields"), list):
+        found["fields"] = [_without_meaning(each) for each in found["fields"]]
+    return found
+
+
+def _branches(schema: Schema, named: Mapping[str, Schema]) -> list[Schema]:
+    """What a value may be, other than null; names are looked up."""
+    if isinstance(schema, list):
+        return [each for part in schema for each in _branches(part, named)]
+    if isinstance(schema, str):
+        return [] if schema == "null" else [named.get(schema, schema)]
+    if isinstance(schema["type"], dict | list):
+        return _branches(schema["type"], named)
+    return [] if schema["type"] == "null" else [schema]
+
+
+def _kind(schema: Schema) -> str:
+    return str(schema if isinstance(schema, str) else schema["type"])
+
+
+def _field(schema: Schema, name: str, named: Mapping[str, Schema]) -> Schema | None:
+    """The schema of a field of a record; None if it has no such field, or is no record."""
+    branches = _branches(schema, named)
+    if len(branches) != 1 or _kind(branches[0]) not in ("record", "error"):
+        return None
+    return next((each["type"] for each in branches[0]["fields"] if each["name"] == name), None)
+
+
+def _taking(schema: Schema | None, column: Column, named: Mapping[str, Schema]) -> Take:
+    """How a column is taken out of a value of `schema`."""
+    path = column.name.split(".")
+    if schema is not None and _kind(next(iter(_branches(schema, named)), "null")) != "record":
+        return _refusing("the value is not a record")
+    for step in path:
+        schema = None if schema is None else _field(schema, step, named)
+    if schema is None:
+        if column.nullable:
+            return lambda record: None
+        return _refusing(f"the column {column.name} is missing")
+    convert = _converting(schema, column, named)
+    if len(path) == 1:
+        name = path[0]
+        return lambda record: cell_of(convert(record[name]), column)
+
+    def take(record: Any) -> object:  # a value of Avro
+        for step in path:
+            if record is None:
+                break
+            record = record[step]
+        return cell_of(convert(record), column)
+
+    return take
+
+
+def _refusing(reason: str) -> Take:
+    def take(record: object) -> object:
+        raise BadRow(reason)
+
+    return take
+
+
+def _converting(schema: Schema, column: Column, named: Mapping[str, Schema]) -> Take:
+    """From what fastavro read to what a cell may be."""
+    branches = _branches(schema, named)
+    takes = [_leaf(branch, column) for branch in branches]
+    if not takes:
+        return lambda value: None
+    if len(takes) == 1:
+        only = takes[0]
+        return lambda value: None if value is None else only(value)
+    if any(isinstance(branch, dict) and "logicalType" in branch for branch in branches):
+        # Which branch a number was written with cannot be told from the number.
+        return _refusing(f"the column {column.name} is a union with a logical type")
+
+    def of_a_union(value: Any) -> object:  # a value of Avro
+        if isinstance(value, dict | list):
+            raise BadRow(f"the column {column.name} is not a single value")
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+    return of_a_union
+
+
+def _leaf(schema: Schema, column: Column) -> Take:
+    kind = _kind(schema)
+    if kind in _WHOLE:
+        hint = " (name a field of it)" if kind == "record" else ""
+        return _refusing(f"the column {column.name} is {_WHOLE[kind]}{hint}")
+    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
+    if logical == "decimal":
+        scale = int(schema.get("scale", 0))
+        return lambda value: _decimal(value, scale, column)
+    if kind in ("bytes", "fixed"):
+        return lambda value: base64.b64encode(value).decode()
+    zoned, _, unit = logical.rpartition("-")
+    if zoned in ("timestamp", "local-timestamp") and unit in _PER_MS:
+        mark = "Z" if zoned == "timestamp" else ""
+        return lambda value: _instant(value, _PER_MS[unit], mark, column)
+    if logical == "date" and column.kind == "text":
+        return lambda value: _iso(timedelta(days=value), column)[:10]
+    return lambda value: value
+
+
+def _instant(value: int, per_ms: int, mark: str, column: Column) -> object:
+    """Milliseconds in a column of whole numbers, ISO 8601 in one of text."""
+    if column.kind != "text":
+        return value // per_ms
+    try:
+        since = timedelta(microseconds=value * 1_000 // per_ms)
+    except OverflowError:
+        raise _out_of_range(column) from None
+    return _iso(since, column) + mark
+
+
+def _iso(since_epoch: timedelta, column: Column) -> str:
+    try:
+        return (EPOCH + since_epoch).isoformat()
+    except OverflowError:
+        raise _out_of_range(column) from None
+
+
+def _out_of_range(column: Column) -> BadRow:
+    return BadRow(f"the column {column.name} is a time before the year 1 or after the year 9999")
+
+
+def _decimal(value: bytes, scale: int, column: Column) -> object:
+    """A decimal number: exact in text, in a column of whole numbers only if it is one."""
+    if len(value) > DECIMAL_BYTES_MAX:
+        raise BadRow(f"the column {column.name} has too many digits")
+    unscaled = int.from_bytes(value, "big", signed=True)
+    digits = tuple(map(int, str(abs(unscaled))))
+    number = Decimal((int(unscaled < 0), digits, -scale))
+    match column.kind:
+        case "float":
+            return float(number)
+        case "int" if number == number.to_integral_value():
+            return int(number)
+        case "int":
+            raise BadRow(f"the column {column.name} is {number:f}, not a whole number")
+    return f"{number:f}"

@@ -1,0 +1,152 @@
+"""Columns and cells: what a value has to be to stand in a column, whatever it was written as.
+
+A record has the same fate in any company. Text is kept in normal form C, NaN is refused, whole numbers
+have 64 bits, a whole number in a float column is a float, and zero has no sign.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+ColumnKind: TypeAlias = Literal["int", "float", "text", "bool"]
+
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "bool": pa.bool_(),
+}
+SHOWN_CHARACTERS_MAX = 60
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
+NESTING_MAX = 100
+NO_VALUE = "the record has no value"
+DIGITS_MAX = 4_000
+"""Longer numbers are not looked at: Python refuses to convert them."""
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
+"""What the decoder raises for bytes that are no JSON or no UTF-8."""
+csv.field_size_limit(1 << 30)  # the limit of the csv module would refuse what Arrow reads
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+INT_TEXT = re.compile(r"[+-]?[0-9]+")
+FLOAT_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+TRUTHS: Mapping[str, bool] = {"true": True, "false": False, "1": True, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a source; a missing or null value of one that is not nullable is a bad row."""
+
+    name: str
+    kind: ColumnKind
+    nullable: bool = False
+
+    def field(self) -> pa.Field[pa.DataType]:
+        """The column in an Arrow schema."""
+        return pa.field(self.name, ARROW_TYPES[self.kind], self.nullable)
+
+
+class BadRow(Exception):
+    """A record that is no row; the text is the reason."""
+
+
+def cell_of(value: object, column: Column) -> object:
+    """A JSON value as a cell of the column. Raises: BadRow."""
+    if value is None:
+        if not column.nullable:
+            raise BadRow(f"the column {column.name} is null")
+        return None
+    match column.kind:
+        case "int" if type(value) is int:
+            if not INT_MIN <= value <= INT_MAX:
+                raise BadRow(
+                    f"the column {column.name} has more than 64 bits: {_brief(str(value))}"
+                )
+            return value
+        case "float" if type(value) in (int, float):
+            return _finite(str(value), column)
+        case "text" if isinstance(value, str):
+            return unicodedata.normalize("NFC", value)
+        case "bool" if isinstance(value, bool):
+            return value
+    raise BadRow(f"the column {column.name} is {_kind_of(value)}, not {column.kind}")
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    names = {int: "int", float: "float", str: "text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
+
+
+def parsed_cell(written: str, column: Column) -> object:
+    """A CSV field as a cell of the column; an empty one is null. Raises: BadRow."""
+    if written == "":
+        if column.nullable:
+            return None
+        if column.kind == "text":
+            return ""
+        raise BadRow(f"the column {column.name} is empty")
+    if column.kind == "text":
+        return unicodedata.normalize("NFC", written)
+    word = written.strip(" \t")
+    if column.kind == "int" and INT_TEXT.fullmatch(word):
+        return (
+            cell_of(int(word), column) if len(word) <= DIGITS_MAX else cell_of(INT_MAX + 1, column)
+        )
+    if column.kind == "float" and (FLOAT_TEXT.fullmatch(word) or _NOT_FINITE.fullmatch(word)):
+        return _finite(word, column)
+    if column.kind == "bool" and word.lower() in TRUTHS:
+        return TRUTHS[word.lower()]
+    raise BadRow(f"the column {column.name} is not {column.kind}: {_brief(written)!r}")
+
+
+def _finite(written: str, column: Column) -> float:
+    """The number that `written` is, without a sign if it is zero. Raises: BadRow."""
+    number = float(written)
+    if not math.isfinite(number):
+        raise BadRow(f"the column {column.name} is not a finite number: {_brief(written)}")
+    return number + 0.0
+
+
+def _brief(written: str) -> str:
+    return written if len(written) <= SHOWN_CHARACTERS_MAX else f"{written[:SHOWN_CHARACTERS_MAX]}…"
+
+
+def check_nesting(value: bytes | None) -> None:
+    """Raise BadRow where there is no value, or one that is nested so deeply that the depth of the
+    caller's own stack would decide whether it can be decoded."""
+    if value is None:
+        raise BadRow(NO_VALUE)
+    if value.count(b"[") + value.count(b"{") <= NESTING_MAX:
+        return
+    depth = 0
+    for bracket in _BRACKET.findall(_STRING.sub(b"", value)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > NESTING_MAX:
+            raise BadRow(f"nested more than {NESTING_MAX} levels deep")
+
+
+def csv_lines(text: str, delimiter: str) -> Iterator[list[str]]:
+    """The lines of a record; a line end inside quotes is part of a field. Raises: csv.Error."""
+    return csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+
+
+def utf8(value: bytes | None) -> str:
+    """The text that `value` is. Raises: BadRow."""
+    if value is None:
+        raise BadRow(NO_VALUE)
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRow(f"not UTF-8: {error.reason} at byte {error.start}") from None

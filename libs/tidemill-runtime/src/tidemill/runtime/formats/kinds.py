@@ -1,0 +1,51 @@
+"""How a record is written: one value for each format, with what its reader has to know.
+
+The values are plain data that travel: the same one decodes on the live path and in a job.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+
+class JsonFormat(msgspec.Struct, frozen=True, tag="json"):
+    """One JSON object a record; members that no column names are ignored."""
+
+
+class CsvFormat(msgspec.Struct, frozen=True, tag="csv"):
+    """One line of comma-separated values a record, in the order of the columns; empty is null."""
+
+    delimiter: str = ","
+
+
+class TextFormat(msgspec.Struct, frozen=True, tag="text"):
+    """A record is UTF-8 text, and fills the only column."""
+
+
+class BytesFormat(msgspec.Struct, frozen=True, tag="bytes"):
+    """A record is any bytes; the only column holds them as base64, or as hexadecimal digits."""
+
+    encoding: Literal["base64", "hex"] = "base64"
+
+
+class AvroFormat(msgspec.Struct, frozen=True, tag="avro"):
+    """A zero byte, the number of a schema in four bytes, and a value of that schema."""
+
+
+class ProtobufFormat(msgspec.Struct, frozen=True, tag="protobuf"):
+    """A message, described by a serialized descriptor set.
+
+    With `framed` it comes after a zero byte, the number of a schema in four bytes, and the path of the
+    message in its file, which are passed over.
+    """
+
+    descriptors: bytes
+    message: str
+    framed: bool = False
+
+
+RecordFormat: TypeAlias = (
+    JsonFormat | CsvFormat | TextFormat | BytesFormat | AvroFormat | ProtobufFormat
+)

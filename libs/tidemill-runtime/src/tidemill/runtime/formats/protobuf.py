@@ -1,0 +1,222 @@
+"""Protobuf records, read with the descriptors that `protoc --descriptor_set_out` wrote.
+
+Columns take fields by their names, so a message may gain fields while the columns stay. What each type
+becomes is a table of docs/sources.md.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
+from tidemill.runtime.formats.kinds import ProtobufFormat
+from tidemill.time import UsageError
+
+Take: TypeAlias = Callable[[Any], object]  # a message → a cell; raises BadRow
+
+TIMESTAMP = "google.protobuf.Timestamp"
+EPOCH = datetime(1970, 1, 1)
+_WELL_KNOWN = "google/protobuf/"
+_WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+_FITTING = {
+    FieldDescriptor.CPPTYPE_BOOL: ("bool",),
+    FieldDescriptor.CPPTYPE_STRING: ("text",),
+    FieldDescriptor.CPPTYPE_ENUM: ("text", "int"),
+    FieldDescriptor.CPPTYPE_DOUBLE: ("float",),
+    FieldDescriptor.CPPTYPE_FLOAT: ("float",),
+}
+"""Types of columns that can hold a field; every other field is a whole number."""
+
+
+class MessageReader:
+    """Reads messages into the cells of columns. Pure.
+
+    A column names a field, or a field of a message in it with dots between: `address.city`.
+    """
+
+    def __init__(self, columns: Sequence[Column], written: ProtobufFormat) -> None:
+        """Raises: UsageError if there is no such message, or a column is no field of it that fits."""
+        described = _described(written.descriptors, written.message)
+        self._make = message_factory.GetMessageClass(described)
+        self._framed = written.framed
+        self._takes = [_taking(described, column) for column in columns]
+
+    def __call__(self, value: bytes | None) -> list[object]:
+        """The cells of a record in the order of the columns. Raises: BadRow."""
+        if value is None:
+            raise BadRow(NO_VALUE)
+        message = self._make()
+        try:
+            message.ParseFromString(_unframed(value) if self._framed else value)
+        except DecodeError as error:
+            raise BadRow(f"not such a message: {error}") from None
+        if not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors())  # type: ignore[attr-defined]  # the stubs lack it
+            raise BadRow(f"not such a message: without {missing}")
+        return [take(message) for take in self._takes]
+
+
+def _described(descriptors: bytes, name: str) -> Descriptor:
+    """The message of a serialized descriptor set. Raises: UsageError."""
+    found = descriptor_pb2.FileDescriptorSet()
+    try:
+        found.ParseFromString(descriptors)
+    except DecodeError as error:
+        raise UsageError(f"this is no descriptor set: {error}", reason="Descriptors") from None
+    files = {file.name: file for file in found.file}
+    pool = descriptor_pool.DescriptorPool()
+    added: set[str] = set()
+
+    def add(file: str, wanted_by: str) -> None:
+        if file in added:
+            return
+        added.add(file)
+        if file not in files and file.startswith(_WELL_KNOWN):
+            module = import_module(file.removesuffix(".proto").replace("/", ".") + "_pb2")
+            files[file] = descriptor_pb2.FileDescriptorProto()
+            module.DESCRIPTOR.CopyToProto(files[file])
+        if file not in files:
+            raise UsageError(
+                f"{wanted_by} imports {file}, which the descriptor set does not hold: write it with "
+                "protoc --include_imports",
+                reason="Descriptors",
+            )
+        for dependency in files[file].dependency:
+            add(dependency, file)
+        pool.Add(files[file])
+
+    try:
+        for file in list(files):
+            add(file, file)
+    except TypeError as error:
+        raise UsageError(f"this is no descriptor set: {error}", reason="Descriptors") from None
+    try:
+        return pool.FindMessageTypeByName(name)
+    except KeyError:
+        known = ", ".join(
+            f"{file.package}.{message.name}".lstrip(".")
+            for file in found.file
+            for message in file.message_type
+        )
+        raise UsageError(
+            f"the descriptor set has no message {name}; it has {known or 'none'}",
+            reason="Descriptors",
+        ) from None
+
+
+def _taking(described: Descriptor, column: Column) -> Take:
+    """How a column is taken out of a message. Raises: UsageError if it cannot be."""
+    fields: list[FieldDescriptor] = []
+    inner: Descriptor | None = described
+    for step in column.name.split("."):
+        field = None if inner is None else inner.fields_by_name.get(step)
+        if field is None:
+            raise UsageError(
+                f"the message {described.full_name} has no field {column.name}", reason="Columns"
+            )
+        fields.append(field)
+        inner = field.message_type
+    convert = _converting(fields[-1], column)
+
+    def take(message: Any) -> object:  # a message of a class made at run time
+        for field in fields:
+            if field.has_presence and not message.HasField(field.name):
+                return cell_of(None, column)
+            message = getattr(message, field.name)
+        return cell_of(convert(message), column)
+
+    return take
+
+
+def _converting(field: FieldDescriptor, column: Column) -> Take:
+    """From the value of a field to what a cell may be. Raises: UsageError if they do not fit."""
+    if field.is_repeated:
+        raise UsageError(
+            f"the column {column.name} is a repeated field, of which there may be many",
+            reason="Columns",
+        )
+    described = field.message_type
+    if described is None:
+        return _scalar(field, column)
+    if described.full_name == TIMESTAMP:
+        _check_fits(column, ("int", "text"), TIMESTAMP)
+        return lambda value: _instant(value, column)
+    if described.full_name in _WRAPPERS:
+        inner = _scalar(described.fields_by_name["value"], column)
+        return lambda value: inner(value.value)
+    raise UsageError(
+        f"the column {column.name} is a message: name a field of it, such as "
+        f"{column.name}.{described.fields[0].name if described.fields else '…'}",
+        reason="Columns",
+    )
+
+
+def _scalar(field: FieldDescriptor, column: Column) -> Take:
+    _check_fits(column, _FITTING.get(field.cpp_type, ("int", "float")), field.full_name)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda value: base64.b64encode(value).decode()
+    if field.enum_type is not None and column.kind == "text":
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+
+        def name_of(value: int) -> str:
+            if value not in names:
+                raise BadRow(f"the column {column.name} has the number {value}, which has no name")
+            return names[value]
+
+        return name_of
+    return lambda value: value
+
+
+def _check_fits(column: Column, kinds: Sequence[str], field: str) -> None:
+    if column.kind not in kinds:
+        raise UsageError(
+            f"the column {column.name} is {column.kind}, the field {field} is {' or '.join(kinds)}",
+            reason="Columns",
+        )
+
+
+def _instant(value: Any, column: Column) -> object:  # a Timestamp of a pool of our own
+    """Milliseconds in a column of whole numbers, ISO 8601 in one of text."""
+    if column.kind == "int":
+        return value.seconds * 1_000 + value.nanos // 1_000_000
+    try:
+        moment = EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
+    except OverflowError:
+        raise BadRow(
+            f"the column {column.name} is a time before the year 1 or after the year 9999"
+        ) from None
+    return f"{moment.isoformat()}Z"
+
+
+def _unframed(value: bytes) -> bytes:
+    """The message behind the header of Confluent: a zero byte, a number, a path. Raises: BadRow."""
+    if len(value) < 6 or value[0] != 0:
+        raise BadRow("does not begin with a zero byte and the number of a schema")
+    count, at = _varint(value, 5)
+    for _ in range(count >> 1):  # NB: zigzag; a lone zero stands for the path [0]
+        _, at = _varint(value, at)
+    return value[at:]
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """(number, position behind it). Raises: BadRow."""
+    number = 0
+    for shift in range(0, 35, 7):
+        if at >= len(value):
+            break
+        number |= (value[at] & 0x7F) << shift
+        at += 1
+        if value[at - 1] < 0x80:
+            return number, at
+    raise BadRow("the path of its message cannot be read")

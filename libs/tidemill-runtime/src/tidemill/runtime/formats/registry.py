@@ -1,0 +1,131 @@
+"""Schemas by their numbers: the port to a schema registry, and the client of its HTTP interface."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from tidemill.time import Unavailable, UsageError
+
+TIMEOUT_S = 10.0
+REFERENCES_MAX = 100
+_ACCEPT = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+
+
+class RegisteredSchema(msgspec.Struct, frozen=True):
+    """A schema, and what it refers to: each text after those that it needs. Never changes."""
+
+    text: str
+    references: tuple[str, ...] = ()
+    kind: str = "AVRO"
+
+
+class SchemaRegistry(Protocol):
+    """Numbered schemas; a number once given always means the same schema."""
+
+    async def schema(self, number: int) -> RegisteredSchema | None:
+        """The schema of a number, None if the registry knows none.
+
+        Raises: Unavailable if the registry cannot be asked now; UsageError if it refuses to answer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release what the client holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """Who asks, and over which kind of connection; `password` is no part of what is shown."""
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __repr__(self) -> str:
+        return f"RegistryAccess({self.url!r})"
+
+
+class HttpRegistry:
+    """Guarantees of SchemaRegistry, over the HTTP interface of Confluent's; one event loop's."""
+
+    def __init__(self, access: RegistryAccess, timeout_s: float = TIMEOUT_S) -> None:
+        self._access = access
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def schema(self, number: int) -> RegisteredSchema | None:
+        found = await self._get(f"/schemas/ids/{number}")
+        if found is None:
+            return None
+        texts: dict[tuple[str, int], str] = {}
+        await self._refer(found, texts)
+        kind = str(found.get("schemaType") or "AVRO")
+        return RegisteredSchema(str(found.get("schema", "")), tuple(texts.values()), kind)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _refer(self, found: Mapping[str, Any], texts: dict[tuple[str, int], str]) -> None:
+        """Collect what a schema refers to, what is referred to first."""
+        for reference in found.get("references") or ():
+            place = str(reference["subject"]), int(reference["version"])
+            if place in texts:
+                continue
+            if len(texts) >= REFERENCES_MAX:
+                raise UsageError(
+                    f"a schema refers to more than {REFERENCES_MAX} others", reason="Registry"
+                )
+            inner = await self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}")
+            if inner is None:
+                # The registry promises that what is referred to stays.
+                raise Unavailable(f"{self._access.url} does not have {place[0]} {place[1]} now")
+            await self._refer(inner, texts)
+            texts[place] = str(inner["schema"])
+
+    async def _get(self, path: str) -> Mapping[str, Any] | None:
+        """The document at a path; None if there is none."""
+        url = self._access.url.rstrip("/") + path
+        try:
+            async with self._opened().get(url) as reply:
+                if reply.status == 404:
+                    return None
+                if reply.status in (401, 403):
+                    raise UsageError(
+                        f"the schema registry {self._access.url} refuses to answer: {reply.status}",
+                        reason="Registry",
+                    )
+                if reply.status != 200:
+                    raise Unavailable(
+                        f"the schema registry {self._access.url} answered {reply.status}"
+                    )
+                return msgspec.json.decode(await reply.read(), type=dict[str, Any])
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+            said = str(error) or type(error).__name__
+            raise Unavailable(
+                f"the schema registry {self._access.url} does not answer: {said}"
+            ) from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            access = self._access
+            auth = None
+            if access.username is not None:
+                auth = aiohttp.BasicAuth(access.username, access.password or "")
+            self._session = aiohttp.ClientSession(
+                auth=auth,
+                headers=_ACCEPT,
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+                connector=aiohttp.TCPConnector(ssl=access.tls or True),
+            )
+        return self._session

@@ -1,0 +1,76 @@
+"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidemill.runtime.resources.specs import KafkaOrigin, KafkaTls
+from tidemill.time.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLogin:
+    """Who asks; the password is no part of what is shown."""
+
+    mechanism: str
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"KafkaLogin({self.mechanism!r}, {self.username!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAccess:
+    """What every client of a cluster is opened with, beside its address."""
+
+    tls: ssl.SSLContext | None = None
+    login: KafkaLogin | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The options of an aiokafka client."""
+        transport = "PLAINTEXT" if self.tls is None else "SSL"
+        if self.login is None:
+            return {"security_protocol": transport, "ssl_context": self.tls}
+        return {
+            "security_protocol": f"SASL_{transport}",
+            "ssl_context": self.tls,
+            "sasl_mechanism": self.login.mechanism,
+            "sasl_plain_username": self.login.username,
+            "sasl_plain_password": self.login.password,
+        }
+
+
+def access_of(origin: KafkaOrigin) -> KafkaAccess:
+    """What a source says of its cluster; files are read now. Raises: UsageError if one cannot be."""
+    login = None
+    if origin.sasl is not None:
+        password = _text(origin.sasl.password_file, "password").strip("\r\n")
+        login = KafkaLogin(origin.sasl.mechanism, origin.sasl.username, password)
+    return KafkaAccess(None if origin.tls is None else _context(origin.tls), login)
+
+
+def _context(tls: KafkaTls) -> ssl.SSLContext:
+    try:
+        trusted = None if tls.ca_file is None else _text(tls.ca_file, "certificates of authorities")
+        context = ssl.create_default_context(cadata=trusted)
+        if tls.certificate_file is not None:
+            for path in (tls.certificate_file, tls.key_file or tls.certificate_file):
+                _text(path, "certificate or key")
+            context.load_cert_chain(tls.certificate_file, tls.key_file)
+    except ssl.SSLError as error:
+        raise UsageError(f"TLS with Kafka: {error}", reason="tls") from error
+    return context
+
+
+def _text(path: str, what: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"the {what} in {path} cannot be read: {said}", reason="FileMissing"
+        ) from error

@@ -1,0 +1,112 @@
+"""What was decided about a source once and for all, as a durable collection.
+
+A record that is decoded again has to have its first fate, whatever a registry or a broker says by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from tidemill.shard import Collections, UpperMismatch
+from tidemill.time import frontier, sole_time
+
+About: TypeAlias = Literal["schema", "unknown-schema", "topic", "first-offset"]
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("about", pa.string()),
+    pa.field("of", pa.string()),
+    pa.field("number", pa.int64()),
+    pa.field("partition", pa.int64()),
+    pa.field("first", pa.int64()),
+    pa.field("last", pa.int64()),
+    pa.field("text", pa.string()),
+]
+DECISIONS_SCHEMA = pa.schema(_FIELDS)
+
+
+class Decision(NamedTuple):
+    """One decision; of several about the same the first one counts.
+
+    schema: `text` is the schema `number` of the registry `of`. unknown-schema: that registry knew no
+    schema `number` when the records [first, last] of `partition` were decoded. topic: `text` is the
+    identity of the topic `of`. first-offset: reading of `partition` began at `first`.
+    """
+
+    about: About
+    of: str = ""
+    number: int = 0
+    partition: int = 0
+    first: int = 0
+    last: int = 0
+    text: str = ""
+
+    @property
+    def subject(self) -> tuple[str, str, int, int, int]:
+        """What it is about."""
+        first = self.first if self.about == "unknown-schema" else 0
+        return (self.about, self.of, self.number, self.partition, first)
+
+
+class Decisions:
+    """Keeps decisions; whoever decides first has decided for all."""
+
+    def __init__(self, collections: Collections, collection: str) -> None:
+        self._collections = collections
+        self._collection = collection
+        self._made: dict[tuple[str, str, int, int, int], Decision] | None = None
+
+    async def all(self) -> Sequence[Decision]:
+        """Everything decided so far."""
+        if self._made is None:
+            await self._load(sole_time(await self._upper()))
+        assert self._made is not None
+        return list(self._made.values())
+
+    async def find(self, subject: Decision) -> Decision | None:
+        """What was decided about the subject of a decision; None if nothing was."""
+        await self.all()
+        assert self._made is not None
+        return self._made.get(subject.subject)
+
+    async def make(self, decisions: Sequence[Decision]) -> None:
+        """Decide, durably, whatever of it has not been decided otherwise by then."""
+        while True:
+            upper = sole_time(await self._upper())
+            await self._load(upper)
+            assert self._made is not None
+            fresh = [each for each in decisions if each.subject not in self._made]
+            if not fresh:
+                return
+            columns = list(zip(*fresh, strict=True))
+            rows = pa.table(
+                {
+                    **dict(zip(DECISIONS_SCHEMA.names, map(list, columns), strict=True)),
+                    "_time": pa.array([upper] * len(fresh), pa.uint64()),
+                    "_diff": pa.array([1] * len(fresh), pa.int64()),
+                }
+            )
+            outcome = await self._collections.compare_and_append(
+                self._collection, frontier(upper), frontier(upper + 1), rows, writer="decisions"
+            )
+            if not isinstance(outcome, UpperMismatch):
+                self._made |= {each.subject: each for each in fresh}
+                return
+
+    async def _upper(self) -> Any:  # a frontier
+        return (await self._collections.status(self._collection)).upper
+
+    async def _load(self, upper: int) -> None:
+        if upper == 0:
+            self._made = {}
+            return
+        reader = await self._collections.read_hold(self._collection, owner="decisions")
+        try:
+            rows = await self._collections.snapshot(reader, upper - 1)
+        finally:
+            await self._collections.drop(reader)
+        names = DECISIONS_SCHEMA.names
+        made = [Decision(**{name: row[name] for name in names}) for row in rows.to_pylist()]
+        self._made = {each.subject: each for each in made}

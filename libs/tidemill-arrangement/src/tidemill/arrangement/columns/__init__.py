@@ -13,7 +13,12 @@ from tidemill.arrangement.columns.joining import ColumnJoin, Joined, TraceJoin
 from tidemill.arrangement.columns.reducing import ColumnReduce, TraceReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
 from tidemill.arrangement.columns.values import ValueCodes
-from tidemill.arrangement.columns.views import EnteredTrace, FilteredTrace, ReadableTrace
+from tidemill.arrangement.columns.views import (
+    EnteredTrace,
+    FilteredTrace,
+    FrozenTrace,
+    ReadableTrace,
+)
 
 __all__ = [
     "ColumnBatch",
@@ -29,6 +34,7 @@ __all__ = [
     "ImportedColumns",
     "EnteredTrace",
     "FilteredTrace",
+    "FrozenTrace",
     "ReadableTrace",
     "ValueCodes",
     "ColumnJoin",

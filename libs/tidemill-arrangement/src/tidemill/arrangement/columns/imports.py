@@ -57,6 +57,8 @@ class ImportedColumns:
             self.close()
         else:
             handle.set_physical(self._position)
+            # What comes is beyond this; the history is not asked for again.
+            handle.set_logical(self._position)
         if not parts:
             return Columns.empty(self._lanes)
         rows = Columns.concatenate(parts)

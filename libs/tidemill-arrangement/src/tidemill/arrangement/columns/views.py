@@ -1,4 +1,4 @@
-"""A trace of columns seen differently, without a copy: from inside a loop, or through a filter."""
+"""A trace of columns seen differently: from inside a loop, through a filter, or as it was once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Protocol, Self
 from tidemill.arrangement.columns.batches import ColumnBatch, ColumnLattice, Times
 from tidemill.arrangement.kernels import BoolArray, Columns, Layout, beyond, frontier_rows
 from tidemill.arrangement.trace import Description
-from tidemill.time import Antichain, ProductOrder
+from tidemill.time import Antichain, BeforeSince, ProductOrder
+
+Time = Any  # Any: a whole number, or a tuple of them
 
 
 class ReadableTrace(Protocol):
@@ -171,3 +173,44 @@ class FilteredTrace(_View):
         if len(updates) == len(batch):
             return batch
         return ColumnBatch.sorted(batch.lattice, batch.description, updates, batch.storage)
+
+
+class FrozenTrace(_View):
+    """The collection as it was at a time, at every time that is not before it.
+
+    Shown are the updates at or before `at`. What a reader of the view still asks for never lies
+    beyond it: a hold moved on goes no further than lets `at` be told from later times, unless it is
+    released.
+
+    Raises: BeforeSince if the handle no longer distinguishes `at` from earlier times.
+    Cost: that of a look at all times of the batches, each time they are read.
+    """
+
+    def __init__(self, source: ReadableTrace, at: Time) -> None:
+        frozen: Times = Antichain.of(source.lattice, [at])
+        if not source.logical.precedes(frozen):
+            raise BeforeSince(
+                f"{at} is not beyond the hold {source.logical}",
+                requested=at,
+                since=source.logical,
+            )
+        super().__init__(source)
+        self._at, self._frozen = at, frozen
+
+    def set_logical(self, to: Times) -> None:
+        """As that of the handle, but not beyond the time of the view unless `to` is empty."""
+        self._source.set_logical(to.meet(self._frozen) if len(to) else to)
+
+    def _over(self, source: ReadableTrace) -> Self:
+        return type(self)(source, self._at)
+
+    def _seen(self, batch: ColumnBatch) -> ColumnBatch:
+        if not len(batch):
+            return batch
+        updates = batch.updates()
+        last = frontier_rows(self._frozen, updates.lanes)[0]
+        shown = (updates.times <= last[:, None]).all(axis=0)
+        if shown.all():
+            return batch
+        kept = updates.where(shown)
+        return ColumnBatch.sorted(batch.lattice, batch.description, kept, batch.storage)

@@ -15,8 +15,10 @@ from tidemill.arrangement.columns import (
     ColumnJoin,
     ColumnReduce,
     ColumnSemijoin,
+    Joined,
     TraceJoin,
     TraceReduce,
+    matching,
     reductions,
 )
 from tidemill.arrangement.kernels import Columns
@@ -249,8 +251,17 @@ def test_counts_in_rounds_equal_recomputation(schedule: Any) -> None:
             pass
 
 
+@pytest.fixture(params=[1, matching._MANY], scope="module")
+def _netted(request: pytest.FixtureRequest) -> Any:
+    """The same law where every key is netted before its updates are paired, and where few are."""
+    many, matching._MANY = matching._MANY, request.param
+    yield
+    matching._MANY = many
+
+
 @settings(max_examples=50, deadline=None)
 @given(rounds_of(2), st.integers(1, 5))
+@pytest.mark.usefixtures("_netted")
 def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> None:
     lattice, rounds = schedule
     join = ColumnJoin(lattice)
@@ -294,6 +305,42 @@ def test_a_key_of_many_matches_needs_no_more_memory_than_is_asked_for() -> None:
         sizes.append(len(join.work(100_000)))
     assert sum(sizes) == 9_000_000
     assert max(sizes) <= 100_000
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("lattice", LATTICES[:2])
+def test_long_histories_of_a_key_are_netted_before_they_are_paired(
+    lattice: Any, together: bool
+) -> None:
+    """A val that comes and goes 2,000 times on both sides, in one interval or one after the other."""
+    join = ColumnJoin(lattice)
+    n, lanes = 2000, 1 if lattice is U64_TIME else lattice.lanes
+    times = np.zeros((lanes, n), np.uint64)
+    times[0] = np.arange(n)
+    zeros, diffs = np.zeros(n, np.uint64), np.where(np.arange(n) % 2 == 0, 1, -1)
+    left, right = (Columns(zeros, zeros + val, times, diffs) for val in np.uint64([1, 2]))
+    end = n if lattice is U64_TIME else (n,) + (0,) * (lanes - 1)
+    if together:
+        join.push(left, right, Antichain(lattice))
+    else:
+        join.push(left, Columns.empty(lanes), Antichain.of(lattice, [end]))
+        later = Columns(right.keys, right.vals, times + times[:, -1:] + np.uint64(1), diffs)
+        join.push(Columns.empty(lanes), later, Antichain(lattice))
+    pieces = []
+    while not join.done:
+        pieces.append(join.work(100))
+        assert len(pieces[-1]) <= 100
+    found = Joined.concatenate(pieces, lanes)
+    assert len(found) <= 20 * n  # all pairs are four millions
+    changes = consolidated(
+        zip(zip(found.left_vals.tolist(), found.right_vals.tolist(), strict=True),
+            times_of(lattice, found.times), found.diffs.tolist(), strict=True)
+    )  # fmt: skip
+    # Both are there in even rounds; a left side that has gone matches nothing that comes later.
+    wanted = [] if not together else consolidated(
+        ((1, 2), time, n) for time, n in zip(times_of(lattice, times), diffs.tolist(), strict=True)
+    )  # fmt: skip
+    assert changes == (wanted or {})
 
 
 @pytest.mark.parametrize("rows", [1, 1000])

@@ -9,7 +9,8 @@ from tidemill.arrangement.columns.batches import ColumnBatch, ColumnMerger
 from tidemill.arrangement.columns.counting import ColumnCount
 from tidemill.arrangement.columns.filtering import ColumnSemijoin
 from tidemill.arrangement.columns.imports import ImportedColumns
-from tidemill.arrangement.columns.joining import ColumnJoin, Joined, TraceJoin
+from tidemill.arrangement.columns.joining import ColumnJoin, TraceJoin
+from tidemill.arrangement.columns.matching import Joined
 from tidemill.arrangement.columns.reducing import ColumnReduce, TraceReduce
 from tidemill.arrangement.columns.storage import InMemory, Spill, Storage
 from tidemill.arrangement.columns.values import ValueCodes

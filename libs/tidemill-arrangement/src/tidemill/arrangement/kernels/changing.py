@@ -92,6 +92,19 @@ def distinct_of(sorted_keys: U64Array, out: U64Array) -> int:
 
 
 @compiled
+def heavy_keys(sorted_keys: U64Array, least: int, out: U64Array) -> int:
+    """The values that come at least `least` times in a sorted column; how many. Cost: O(n)."""
+    n, start = 0, 0
+    for i in range(sorted_keys.size):
+        if sorted_keys[i] != sorted_keys[start]:
+            start = i
+        if i - start + 1 == least:
+            out[n] = sorted_keys[i]
+            n += 1
+    return n
+
+
+@compiled
 def rank_in(distinct: U64Array, column: U64Array, ranks: U64Array) -> None:
     """The position of each value of a sorted column among its sorted distinct values.
 

@@ -149,3 +149,28 @@ def join(a: Columns, b: Columns) -> tuple[Columns, U64Array]:
     """All pairs at once; as `RunJoin.work`."""
     matches = RunJoin(a, b)
     return matches.work(2**62)
+
+
+@compiled
+def cross_rows(
+    vals: U64Array, times: U64Array, diffs: I64Array,
+    other_vals: U64Array, other_times: U64Array, other_diffs: I64Array, start: int,
+    left_vals: U64Array, right_vals: U64Array, out_times: U64Array, out_diffs: I64Array,
+) -> bool:  # fmt: skip
+    """Pairs from number `start` on of all rows with all others; whether all products of diffs fit.
+
+    As many as there is room for, which is no more than there are. Cost: O(pairs).
+    """
+    i, j = start // other_diffs.size, start % other_diffs.size
+    for n in range(out_diffs.size):
+        left_vals[n], right_vals[n] = vals[i], other_vals[j]
+        for lane in range(out_times.shape[0]):
+            out_times[lane, n] = max(times[lane, i], other_times[lane, j])
+        x, y = diffs[i], other_diffs[j]
+        if not (-(2**31) < x < 2**31 and -(2**31) < y < 2**31) and not product_fits(x, y):
+            return False
+        out_diffs[n] = x * y
+        j += 1
+        if j == other_diffs.size:
+            i, j = i + 1, 0
+    return True

@@ -72,6 +72,32 @@ def test_slices_of_texts_are_encoded_as_their_copies() -> None:
     assert codes.decode(words).to_pylist() == texts.to_pylist()
 
 
+def test_thousands_of_long_texts_are_numbered_in_the_order_of_arrival() -> None:
+    """Every table grows several times; some share all but their last byte, some their first eight."""
+    texts = [f"a common beginning and {n % 4000:05}" for n in range(9000)]
+    texts += [f"{n:08}, an own beginning" for n in range(3000)]
+    codes = ValueCodes(pa.string())
+    words = np.concatenate(
+        [codes.encode(pa.array(texts[at : at + 777])) for at in range(0, 12000, 777)]
+    )
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    assert (words - words.min()).tolist() == [numbers[text] for text in texts]
+    assert codes.interned == len(numbers) == 7000
+    assert codes.decode(words).to_pylist() == texts
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.text(alphabet="ab", min_size=8, max_size=18), max_size=40), max_size=5))
+def test_long_texts_have_one_number_each(parts: list[list[str]]) -> None:
+    codes = ValueCodes(pa.string())
+    seen: dict[str, int] = {}
+    for part in parts:
+        words = codes.encode(pa.array(part, pa.string())).tolist()
+        for text, word in zip(part, words, strict=True):
+            assert seen.setdefault(text, word) == word
+    assert len(set(seen.values())) == len(seen) == codes.interned
+
+
 def test_the_least_text_is_found_among_kept_ones() -> None:
     codes = ValueCodes(pa.string())
     texts = ["zz", "middle of the road", "a beginning, a long one", "zz top of them all"]

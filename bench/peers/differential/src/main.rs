@@ -49,7 +49,8 @@ fn main() {
     let sizes: Vec<usize> = args[3..].iter().map(|s| s.parse().unwrap()).collect();
     let report = match workload.as_str() {
         "arrange" => tables::arrange(seed, sizes[0], sizes[1] as u64, sizes[2] as u64),
-        "arrange-text" => tables::arrange_text(seed, sizes[0], sizes[1] as u64),
+        "arrange-text" => tables::arrange_text("", seed, sizes[0], sizes[1] as u64),
+        "arrange-long-text" => tables::arrange_text("https://example.org/item/", seed, sizes[0], sizes[1] as u64),
         "arrange-stream" => tables::arrange_stream(seed, sizes[0], sizes[1], sizes[2]),
         "insert-latency" => tables::insert_latency(seed, sizes[0], sizes[1]),
         "count" => tables::count(seed, sizes[0], sizes[1], sizes[2]),

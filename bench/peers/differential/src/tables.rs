@@ -72,13 +72,13 @@ pub fn arrange(seed: u64, rows: usize, keys: u64, vals: u64) -> Report {
     })
 }
 
-/// Load `rows` texts, decimal numbers below `keys`, as keys without values.
-pub fn arrange_text(seed: u64, rows: usize, keys: u64) -> Report {
+/// Load `rows` texts, decimal numbers below `keys` after `before`, as keys without values.
+pub fn arrange_text(before: &'static str, seed: u64, rows: usize, keys: u64) -> Report {
     one_worker(move |worker| {
         let mut rng = Xorshift::new(seed);
-        let data: Vec<String> = (0..rows).map(|_| format!("{}", rng.below(keys))).collect();
+        let data: Vec<String> = (0..rows).map(|_| format!("{before}{}", rng.below(keys))).collect();
         let mut report = Report::default();
-        let before = resident_bytes();
+        let resident = resident_bytes();
         let probe = Handle::new();
         let (mut input, mut trace) = worker.dataflow::<u64, _, _>(|scope| {
             let (input, collection) = scope.new_collection::<String, isize>();
@@ -94,7 +94,7 @@ pub fn arrange_text(seed: u64, rows: usize, keys: u64) -> Report {
         input.flush();
         worker.step_while(|| probe.less_than(input.time()));
         report.figure("load_s", timer.elapsed().as_secs_f64());
-        report.figure("bytes", resident_bytes() - before);
+        report.figure("bytes", resident_bytes() - resident);
         report.digest = digest_of!(trace, |k: &String| text_word(k), |_: &()| 0u64);
         report
     })

@@ -6,7 +6,6 @@ equals NaN and comes before them, negative zero is zero, text is in the order of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.columns.reductions import GroupReduction, GroupRows
+from tidemill.arrangement.columns.texts import KeptTexts
 from tidemill.arrangement.kernels import BoolArray, I64Array, U64Array
 from tidemill.arrangement.kernels.texts import SHORT, texts_of_words, words_of_texts
 from tidemill.time import U64_MAX, UsageError
@@ -43,13 +43,14 @@ class ValueCodes:
         if not any(is_kind(kind) for is_kind in known):
             raise UsageError(f"values of type {kind} have no words")
         self._kind = kind
-        self._kept: list[Any] = []  # Any: whole numbers or texts
-        self._numbers: dict[Any, int] = {}
+        self._kept: list[int] = []
+        self._numbers: dict[int, int] = {}
+        self._texts = KeptTexts()
 
     @property
     def interned(self) -> int:
         """How many values are kept."""
-        return len(self._kept)
+        return len(self._kept) + len(self._texts)
 
     def encode(self, values: Values) -> U64Array:
         """The word of each value.
@@ -87,7 +88,10 @@ class ValueCodes:
             found = pa.array(_floats(plain))
         if kept.any():
             numbers = (words[kept] - np.uint64(INTERNED)).astype(np.int64)
-            values = pa.array([self._kept[number] for number in numbers.tolist()], self._kind)
+            if pa.types.is_string(self._kind):
+                values = self._texts.texts(numbers).cast(pa.string())
+            else:
+                values = pa.array([self._kept[number] for number in numbers.tolist()], self._kind)
             found = pc.replace_with_mask(found, pa.array(kept), values)
         if null.any():
             found = pc.if_else(pa.array(null), pa.scalar(None, self._kind), found)
@@ -128,36 +132,38 @@ class ValueCodes:
         large = texts.cast(pa.large_string())
         _, offsets, data = large.buffers()
         n = len(large)
-        starts = np.frombuffer(offsets, np.int64)[large.offset : large.offset + n + 1].copy()
-        content = np.frombuffer(data, np.uint8).copy() if data else np.empty(0, np.uint8)
+        # NB: read-only both, as buffers of Arrow are: loops are compiled for that.
+        starts = np.frombuffer(offsets, np.int64)[large.offset : large.offset + n + 1]
+        content = np.frombuffer(data if data else b"\0", np.uint8)
         words, long = np.empty(n, np.uint64), np.empty(n, np.int64)
         longer = words_of_texts(content, starts, words, long)
         if longer:
             places = long[:longer]
-            words[places] = self._intern(texts.take(pa.array(places)))
+            words[places] = self._texts.number(content, starts, places) + np.uint64(INTERNED)
+            self._check_room()
         return words
 
     def _words_of_integers(self, numbers: I64Array) -> U64Array:
         words: U64Array = numbers.view(np.uint64) ^ _SIGN
         large: BoolArray = words >= INTERNED
         if large.any():
-            words[large] = self._intern(pa.array(numbers[large]))
+            words[large] = np.array(self._intern(numbers[large].tolist()), np.uint64)
         return words
 
-    def _intern(self, values: Values) -> U64Array:
-        """The words of values that have none of their own."""
-        encoded = values.dictionary_encode()
-        distinct: Sequence[Any] = encoded.dictionary.to_pylist()  # Any: as `_kept`
-        numbers = np.empty(len(distinct), np.uint64)
-        for at, value in enumerate(distinct):
+    def _intern(self, values: list[int]) -> list[int]:
+        """The words of whole numbers that have none of their own; there are few."""
+        found = []
+        for value in values:
             number = self._numbers.setdefault(value, len(self._kept))
             if number == len(self._kept):
                 self._kept.append(value)
-            numbers[at] = INTERNED + number
-        if len(self._kept) >= U64_MAX - INTERNED:
-            raise UsageError("too many values without a word of their own")
-        found: U64Array = numbers[encoded.indices.to_numpy()]
+            found.append(INTERNED + number)
+        self._check_room()
         return found
+
+    def _check_room(self) -> None:
+        if self.interned >= U64_MAX - INTERNED:
+            raise UsageError("too many values without a word of their own")
 
 
 def _blank(kind: pa.DataType) -> Any:  # Any: a scalar of `kind`

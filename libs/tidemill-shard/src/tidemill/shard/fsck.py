@@ -17,7 +17,7 @@ from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part, decode_part, sorted_updates
 from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
-from tidemill.shard.pruning import guarantee
+from tidemill.shard.pruning import guarantee, matching
 from tidemill.shard.state import Description, State, compaction_frontier
 from tidemill.time import Corrupt
 
@@ -150,7 +150,7 @@ def part_problems(description: Description, part: Part, table: pa.Table) -> Iter
             yield "keys are outside the hash range of the part"
         if part.bounds:
             data = table.drop_columns([TIME, DIFF])
-            kept = data.filter(guarantee(part, description.schema)).num_rows
+            kept = matching(data, guarantee(part, description.schema)).num_rows
             if kept != table.num_rows:
                 yield f"{table.num_rows - kept} rows are outside the bounds of the part"
     if pc.any(pc.equal(table.column(DIFF), 0)).as_py():

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import BLOCK_BYTES, ROWS_PER_GROUP, Part, check_blocks, grown
+from tidemill.shard.pruning import all_equal, matching
 from tidemill.time import Corrupt
 
 Scalars: TypeAlias = "Mapping[str, pa.Scalar[pa.DataType]]"
@@ -47,10 +47,7 @@ class PartLookup:
             table = await self._parts.table(part, schema)
         if first is not None and searchable(first.type) and first.is_valid:
             table = run_of(table, order[0], first)
-        for name, scalar in scalars.items():
-            column = pc.field(name)
-            table = table.filter(column == scalar if scalar.is_valid else column.is_null())
-        return table
+        return matching(table, all_equal(scalars)) if scalars and table.num_rows else table
 
     async def _groups(self, part: Part, name: str, value: pa.Scalar[pa.DataType]) -> pa.Table:
         """The row groups of a part whose values of a column may include this one."""

@@ -394,7 +394,9 @@ def decode_part(data: bytes, part: Part, schema: pa.Schema) -> pa.Table:
                     f"the object {part.key} has {len(data)} bytes of {part.size}", object=part.key
                 )
             check_blocks(data, part)
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+            # NB: pq.read_table goes through a scan of a data set, which costs 0.3 ms and more whatever it reads.
+            with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+                table = file.read(use_threads=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise Corrupt(f"the part {part.key} cannot be read: {error}", object=part.key) from error
     return grown(table, schema)

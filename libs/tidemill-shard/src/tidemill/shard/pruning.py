@@ -8,8 +8,10 @@ from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import acero
 
 from tidemill.shard.hashing import key_hashes
+from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.parts import Part
 from tidemill.shard.state import Description
 from tidemill.time import UsageError
@@ -43,11 +45,27 @@ def parts_equal(
         columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
         digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
         parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
-    where = [
-        pc.field(name).is_null() if not scalar.is_valid else pc.field(name) == scalar
-        for name, scalar in scalars.items()
-    ]
-    return parts_where(parts, description.schema, reduce(and_, where)) if where else list(parts)
+    return parts_where(parts, description.schema, all_equal(scalars)) if scalars else list(parts)
+
+
+def all_equal(scalars: Mapping[str, pa.Scalar[pa.DataType]]) -> pc.Expression:
+    """Whether each of these columns, of which there are some, has its value; null is a value."""
+    return reduce(
+        and_,
+        (
+            pc.field(name) == scalar if scalar.is_valid else pc.field(name).is_null()
+            for name, scalar in scalars.items()
+        ),
+    )
+
+
+def matching(rows: pa.Table, where: pc.Expression) -> pa.Table:
+    """The rows for which `where` is true. Few of them are looked at on this thread: others take long to wake."""
+    if rows.num_rows > ROWS_INLINE_MAX:
+        return rows.filter(where)
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
+    chosen = acero.Declaration("filter", acero.FilterNodeOptions(where), [source])
+    return chosen.to_table(use_threads=False)
 
 
 def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) -> list[Part]:

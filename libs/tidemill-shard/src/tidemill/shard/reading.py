@@ -14,7 +14,7 @@ from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import all_of, computed
 from tidemill.shard.part_store import PartStore
 from tidemill.shard.parts import Part, sort_key
-from tidemill.shard.pruning import Equal, equal_scalars, parts_equal, parts_where
+from tidemill.shard.pruning import Equal, equal_scalars, matching, parts_equal, parts_where
 from tidemill.shard.state import Description, State
 from tidemill.time import U64_MAX, Corrupt, UsageError
 
@@ -215,7 +215,7 @@ def _selected(table: pa.Table, part: Part, lower: int, upper: int | None, query:
     inside = start <= part.time_min and (stop is None or part.time_max < stop)
     if not (whole and inside):
         table = between(table, start, stop)
-    return table if query.where is None else table.filter(query.where)
+    return table if query.where is None else matching(table, query.where)
 
 
 def _check_columns(query: Query, names: Sequence[str]) -> None:

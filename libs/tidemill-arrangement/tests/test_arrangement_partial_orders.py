@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tidemill.arrangement.columns import ColumnReduce, reductions, retiring
 from tidemill.arrangement.kernels import Columns, beyond
 from tidemill.arrangement.kernels.closing import close_times
+from tidemill.arrangement.loops import counts, tables
 from tidemill.arrangement.loops.counts import distinct as counts_distinct
 from tidemill.arrangement.loops.groups import Groups
 from tidemill.arrangement.loops.nodes import Arrange, Join, Reduce, Threshold
@@ -239,8 +240,19 @@ MEMBERS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
+@pytest.fixture(params=["row by row", "at once"], scope="module")
+def _sizes(request: pytest.FixtureRequest) -> Any:
+    """The same law where rows are placed one by one, and where all are placed at once."""
+    many, bulk = tables.MANY, counts.BULK
+    if request.param == "at once":
+        tables.MANY = counts.BULK = 1
+    yield
+    tables.MANY, counts.BULK = many, bulk
+
+
 @pytest.mark.parametrize("name", MEMBERS)
-@settings(max_examples=40, deadline=None)
+@pytest.mark.usefixtures("_sizes")
+@settings(max_examples=25, deadline=None)
 @given(epochs_in_rounds())
 def test_a_member_of_nested_loops_is_right_at_every_time(name: str, drawn: Any) -> None:
     depth, epochs = drawn
@@ -256,6 +268,7 @@ def test_a_member_of_nested_loops_is_right_at_every_time(name: str, drawn: Any) 
         member.sweep()
 
 
+@pytest.mark.usefixtures("_sizes")
 @settings(max_examples=60, deadline=None)
 @given(epochs_in_rounds((1,)), epochs_in_rounds((1,)), st.booleans())
 def test_a_first_load_of_distinct_records_is_right_at_every_time(
@@ -279,6 +292,7 @@ def test_a_first_load_of_distinct_records_is_right_at_every_time(
             member.sweep()
 
 
+@pytest.mark.usefixtures("_sizes")
 @settings(max_examples=40, deadline=None)
 @given(epochs_in_rounds())
 def test_a_join_in_nested_loops_is_right_at_every_time(drawn: Any) -> None:

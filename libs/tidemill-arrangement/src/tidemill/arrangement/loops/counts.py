@@ -56,7 +56,7 @@ Listed = tuple[I64Array, U64Array]
 
 _NEVER = np.uint64(2**63)
 """After all times."""
-_BULK = 256
+BULK = 256
 """From so many rows on it pays to see whether records can be evaluated as they come."""
 _NOTHING: I64Array = np.empty(0, np.int64)
 _NONE_LATER: tuple[U64Array, Listed] = (
@@ -327,7 +327,7 @@ class Counts:
         Raises: UsageError if a multiplicity does not fit in 64 bits.
         """
         runs, n, now, at = self.runs, len(rows), np.uint64(time), 0
-        if self._rounds.bits < 63 or (n < _BULK and self._presence is None):
+        if self._rounds.bits < 63 or (n < BULK and self._presence is None):
             return None
         if bool((rows.times != now).any()) or rows.diffs.min() <= 0:
             return None
@@ -335,7 +335,7 @@ class Counts:
             if self._presence.takes(time, rows):
                 return self._load(self._presence, now, rows), *_NONE_LATER
             self._presence = None
-            if n < _BULK:
+            if n < BULK:
                 return None
         changed, times = np.empty(n, np.int64), np.empty(n, np.uint64)
         slots, vals = np.empty(n, np.int64), np.empty(n, np.uint64)

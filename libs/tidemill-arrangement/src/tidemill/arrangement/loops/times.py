@@ -19,6 +19,8 @@ from tidemill.time import UsageError
 
 U32Array: TypeAlias = npt.NDArray[np.uint32]
 
+_MOMENTS_MAX = 2**30
+"""Rows have 31 bits for a number, and one mark."""
 DEPTH_MAX = 4
 """Deeper nests leave too few bits for the rounds of each loop."""
 
@@ -86,7 +88,7 @@ class Moments:
     """Numbers for all times of a computation: rows store a number in place of a time.
 
     Different times are few, a round each; `words` has the time of each number. Numbers stay for
-    ever, and there are at most 2**31 of them.
+    ever: there are at most _MOMENTS_MAX of them.
     """
 
     def __init__(self) -> None:
@@ -108,8 +110,13 @@ class Moments:
         return int(self.number(np.array([time], np.uint64))[0])
 
     def _grow(self) -> None:
-        """Twice the room; every time keeps its number."""
+        """Twice the room; every time keeps its number.
+
+        Raises: UsageError if there are too many.
+        """
         used = self.words
+        if len(used) >= _MOMENTS_MAX:
+            raise UsageError(f"more than {_MOMENTS_MAX} different rounds", reason="Overflow")
         self.words = np.empty(2 * len(used), np.uint64)
         self._table, self._head[0] = np.zeros(4 * len(used), np.uint32), 0
         _number(used, self.words, self._table, self._head, 0, np.empty(len(used), np.uint32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -89,6 +90,18 @@ async def pushed(process: Process, *hosts: str) -> int:
     pytest.fail("the rows do not arrive")
 
 
+async def pushed_rows(process: Process, *rows: dict[str, object]) -> int:
+    """Push rows of a host and its rack, and return an instant at which they are there."""
+    await process.system.push("pings", [json.dumps(row).encode() for row in rows])
+    wanted = {(row["host"], row.get("rack")) for row in rows}
+    for _ in range(2_000):
+        upper = sole_time((await process.world.collections.status("pings")).upper)
+        if upper and wanted <= set(await answer(process, "pings(h, r)", upper - 1)):
+            return upper - 1
+        await asyncio.sleep(0.02)
+    pytest.fail("the rows do not arrive")
+
+
 @pytest.mark.rule("D2", "MV6")
 async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
@@ -141,6 +154,40 @@ async def test_a_table_gains_nullable_columns_as_long_as_no_view_reads_it(tmp_pa
         with pytest.raises(UsageError) as refused:
             await apply(process, wider)
         assert "spec.columns cannot change" in str(refused.value)
+
+
+async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_them(
+    tmp_path: Path,
+) -> None:
+    kept = SOURCE.replace("retain: 10m", "retain: all")
+    wider = kept.replace("type: text}]", "type: text}, {name: rack, type: int, nullable: true}]")
+    events = kept.replace("name: pings", "name: seen").replace("type: text}]", "type: text}, {name: at, type: int}]") + "  eventTime: {column: at, timeline: t, skew: 1s, expiresAfter: 1m}\n"  # fmt: skip
+    async with running(tmp_path) as process:
+        await apply(process, kept, events)
+        await pushed(process, "a")
+        for refused in (
+            wider.replace("nullable: true", "nullable: false"),
+            wider.replace("name: host", "name: place"),
+            events.replace("{name: at", "{name: more, type: int, nullable: true}, {name: at"),
+            events.replace(
+                "at, type: int}]", "at, type: int}, {name: m, type: int, nullable: true}]"
+            ),
+        ):
+            with pytest.raises(UsageError) as error:
+                await apply(process, refused)
+            assert "may gain nullable columns behind those it has" in str(error.value)
+        assert await apply(process, wider) == [Outcome.CONFIGURED]
+        at = await pushed_rows(process, {"host": "b", "rack": 7}, {"host": "c"})
+        assert await answer(process, "pings(h, r)", at) == [("a", None), ("b", 7), ("c", None)]
+    async with running(tmp_path) as process:
+        assert await apply(process, wider, events) == [Outcome.UNCHANGED] * 2
+        at = await pushed_rows(process, {"host": "d", "rack": 8})
+        assert await answer(process, "pings(h, r)", at) == [
+            ("a", None), ("b", 7), ("c", None), ("d", 8),
+        ]  # fmt: skip
+        await apply(process, VIEW.replace("pings(h)", "pings(h, _)"), TABLE)
+        with pytest.raises(UsageError):
+            await apply(process, wider.replace("nullable: true}]", "nullable: true}, {name: z, type: int, nullable: true}]"))  # fmt: skip
 
 
 async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None:

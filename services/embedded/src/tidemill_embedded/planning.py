@@ -15,6 +15,7 @@ from tidemill.runtime.log import LogReader
 from tidemill.runtime.resources import (
     ActionSpec,
     ColumnSpec,
+    FormatSpec,
     HoldSpec,
     Resource,
     SourceSpec,
@@ -26,13 +27,18 @@ from tidemill.runtime.resources.decoding import record_format
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.shapes import Named, PlannedView, Shapes, located
+from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, Shapes, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
 _SAMPLE_WAIT_S = 2.0
+
+GAINS = (
+    "a table, or a source of JSON records on the system timeline, may gain nullable columns behind those "
+    "it has while no view reads it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
 def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
     """The stored resource with what may change: how long history is kept, labels, annotations.
 
-    A table that no view reads may gain nullable columns behind those it has.
+    A table or source that no view reads may gain nullable columns behind those it has, see `_only_gains`.
     """
     old, new = known.resource.spec, resource.spec
     if isinstance(old, HoldSpec) and isinstance(new, HoldSpec):
@@ -127,19 +133,35 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
         ]
     fields = ", ".join(f"spec.{_camel(name)}" for name in changed) or "spec"
     first = (_camel(changed[0]),) if changed else ()
+    allowed = f"; {GAINS}" if changed == ["columns"] else ""
     raise UsageError(
         f"{resource.place('spec', *first)}: {resource}: {fields} cannot change while it exists; "
-        f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}",
+        f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}{allowed}",
         reason="Immutable",
     )
 
 
 def _only_gains(old: object, new: object) -> bool:
-    """Whether a table has all its columns as they were, and after them only new nullable ones."""
-    if not isinstance(old, TableSpec) or not isinstance(new, TableSpec):
+    """Whether all columns are as they were, and after them only new nullable ones, as GAINS says."""
+    if not isinstance(old, SourceSpec | TableSpec) or not isinstance(new, SourceSpec | TableSpec):
+        return False
+    if isinstance(old, SourceSpec) and not _may_gain(old):
         return False
     kept, gained = new.columns[: len(old.columns)], new.columns[len(old.columns) :]
     return kept == old.columns and all(column.nullable for column in gained)
+
+
+def _may_gain(source: SourceSpec) -> bool:
+    """Whether rows of a source may get more columns.
+
+    JSON records say which columns they have; a file has those of its first line, other formats those of
+    their schema. On an event timeline time and end stand behind the columns, where new ones would be.
+    """
+    told = source.format
+    plain = told.json is not None or told == FormatSpec()
+    staged = source.event_time is not None or source.timeline not in (None, SYSTEM)
+    alone = source.file is None and source.key_format is None and not source.envelope.key
+    return plain and alone and not staged and source.infer is None
 
 
 def _camel(name: str) -> str:

@@ -173,6 +173,11 @@ class SourceRunner:
             self.collection: Description(rows, kind="source", timeline=timeline, retain_ms=retain),
         }
 
+    @property
+    def rows(self) -> pa.Schema:
+        """The data columns of its records."""
+        return self._rows
+
     def owners(self) -> frozenset[str]:
         """The names of its holds."""
         kinds = ("reclock", "events", "reference", "remap")
@@ -185,6 +190,9 @@ class SourceRunner:
             self._world.metrics.increment(counter, 0, source=self._source)
         for collection, description in self.made().items():
             await self._world.ensure(collection, description)
+        if not self._staged:
+            # A source may have gained columns since it was created.
+            await self._world.collections.extend_schema(self.collection, self._rows)
         if self._stage is not None:
             await self._stage.prepare()
         await self._world.collections.read_hold(

@@ -37,7 +37,7 @@ from tidemill_embedded.readers import (
 from tidemill_embedded.resource_store import CatalogMoved, ResourceStore, Stored
 from tidemill_embedded.roles import roles_for
 from tidemill_embedded.running import Health, Runner, Supervised
-from tidemill_embedded.shapes import SYSTEM, Named
+from tidemill_embedded.shapes import SYSTEM, Named, columns_of, row_schema
 from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.sources import SourceRunner, in_own_log, topic_of
 from tidemill_embedded.world import World
@@ -130,6 +130,8 @@ class System:
             plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
             if not plan.created and not plan.configured:
                 return plan
+            if self._shared is not None:
+                self._refuse_regrown(plan.configured)
             try:
                 await self._store.put([*plan.created, *plan.configured])
             except CatalogMoved:
@@ -150,8 +152,35 @@ class System:
             if isinstance(spec, TableSpec):
                 self._world.shapes.plan(stored)
                 await self.runner(stored).prepare()
+            elif isinstance(spec, SourceSpec):
+                await self._regrow(stored)
             for named in self._made(stored):
                 await self._world.collections.retain(named.collection, retain)
+
+    async def _regrow(self, stored: Stored) -> None:
+        """Begin a source again that has gained columns: what is not written yet is decoded anew."""
+        key = (stored.resource.kind, stored.resource.name)
+        running = self._running.get(key)
+        runner = None if running is None else running.runner
+        if isinstance(runner, SourceRunner) and runner.rows != row_schema(columns_of(stored)):
+            assert running is not None
+            await running.stop()
+            self._world.shapes.plan(stored)
+            await self._begin(stored)
+
+    def _refuse_regrown(self, configured: Sequence[Stored]) -> None:
+        """Raises UsageError if a source gains columns whose parts other processes work on."""
+        for stored in configured:
+            known = self._store.get(stored.resource.kind, stored.resource.name)
+            spec = stored.resource.spec
+            if known is None or not isinstance(spec, SourceSpec):
+                continue
+            if columns_of(known) != columns_of(stored):
+                raise UsageError(
+                    f"{stored.resource.place('spec', 'columns')}: {stored.resource}: a source gains columns "
+                    "while one process does all work: stop the roles, apply it to one without, start them again",
+                    reason="Immutable",
+                )
 
     def _made(self, stored: Stored) -> list[Named]:
         """The collections under the name of a resource."""

@@ -15,7 +15,7 @@ from tidemill.datalog.columnar.columns import (
     Unsuited,
     instant_word,
 )
-from tidemill.datalog.columnar.deriving import Derived, check_head, derive, merged, narrow
+from tidemill.datalog.columnar.deriving import Derived, check_passed, derive, merged, narrow
 from tidemill.datalog.columnar.established import (
     EstablishedColumns,
     Shape,
@@ -170,7 +170,7 @@ class BulkWindow:
         carried = self._state.established.get(form.number, ())
         found = self._matches(form)
         if found is None:
-            if carried or form.outlives:
+            if carried:
                 raise Unsuited
             return []
         derived, shape = found
@@ -213,7 +213,7 @@ class BulkWindow:
             for i, atom in enumerate(form.atoms)
         ]
         carried = {i: frozenset(table.columns.lattices) for i, table in tables.items()}
-        check_head(form, scope, carried)
+        check_passed(form, carried)
         if plan.steps[0].atom not in tables:
             raise Unsuited  # a clock comes first
         parts = []

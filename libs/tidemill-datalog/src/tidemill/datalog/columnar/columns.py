@@ -114,10 +114,13 @@ class Column:
 
     def python(self, texts: Texts) -> list[Any]:
         """The values as the language has them."""
-        known: list[Any] = (
-            texts.texts(np.where(self.known, self.values, 0)) if self.kind is Type.TEXT
-            else self.values.tolist()
-        )  # fmt: skip
+        if self.kind is Type.TEXT:
+            known: list[Any] = [None] * len(self)
+            rows = np.flatnonzero(self.known)
+            for at, text in zip(rows.tolist(), texts.texts(self.values[rows]), strict=True):
+                known[at] = text
+            return known
+        known = self.values.tolist()
         if self.nulls is not None:
             for at in np.flatnonzero(self.nulls).tolist():
                 known[at] = None

@@ -24,10 +24,11 @@ from tidemill.datalog.columnar.columns import (
     aligned_words,
     words_of,
 )
+from tidemill.datalog.columnar.expressions import Calculator
 from tidemill.datalog.columnar.joining import Arrangements, Matching, wideness
 from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable
-from tidemill.datalog.evaluation.tables import Traits
+from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable, variables_of
+from tidemill.datalog.evaluation.tables import Bounds, Traits
 from tidemill.datalog.evaluation.writing import head_expressions
 
 
@@ -61,21 +62,36 @@ class Derived:
         )  # fmt: skip
 
 
-def check_head(form: RuleForm, scope: Scope, carried: Mapping[int, frozenset[str]]) -> None:
-    """Raises: Unsuited where computing the head may fail, or passes on more than time and expiry.
+def check_passed(form: RuleForm, carried: Mapping[int, frozenset[str]]) -> None:
+    """Raises: Unsuited where a head passes on more than time and expiry.
 
     `carried` are the lattices that the facts of each atom carry.
     """
-    head = form.head
-    if any(scope.fallible(expression) for expression in head_expressions(head)):
-        raise Unsuited
-    for expression in (*head.time, *head.expires):
-        if type_of(expression, scope.types) is not Type.INT or scope.nullable(expression):
-            raise Unsuited
-    dropped = head.suppressed | {name for name, _ in head.lattices}
+    dropped = form.head.suppressed | {name for name, _ in form.head.lattices}
     for i, names in carried.items():
         if not names <= dropped | form.atoms[i].suppressed:
             raise Unsuited
+
+
+def head_scope(form: RuleForm, matching: Matching, scope: Scope) -> Scope:
+    """What is known of the variables of the head in these very matches.
+
+    Raises: Unsuited where computing the head of one of them may fail.
+    """
+    bounds: dict[str, Bounds] = {}
+    for expression in head_expressions(form.head):
+        for name in variables_of(expression):
+            column = matching.variable(name)
+            if column is None:
+                raise Unsuited
+            bounds[name] = column.bounds()
+    known = Scope(scope.types, bounds, scope.functions, scope.lattices)
+    if any(known.fallible(expression) for expression in head_expressions(form.head)):
+        raise Unsuited
+    for expression in (*form.head.time, *form.head.expires):
+        if type_of(expression, known.types) is not Type.INT or known.nullable(expression):
+            raise Unsuited
+    return known
 
 
 def narrow(
@@ -114,7 +130,7 @@ def derive(
     """Compute the head of every match. `kinds`: of the arguments, and of the lattices. Raises: Unsuited."""
     head = form.head
     lower, upper = window
-    calculator = matching.calculator()
+    calculator = matching.calculator(head_scope(form, matching, scope))
     arguments = tuple(
         calculator.column(term, kind) for term, kind in zip(head.terms, kinds[0], strict=True)
     )
@@ -124,8 +140,8 @@ def derive(
             raise Unsuited
         kind = kinds[1].get(name, (Type.ANY,))[0]
         values.append(calculator.column(terms[0], Type.FLOAT if kind is Type.FLOAT else None))
-    time = _time(form, matching, traits)
-    expires = _expires(form, matching, traits)
+    time = _time(form, matching, traits, calculator)
+    expires = _expires(form, matching, traits, calculator)
     start, stop = matching.start, matching.stop
     kept = np.ones(len(start), np.bool_)
     if head.expires:
@@ -139,8 +155,9 @@ def derive(
     return derived if kept.all() else derived.take(np.flatnonzero(kept))
 
 
-def _time(form: RuleForm, matching: Matching, traits: Sequence[Traits]) -> Column:
-    calculator = matching.calculator()
+def _time(
+    form: RuleForm, matching: Matching, traits: Sequence[Traits], calculator: Calculator
+) -> Column:
     if form.head.time:
         times = [calculator.column(expression, Type.INT) for expression in form.head.time]
         return Column(Type.INT, np.maximum.reduce([time.values for time in times]))
@@ -157,10 +174,11 @@ def _time(form: RuleForm, matching: Matching, traits: Sequence[Traits]) -> Colum
     return Column(Type.INT, latest, nulls if nulls.any() else None)
 
 
-def _expires(form: RuleForm, matching: Matching, traits: Sequence[Traits]) -> I64Array:
+def _expires(
+    form: RuleForm, matching: Matching, traits: Sequence[Traits], calculator: Calculator
+) -> I64Array:
     head = form.head
     if head.expires:
-        calculator = matching.calculator()
         ends = [calculator.column(expression, Type.INT).values for expression in head.expires]
         soonest: I64Array = np.minimum.reduce(ends)
         if bool((soonest == END_WORD).any()):
@@ -247,5 +265,5 @@ def _swept(
 
 
 __all__ = [
-    "Derived", "check_head", "derive", "matched_variables", "merged", "narrow",
+    "Derived", "check_passed", "derive", "matched_variables", "merged", "narrow",
 ]  # fmt: skip

@@ -132,9 +132,9 @@ class Matching:
 
     # What a match is made of.
 
-    def calculator(self) -> Calculator:
-        """Evaluates expressions over the variables of the matches."""
-        return Calculator(self._scope, _Lazy(self), len(self), self._texts)
+    def calculator(self, scope: Scope | None = None) -> Calculator:
+        """Evaluates expressions over the variables of the matches, of which `scope` may know more."""
+        return Calculator(scope or self._scope, _Lazy(self), len(self), self._texts)
 
     def variable(self, name: str) -> Column | None:
         """The values of a variable in the matches."""

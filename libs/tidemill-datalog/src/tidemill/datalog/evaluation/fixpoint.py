@@ -84,7 +84,9 @@ class Strata:
         limits: Limits,
         bulk: Bulk | None = None,
     ) -> None:
-        self._rules = rules
+        self._deriving: dict[str, list[CompiledRule]] = {}
+        for rule in rules:
+            self._deriving.setdefault(rule.form.head.predicate, []).append(rule)
         self._bulk = bulk.window(around, tables, state) if bulk is not None else None
         self.around = around
         self.tables = tables
@@ -114,7 +116,8 @@ class Strata:
 
     def run(self, component: Sequence[str], given: Mapping[str, Timelines]) -> None:
         """Derive the predicates of one component; `given` are facts of them that are inputs."""
-        rules = [rule for rule in self._rules if rule.form.head.predicate in component]
+        found = [rule for name in component for rule in self._deriving.get(name, ())]
+        rules = sorted(found, key=lambda rule: rule.form.number)
         if not rules and component[0] in self.tables:
             return  # an input, which is a finished table already
         recursive = any(_reads(rule.form, component) for rule in rules)

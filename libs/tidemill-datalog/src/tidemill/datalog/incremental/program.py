@@ -40,8 +40,13 @@ def components_of(checked: CheckedProgram) -> list[Component]:
     forms = forms_of(checked)
     expiring = _expiring(checked, forms)
     found: list[Component] = []
+    deriving: dict[str, list[RuleForm]] = {}
+    for form in forms:
+        if form.deductive:
+            deriving.setdefault(form.head.predicate, []).append(form)
     for predicates in checked.components:
-        mine = tuple(f for f in forms if f.deductive and f.head.predicate in predicates)
+        found_here = [form for name in predicates for form in deriving.get(name, ())]
+        mine = tuple(sorted(found_here, key=lambda form: form.number))
         if mine:
             stratum = checked.strata.get(predicates[0], 0)
             found.append(_component(tuple(predicates), mine, checked, expiring, stratum))

@@ -37,6 +37,18 @@ async def test_the_kafka_log_conforms(law: Law, kafka_bootstrap: str) -> None:
 
 
 @pytest.mark.timeout(60)
+async def test_a_reader_that_is_closed_before_it_has_read_leaves_its_user_alone(
+    kafka_bootstrap: str,
+) -> None:
+    topic = f"empty-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        reader = await log.reader(topic, {0: 0})
+        await reader.close()
+        assert await log.bounds(topic) == {0: (0, 0)}
+
+
+@pytest.mark.timeout(60)
 async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: str) -> None:
     topic = f"transactions-{next(NUMBERS)}"
     async with closing(KafkaLog(kafka_bootstrap)) as log:

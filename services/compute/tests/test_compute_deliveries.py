@@ -12,19 +12,23 @@ import itertools
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
 from aiohttp import web
+from redis.asyncio import Redis
 
 from tidemill.arrangement.updates import empty_updates
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
@@ -36,6 +40,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.sink_file import FileSink
 from tidemill_compute.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.sink_log import LogSink
+from tidemill_compute.sink_redis import RedisSink
 from tidemill_compute.sink_sqlite import SqliteSink
 
 ALARM = pa.schema(
@@ -217,34 +222,198 @@ def keys(rows: pa.Table) -> Counter[str]:
     return Counter(rows["key"].to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", ["file", "log", "sqlite"])
-async def test_sinks_that_remember_have_each_effect_once(
-    kind: str, seed: int, tmp_path: Path
-) -> None:
-    random, world = Random(seed), World(steady(seed))
-    log = EmbeddedLog(tmp_path / "log")
-    sinks: dict[str, Callable[[], Sink]] = {
-        "file": lambda: FileSink(tmp_path / "calls.jsonl"),
-        "log": lambda: LogSink(log, "calls"),
-        "sqlite": lambda: SqliteSink(tmp_path / "calls.db", "calls", "calls"),
-    }
+class FlakySink:
+    """A sink of which two in three answers are lost: before the effect, or after it."""
+
+    def __init__(self, inner: Sink, told: list[str]) -> None:
+        self._inner = inner
+        self._told = told
+        self.at_most_once = inner.at_most_once
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        return await self._inner.recover(doubtful)
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        if not firings:
+            return
+        happens = ("before", "after", "in time")[len(self._told) % 3]
+        self._told.append(happens)
+        if happens == "before":
+            raise Unavailable("nobody answered")
+        await self._inner.fire(firings)
+        if happens == "after":
+            raise Unavailable("it happened, and nobody is told")
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A real target: a sink onto it for each process, and how often each key has had its effect."""
+
+    sink: Callable[[], Sink]
+    keys: Callable[[], Awaitable[Counter[str]]]
+
+
+SERVERS = {"redis", "kafka"}
+TARGETS = ["file", "sqlite", "embedded log", "http keyed", "http askable", "redis", "kafka"]
+
+
+@pytest.fixture(
+    params=[pytest.param(t, marks=[pytest.mark.server] * (t in SERVERS)) for t in TARGETS]
+)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    """Each target in turn."""
+    kind, name = request.param, f"calls_{abs(hash(str(tmp_path)))}"
+    async with AsyncExitStack() as closing_all:
+        if kind == "file":
+            path = tmp_path / "calls.jsonl"
+            yield Place(lambda: FileSink(path), lambda: _file_keys(path))
+        elif kind == "sqlite":
+            path = tmp_path / "calls.db"
+            yield Place(lambda: SqliteSink(path, "calls", "calls"), lambda: _sqlite_keys(path))
+        elif kind == "redis":
+            url = request.getfixturevalue("redis_url")
+            yield Place(lambda: RedisSink(url, name, "calls"), lambda: _redis_keys(url, name))
+        elif kind.startswith("http"):
+            target = Target(Random(0))
+            target.deduplicates = kind == "http keyed"
+            url = await closing_all.enter_async_context(target.served())
+            askable = kind == "http askable"
+            endpoint = Endpoint(
+                url, Delivery.ASKABLE if askable else Delivery.KEYED,
+                ask=f"{url}/{{key}}" if askable else "",
+            )  # fmt: skip
+            yield Place(lambda: HttpSink(endpoint), lambda: _counted(target))
+        else:
+            log: Log = EmbeddedLog(tmp_path / "log")
+            if kind == "kafka":
+                log = KafkaLog(request.getfixturevalue("kafka_bootstrap"))
+            closing_all.push_async_callback(log.close)
+            yield Place(lambda: LogSink(log, name), lambda: _log_keys(log, name))
+
+
+async def _counted(target: Target) -> Counter[str]:
+    return Counter(target.effects)
+
+
+async def _file_keys(path: Path) -> Counter[str]:
+    content = await asyncio.to_thread(path.read_bytes)
+    return Counter(map(key_in, content.splitlines()))
+
+
+async def _sqlite_keys(path: Path) -> Counter[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return Counter(row[0] for row in db.execute("SELECT key FROM calls"))
+
+
+async def _redis_keys(url: str, stream: str) -> Counter[str]:
+    async with Redis.from_url(url) as client:
+        return Counter(fields[b"key"].decode() for _, fields in await client.xrange(stream))
+
+
+async def _log_keys(log: Log, topic: str) -> Counter[str]:
+    bounds = await log.bounds(topic)
+    left = sum(high - low for low, high in bounds.values())
+    reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    found: Counter[str] = Counter()
+    while left > 0:
+        records = await reader.poll(left, 5.0)
+        found.update(key_in(record.value or b"") for record in records)
+        left -= len(records)
+    await reader.close()
+    return found
+
+
+async def _dies(place: Place) -> World:
+    """Death before, between and after the writes of outbox, effect and progress."""
+    world = World(steady(1))
     await world.create()
-    deaths = await survive(world, sinks[kind], random)
-    if kind == "file":
-        found = Counter(map(key_in, (tmp_path / "calls.jsonl").read_bytes().splitlines()))
-    elif kind == "log":
-        reader = await log.reader("calls", {0: 0})
-        found = Counter(key_in(record.value or b"") for record in await reader.poll(1_000, 0.1))
-        await reader.close()
-    else:
-        with closing(sqlite3.connect(tmp_path / "calls.db")) as db:
-            found = Counter(row[0] for row in db.execute("SELECT key FROM calls"))
-    await log.close()
+    deaths = await survive(world, place.sink, Random(1))
+    assert deaths > 0
+    assert len(await world.fired()) == len(world.changes)
+    return world
+
+
+async def _answers_get_lost(place: Place) -> World:
+    """The target does not answer, before an effect or after it: redone with the same key."""
+    world, random, told = World(steady(2)), Random(2), list[str]()
+    await world.create()
+    while world.fed < END:
+        await world.feed(min(END, world.fed + random.randrange(1, 9)))
+        for _ in range(4):
+            sink = FlakySink(place.sink(), told)
+            await follow(world, world.action(world.now, sink), world.fed)
+    await follow(world, world.action(world.now, place.sink()), END)
+    assert {"before", "after"} <= set(told)
+    assert len(await world.fired()) == len(world.changes)
+    return world
+
+
+async def _events_return(place: Place) -> World:
+    """Events that are withdrawn, change, end, come late and come back: no key twice, corrections told."""
+    world = World([*HISTORY, ("late", 1, 2, None, 12, 1)])
+    await world.create()
+    while world.fed < END:
+        await world.feed(min(END, world.fed + 4))
+        fuse = Fuse(3)
+        await follow(
+            world, world.action(world.process(fuse), MortalSink(place.sink(), fuse)), world.fed
+        )
+    await follow(world, world.action(world.now, place.sink()), END)
+    assert sorted(await world.fired()) == sorted([*FIRED, '12: alarm("late", 1) @time(2)'])
+    assert await world.corrections() == CORRECTED
+    return world
+
+
+async def _history_is_compacted(place: Place) -> World:
+    """Since is moved up to the frontier of the action between two lives."""
+    world = World(HISTORY)
+    await world.create()
+    for upper in (5, 9, 11, END):
+        await world.feed(upper)
+        await follow(world, world.action(world.process(Fuse(None)), place.sink()), upper)
+        for name in ("alarm", "calls/outbox", "calls/done", "calls/corrections"):
+            await world.now.compact(name)
+    assert sorted(await world.fired()) == sorted(FIRED)
+    assert await world.corrections() == CORRECTED
+    return world
+
+
+async def _rules_are_rewritten(place: Place) -> World:
+    """The same goal over another collection, that of the new rules: keys are those of events."""
+    world = World(HISTORY)
+    await world.create()
+    await world.feed(END)
+    await follow(world, world.action(world.now, place.sink()), END)
+    world.changes.append(("new", 1, 14, None, 14, 1))
+    world.fed = 0
+    await world.now.create("alarm2", Description(ALARM, retain_ms=0))
+    await world.now.retain("alarm2", None)
+    await world.feed(END + 5, "alarm2")
+    again = world.action(world.now, place.sink(), watched="alarm2")
+    await follow(world, again, END + 5)
+    assert sorted(await world.fired()) == sorted(FIRED)
+    assert again.counts.fired == 0
+    return world
+
+
+FAILURES = {
+    "a process dies at any write": _dies,
+    "the target does not answer": _answers_get_lost,
+    "events are withdrawn, late, and return": _events_return,
+    "history is compacted up to the frontier": _history_is_compacted,
+    "the rules are rewritten": _rules_are_rewritten,
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_every_target_has_each_effect_once_whatever_fails(failure: str, place: Place) -> None:
+    world = await FAILURES[failure](place)
+    found = await place.keys()
     assert found == keys(await world.now.stored("calls/outbox"))
     assert set(found.values()) == {1}
-    assert len(found) == len(world.changes)
-    assert deaths > 0
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
@@ -297,6 +466,36 @@ async def test_a_paused_owner_that_wakes_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "calls.db")) as db:
         rows = db.execute("SELECT count(*), count(DISTINCT key), max(fence) FROM calls").fetchone()
     assert rows == (len(world.changes), len(world.changes), 2)
+
+
+@pytest.mark.server
+async def test_a_stream_of_redis_refuses_whoever_was_replaced_and_servers_that_forget(
+    redis_url: str, tmp_path: Path
+) -> None:
+    firing = Firing("k", "calls", 1, "p()", "[]", None)
+    stream = f"calls_{abs(hash(str(tmp_path)))}"
+    paused, newer, other = (
+        RedisSink(redis_url, stream, who) for who in ("calls", "calls", "other")
+    )
+    for sink in (paused, newer, other):
+        await sink.recover(())
+    with pytest.raises(Fenced):
+        await paused.fire([firing])
+    await newer.fire([firing])
+    await newer.fire([firing])
+    assert await newer.recover([firing]) == {"k"}
+    assert await _redis_keys(redis_url, stream) == {"k": 1}
+    async with Redis.from_url(redis_url) as client:
+        await client.config_set("appendfsync", "everysec")
+        try:
+            with pytest.raises(UsageError, match="appendfsync is everysec"):
+                await newer.recover(())
+            forgiving = RedisSink(redis_url, stream, "calls", allow_non_durable=True)
+            assert await forgiving.recover([firing]) == {"k"}
+        finally:
+            await client.config_set("appendfsync", "always")
+    with pytest.raises(Unavailable):
+        await RedisSink("redis://127.0.0.1:1/0", stream, "calls").recover(())
 
 
 async def test_actions_that_share_a_table_have_fences_of_their_own(tmp_path: Path) -> None:
@@ -375,38 +574,6 @@ async def test_two_goals_on_one_event_fire_both(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "both.jsonl").read_text().splitlines()]
     assert Counter(line["action"] for line in lines) == {"one": 5, "two": 5}
     assert len({line["key"] for line in lines}) == 10
-
-
-async def test_a_rule_that_was_rewritten_fires_nothing_again(tmp_path: Path) -> None:
-    """The same goal over another collection, that of the new rules: keys are those of events."""
-    world, sink = World(HISTORY), FileSink(tmp_path / "calls.jsonl")
-    await world.create()
-    await world.feed(END)
-    await follow(world, world.action(world.now, sink), END)
-    world.changes.append(("new", 1, 14, None, 14, 1))
-    world.fed = 0
-    await world.now.create("alarm2", Description(ALARM, retain_ms=0))
-    await world.now.retain("alarm2", None)
-    await world.feed(END + 5, "alarm2")
-    again = world.action(world.now, sink, watched="alarm2")
-    await follow(world, again, END + 5)
-    assert sorted(await world.fired()) == sorted(FIRED)
-    assert again.counts.fired == 0
-
-
-async def test_history_that_was_compacted_up_to_the_frontier_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    world, path = World(HISTORY), tmp_path / "calls.jsonl"
-    await world.create()
-    for upper in (5, 9, 11, END):
-        await world.feed(upper)
-        await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), upper)
-        for name in ("alarm", "calls/outbox", "calls/done", "calls/corrections"):
-            await world.now.compact(name)
-    assert sorted(await world.fired()) == sorted(FIRED)
-    assert await world.corrections() == CORRECTED
-    assert len(path.read_text().splitlines()) == len(FIRED)
 
 
 async def test_a_goal_whose_history_is_gone_stops_instead_of_skipping(tmp_path: Path) -> None:

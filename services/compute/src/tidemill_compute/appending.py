@@ -6,7 +6,10 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import between
 from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import Frontier, frontier, sole_time
+from tidemill.time import U64_MAX, Fenced, Frontier, frontier, sole_time
+
+FENCE = U64_MAX - 1
+"""The upper of the state of a version that another one has replaced: whoever still runs it stops there."""
 
 
 async def append_through(
@@ -15,9 +18,11 @@ async def append_through(
     """Write the part of `updates` that is missing between the collection's upper and `upper`.
 
     The updates are a function of definite inputs, so what another writer, or this one before a
-    crash, has written of them is the same. Returns how many updates were written.
+    crash, has written of them is the same. Returns how many updates were written. Raises: Fenced at a
+    collection of which nobody may write any more.
     """
     held: Frontier = (await collections.status(collection)).upper
+    refuse_fenced(collection, held)
     while held.precedes(frontier(upper)) and held != frontier(upper):
         missing = between(updates, sole_time(held), upper)
         outcome = await collections.compare_and_append(
@@ -26,4 +31,19 @@ async def append_through(
         if not isinstance(outcome, UpperMismatch):
             return int(missing.num_rows)
         held = outcome.current
+        refuse_fenced(collection, held)
     return 0
+
+
+def refuse_fenced(collection: str, upper: Frontier) -> None:
+    """Raises: Fenced if the upper is the fence."""
+    if upper == frontier(FENCE):
+        raise Fenced(f"append refused: another version has taken the place of {collection}")
+
+
+async def fence(collections: Collections, collection: str, at: int, writer: str) -> bool:
+    """Let nobody go on from `at`; whether the collection still stood there, or was fenced already."""
+    outcome = await collections.compare_and_append(
+        collection, frontier(at), frontier(FENCE), None, writer=writer
+    )
+    return not isinstance(outcome, UpperMismatch) or outcome.current == frontier(FENCE)

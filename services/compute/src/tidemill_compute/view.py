@@ -12,7 +12,7 @@ from tidemill.datalog.evaluation.state import StateRow
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Frontier, NotYet, frontier, sole_time
-from tidemill_compute.appending import append_through
+from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.living import LivingInput
 from tidemill_compute.maintaining import Direct
@@ -60,7 +60,7 @@ class ViewDriver:
             Direct(target, settings) if target.ticks is None else Ticked(target, settings)
         )
         self._state_upper = 0
-        self._last = False
+        self._last = self._waits = False
         self.progress = ViewProgress()
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
@@ -75,13 +75,12 @@ class ViewDriver:
         """Whether the view is followed by its changes now, not evaluated in windows."""
         return self.mode == "incremental"
 
-    async def hold_inputs(self, at: Frontier | None = None) -> Frontier:
-        """Hold the history of the inputs, now and over restarts; where all of them can be read.
+    async def hold_inputs(self) -> Frontier:
+        """Hold the history of the inputs, now and over restarts; where the view can begin.
 
-        Comes before the outputs are created, so that a crash in between loses nothing. History before `at`
-        is not asked for.
+        Comes before the outputs are created, so that a crash in between loses nothing.
         """
-        begin = frontier(0) if at is None else at
+        begin = frontier(0) if self._target.begin is None else self._target.begin
         for collection in self._input_collections():
             held = await self._holds.take(collection)
             begin = held if begin.precedes(held) else begin
@@ -99,12 +98,19 @@ class ViewDriver:
         await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
+            self._waits = True
             common = await self._definite()
+            self._waits = False
             while self.progress.lower < common and not self._finished():
                 await self._step(common)
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds()
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that it writes has one upper, and nothing is being written."""
+        return self._waits and self.progress.lower >= self._state_upper
 
     def finish(self) -> None:
         """Let `maintain_forever` end once everything that it writes has one upper."""
@@ -136,6 +142,7 @@ class ViewDriver:
         inputs hold there.
         """
         uppers = [(await self._collections.status(c)).upper for c in self._written()]
+        refuse_fenced(self._target.state, uppers[0])
         lower = min(sole_time(upper) for upper in uppers)
         # The hold on the state moves only behind a window that is complete.
         fresh = await self._holds.take(self._target.state) == frontier(lower)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.incremental.running import Batch, Skew
+from tidemill.time import Frontier
 from tidemill_compute.record_rows import PredicateShape
 
 STATE_SCHEMA = pa.schema(
@@ -41,7 +42,8 @@ class TickPlan:
 class ViewTarget:
     """A view: its program, the collection of each input and output, its errors and its state.
 
-    `ticks` is there if and only if the program is ticked.
+    `ticks` is there if and only if the program is ticked. History of the inputs before `begin` does not
+    count; without it all that can be read does.
     """
 
     name: str
@@ -53,3 +55,4 @@ class ViewTarget:
     ticks: TickPlan | None = None
     engine: Engine = "auto"
     strategy: Strategy = "strata"
+    begin: Frontier | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill_embedded.readers import ActionRunner, ViewRunner
+from tidemill_embedded.readers import ActionRunner
 from tidemill_embedded.sources import SourceRunner
+from tidemill_embedded.view_runner import ViewRunner
 
 
 def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),
             "inputs": dict(progress.inputs),
+            **runner.details(),
         }
     if isinstance(runner, ActionRunner):
         done = runner.driver.counts

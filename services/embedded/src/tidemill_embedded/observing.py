@@ -42,9 +42,10 @@ from tidemill.shard import Collections
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.time import sole_time
 from tidemill_compaction.driver import CompactionDriver
-from tidemill_embedded.readers import ActionRunner, ViewRunner
+from tidemill_embedded.readers import ActionRunner
 from tidemill_embedded.sources import SourceRunner
 from tidemill_embedded.system import System
+from tidemill_embedded.view_runner import ViewRunner
 
 log = logs.get_logger("calls")
 

@@ -29,6 +29,8 @@ from tidemill_embedded.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resource_store import ResourceStore, Stored
 from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, Shapes, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
+from tidemill_embedded.versions import changed as changed_view
+from tidemill_embedded.versions import changing, plan_version, served
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 
@@ -88,6 +90,9 @@ async def plan_apply(
     names = {stored.resource.name for stored in fresh}
     try:
         created = await _planned(fresh, world)
+        for stored in configured:
+            if isinstance(stored.resource.spec, ViewSpec):
+                check_version(stored, world)
     except TidemillError:
         for name in names:
             world.shapes.forget(name)
@@ -105,6 +110,7 @@ def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
 def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
     """The stored resource with what may change: how long history is kept, labels, annotations.
 
+    A view may change altogether: that makes a new version of it.
     A table or source that no view reads may gain nullable columns behind those it has, see `_only_gains`.
     """
     old, new = known.resource.spec, resource.spec
@@ -112,7 +118,9 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
         backward = (old.frontier or 0) > (new.frontier or 0)
         if old.collection == new.collection and not backward:
             return replace(known, resource=resource)
-    keep = (SourceSpec, TableSpec, ViewSpec)
+    if isinstance(old, ViewSpec) and isinstance(new, ViewSpec):
+        return changed_view(known, resource)
+    keep = (SourceSpec, TableSpec)
     if isinstance(old, keep) and type(old) is type(new):
         changed = [
             name
@@ -169,6 +177,15 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
+def check_version(stored: Stored, world: World) -> None:
+    """Refuse a changed view that cannot take the place of the one that is read. Raises: UsageError."""
+    if changing(stored):
+        plan_version(stored, world.shapes)
+        return
+    with located(stored.resource):
+        world.shapes.plan_view(stored)
+
+
 async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
@@ -200,7 +217,7 @@ def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
     if isinstance(spec, ActionSpec):
         watched_by(spec, resource, shapes)
     with located(resource):
-        return shapes.plan(stored)
+        return shapes.plan(served(stored))
 
 
 def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:

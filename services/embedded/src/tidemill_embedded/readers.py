@@ -1,4 +1,4 @@
-"""Running tables, views, actions and holds."""
+"""Running tables, actions and holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.datalog.goals import goal_over
-from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED, VIEW_STEP_DURATION
-from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, ViewSpec
+from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
+from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
 from tidemill.shard import Description
-from tidemill.time import Frontier, UsageError, frontier
+from tidemill.time import frontier
 from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.corrections import corrections_schema
 from tidemill_compute.outbox import OUTBOX_SCHEMA, Sink
@@ -22,11 +22,9 @@ from tidemill_compute.sink_log import LogSink
 from tidemill_compute.sink_redis import RedisSink
 from tidemill_compute.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_embedded.guarding import GuardedSink
 from tidemill_embedded.resource_store import Stored
-from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, row_schema
+from tidemill_embedded.shapes import SYSTEM, Named, row_schema
 from tidemill_embedded.world import World
 
 COUNT_INTERVAL_S = 1.0
@@ -65,97 +63,6 @@ class TableRunner:
     async def release(self) -> None:
         """Close it."""
         await self._world.close(self.collection, frozenset())
-
-
-class ViewRunner:
-    """A view with its outputs, errors and state."""
-
-    def __init__(self, view: PlannedView, world: World) -> None:
-        resource = view.stored.resource
-        spec = resource.spec
-        assert isinstance(spec, ViewSpec)
-        self._view = view
-        self._spec = spec
-        self._world = world
-        self.name = f"View/{resource.name}"
-        self._owner = f"view:{view.stored.prefix}"
-        self._errors = f"{view.stored.prefix}/errors"
-        self._state = f"{view.stored.prefix}/state"
-        self.driver = ViewDriver(
-            ViewTarget(
-                view.stored.prefix, view.program,
-                {p: (named.collection, named.shape) for p, named in view.inputs.items()},
-                {p: (named.collection, named.shape) for p, named in view.outputs.items()},
-                self._errors, self._state, view.ticks,
-                spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
-            ),
-            world.collections, world.clock, world.settings.compute,
-        )  # fmt: skip
-        self.driver.timed = lambda seconds: world.metrics.observe(
-            VIEW_STEP_DURATION, seconds, view=resource.name
-        )
-
-    @property
-    def collections(self) -> list[str]:
-        """What it writes."""
-        return [*self.outputs, self._errors, self._state]
-
-    @property
-    def outputs(self) -> list[str]:
-        """The collections that users read."""
-        return [named.collection for named in self._view.outputs.values()]
-
-    @property
-    def strategy(self) -> str:
-        """In which order changes flow through the program."""
-        return self._spec.strategy
-
-    @property
-    def roots(self) -> list[str]:
-        """The collections of the sources and tables below it."""
-        return self._world.shapes.roots_of(self._view.stored.resource.name)
-
-    async def prepare(self) -> None:
-        """Create the outputs where every input can be read from on, and hold the inputs there."""
-        timeline = self._view.program.timeline or SYSTEM
-        start = await self.driver.hold_inputs(self._begins_at(timeline))
-        if start.empty:
-            raise UsageError(f"{self.name}: one of its inputs is closed", reason="Closed")
-        retain_ms = None if self._spec.retain is None else int(self._spec.retain)
-        for named in self._view.outputs.values():
-            await self._world.ensure(
-                named.collection,
-                Description(
-                    named.shape.schema, kind="view", timeline=timeline, retain_ms=retain_ms
-                ),
-                start,
-            )
-        errors = Description(ERROR_SCHEMA, kind="errors", timeline=timeline, retain_ms=retain_ms)
-        await self._world.ensure(self._errors, errors, start)
-        state = Description(STATE_SCHEMA, kind="state", timeline=timeline, retain_ms=0)
-        await self._world.ensure(self._state, state, start)
-        await self.driver.prepare()
-
-    def _begins_at(self, timeline: str) -> Frontier | None:
-        """From where on history counts; ticks of the system's timeline do not run in the past."""
-        if self._spec.hydrate_from is not None:
-            return frontier(self._spec.hydrate_from)
-        if self._view.ticks is not None and timeline == SYSTEM:
-            return frontier(self._view.stored.created_ms)
-        return None
-
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Maintain it."""
-        ready()
-        await self.driver.maintain_forever()
-
-    async def release(self) -> None:
-        """Close what it writes, let go of what it reads."""
-        owners = frozenset((self._owner,))
-        for collection in self.collections:
-            await self._world.close(collection, owners)
-        for named in self._view.inputs.values():
-            await self._world.release(named.collection, owners)
 
 
 class ActionRunner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -105,6 +105,11 @@ class PlannedView:
     outputs: Mapping[str, Named]
     ticks: TickPlan | None = None
 
+    @property
+    def timeline(self) -> str:
+        """The timeline of its inputs and outputs."""
+        return self.program.timeline or SYSTEM
+
 
 def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
     """The data columns of a source or table."""
@@ -206,7 +211,7 @@ class Shapes:
         elif isinstance(spec, TableSpec):
             self._add(named_table(stored))
         elif isinstance(spec, ViewSpec):
-            view = self._planned_as_written(stored, spec)
+            view = self.plan_view(stored)
             self._views[stored.resource.name] = view
             for named in view.outputs.values():
                 self._add(named)
@@ -228,8 +233,14 @@ class Shapes:
     def _add(self, named: Named) -> None:
         self._named[named.name] = named
 
-    def _planned_as_written(self, stored: Stored, spec: ViewSpec) -> PlannedView:
-        """The view; mistakes in its program have their places in the file, if these can be told."""
+    def plan_view(self, stored: Stored) -> PlannedView:
+        """The view over what can be read now, without adding it.
+
+        Mistakes in its program have their places in the file, if these can be told. Raises: UsageError,
+        ProgramErrors.
+        """
+        spec = stored.resource.spec
+        assert isinstance(spec, ViewSpec)
         resource, file = stored.resource, stored.resource.position.file
         try:
             return self._planned(stored, spec, f"{file}: {resource}")
@@ -342,6 +353,16 @@ class Shapes:
     def find(self, name: str) -> Readable:
         """A collection as the query service reads it; any collection by its id."""
         return self.named(name).readable()
+
+    def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
+        """The input by which a view would read, through others, what it derives itself."""
+        for named in inputs:
+            below = named.name.rpartition("/")[0] if named.kind == "View" else ""
+            if below == name or (
+                below and self.reads_itself(name, self.planned(below).inputs.values())
+            ):
+                return named.name
+        return None
 
     def readers_of(self, name: str) -> list[str]:
         """The views that read what a resource makes."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemill.rpc.messages import Work
 from tidemill.runtime.logs import get_logger
+from tidemill.runtime.resources import ViewSpec
 from tidemill.shard.claims import Claim, Claimant, work_claimed
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 from tidemill_embedded.details import details_of
@@ -93,6 +94,7 @@ class SharedWork:
         self._planned: dict[Key, Stored] = {}
         self._held: dict[tuple[str, str], Held] = {}
         self._sources: dict[str, SourceRunner] = {}
+        self._refreshed = asyncio.Event()
         self.slots: set[int] = set()
 
     # -- the catalog ----------------------------------------------------------------------------
@@ -100,6 +102,8 @@ class SharedWork:
     async def refresh(self) -> None:
         """Read the catalog anew, and know by name what it says."""
         await self._store.refresh()
+        refreshed, self._refreshed = self._refreshed, asyncio.Event()
+        refreshed.set()
         live = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
         for key, stored in list(self._planned.items()):
             now = live.get(key)
@@ -166,11 +170,14 @@ class SharedWork:
             self.slots.discard(int(claim.item))
 
     async def _work(self, role: str, claim: Claim) -> None:
-        """Run one claimed part until the claim is over."""
+        """Run one claimed part until the claim is over; a view that is changed begins again."""
         await self.refresh()
-        stored = self._live(claim.item)
-        if stored is None:
-            return
+        while (stored := self._live(claim.item)) is not None:
+            if not await self._work_on(role, claim, stored):
+                return
+
+    async def _work_on(self, role: str, claim: Claim, stored: Stored) -> bool:
+        """Run a part as it is declared; whether it is declared otherwise now."""
         runner = self._part(role, stored)
         if isinstance(runner, ActionRunner):
             claimant = self._claimants(role)
@@ -179,7 +186,10 @@ class SharedWork:
         self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch)
         log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
         try:
-            await supervised.run_claimed()
+            if not isinstance(stored.resource.spec, ViewSpec):
+                await supervised.run_claimed()
+                return False
+            return await self._until_changed(supervised, stored)
         finally:
             del self._held[role, claim.item]
             self._forget_source(claim.item)
@@ -188,6 +198,23 @@ class SharedWork:
                 # It was deleted: what a late step of ours took again is given up once more.
                 with suppress(TidemillError):
                     await runner.release()
+
+    async def _until_changed(self, supervised: Supervised, stored: Stored) -> bool:
+        """Run until the claim is over, or the catalog says something else of the resource: whether it does."""
+        work = asyncio.create_task(supervised.run_claimed())
+        try:
+            while not work.done():
+                waiting = asyncio.create_task(self._refreshed.wait())
+                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                now = self._live(item_of(stored))
+                if now is not None and now != stored and not work.done():
+                    return True
+            await work
+            return False
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
     def _live(self, item: str) -> Stored | None:
         return next((s for s in self._store.live() if item_of(s) == item), None)

@@ -31,7 +31,6 @@ from tidemill_embedded.readers import (
     ActionRunner,
     HoldRunner,
     TableRunner,
-    ViewRunner,
     removals,
 )
 from tidemill_embedded.resource_store import CatalogMoved, ResourceStore, Stored
@@ -40,6 +39,8 @@ from tidemill_embedded.running import Health, Runner, Supervised
 from tidemill_embedded.shapes import SYSTEM, Named, columns_of, row_schema
 from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.sources import SourceRunner, in_own_log, topic_of
+from tidemill_embedded.versions import changing, plan_version, served
+from tidemill_embedded.view_runner import ViewRunner
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 
@@ -70,7 +71,7 @@ class System:
             return
         live = self._store.live()
         for stored in live:
-            self._world.shapes.plan(stored)
+            self._world.shapes.plan(served(stored))
         for stored in live:
             await self._begin(stored)
 
@@ -101,7 +102,9 @@ class System:
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
-            return ViewRunner(shapes.planned(stored.resource.name), self._world)
+            changed = plan_version(stored, shapes) if changing(stored) else None
+            view = shapes.planned(stored.resource.name)
+            return ViewRunner(stored, view, changed, self._world, self)
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
         return HoldRunner(stored, shapes.named(spec.collection), self._world)
@@ -156,6 +159,29 @@ class System:
                 await self._regrow(stored)
             for named in self._made(stored):
                 await self._world.collections.retain(named.collection, retain)
+            if isinstance(spec, ViewSpec):
+                await self._begin_again(stored)
+
+    async def _begin_again(self, stored: Stored) -> None:
+        """Let a view run as it is declared now; where work is claimed, its process sees the change."""
+        running = self._running.pop((stored.resource.kind, stored.resource.name), None)
+        if running is not None:
+            await running.stop()
+        self._world.shapes.plan(served(stored))
+        await self._begin(stored)
+
+    async def revise(self, known: Stored, revised: Stored) -> bool:
+        """Guarantees of Records."""
+        async with self._changing:
+            while self._store.get(known.resource.kind, known.resource.name) == known:
+                try:
+                    await self._store.put([revised])
+                except CatalogMoved:
+                    await self._store.refresh()
+                    continue
+                self._world.shapes.plan(served(revised))
+                return True
+            return False
 
     async def _regrow(self, stored: Stored) -> None:
         """Begin a source again that has gained columns: what is not written yet is decoded anew."""
@@ -240,7 +266,14 @@ class System:
                 users.append(str(other.resource))
             if isinstance(spec, HoldSpec) and spec.collection.split("/")[0] == name:
                 users.append(str(other.resource))
-        return users
+            if changing(other) and self._will_read(other, name):
+                users.append(str(other.resource))
+        return list(dict.fromkeys(users))
+
+    def _will_read(self, view: Stored, name: str) -> bool:
+        """Whether a version that has not taken over yet reads what a resource makes."""
+        inputs = plan_version(view, self._world.shapes).inputs.values()
+        return any(each.name.partition("/")[0] == name for each in inputs)
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""

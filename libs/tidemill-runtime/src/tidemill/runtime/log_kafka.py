@@ -290,6 +290,8 @@ class KafkaLog:
         try:
             async with asyncio.timeout(self._deadline_s):
                 await client.start()
+                # A client that is stopped before its own tasks have begun cancels whoever stops it.
+                await asyncio.sleep(0)
         except BaseException:
             await client.stop()
             raise

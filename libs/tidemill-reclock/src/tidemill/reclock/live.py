@@ -13,7 +13,15 @@ from tidemill.arrangement.updates import DIFF, TIME, concatenate, empty_updates
 from tidemill.reclock.mapping import target_frontier
 from tidemill.reclock.offsets import UNBOUND, Bindings, U64Column, map_offsets
 from tidemill.reclock.remap import Binding, RemapTrace
-from tidemill.time import PARTITIONED, Antichain, Frontier, Partitions, SourceFrontier, UsageError
+from tidemill.time import (
+    PARTITIONED,
+    U64_MAX,
+    Antichain,
+    Frontier,
+    Partitions,
+    SourceFrontier,
+    UsageError,
+)
 
 PARTITION = "partition"
 OFFSET = "offset"
@@ -132,8 +140,10 @@ class LiveReclock:
     def _refuse_behind(self, rows: pa.Table) -> None:
         """Raise UsageError if a row is not beyond the source frontier."""
         partitions, offsets = self._places(rows)
-        for partition in np.unique(partitions).tolist():
-            first = int(offsets[partitions == partition].min())
+        distinct, places = np.unique(partitions, return_inverse=True)
+        least = np.full(len(distinct), U64_MAX, np.uint64)
+        np.minimum.at(least, places, offsets)
+        for partition, first in zip(distinct.tolist(), least.tolist(), strict=True):
             if not self._source.less_equal(Partitions(partition, partition, first)):
                 raise UsageError(
                     f"row refused: partition {partition} offset {first} is not beyond the source "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from tidemill.reclock.remap_rows import bindings_of_rows
 from tidemill.time import PARTITIONED, U64_MAX, Frontier, Partitions
 
 U64Column = npt.NDArray[np.uint64]
+Column = TypeVar("Column", npt.NDArray[np.uint64], npt.NDArray[np.int64])
 
 UNBOUND = U64_MAX
 """Stands for the target of an offset that no closed binding covers, so it is no time here."""
@@ -81,24 +83,23 @@ def map_offsets(
     """For each partition and offset the least of our times at which it is bound, else UNBOUND.
 
     Shapes: (n,), (n,) in; (n,) uint64 out.
-    Cost: O(n log n) for many partitions, O(n log bindings) for one; no Python per row.
+    Cost: O(n) for rows in the order of their log, else O(n log bindings); no Python per row.
     Source: twin `target_times` in tidemill.reclock.mapping.
     """
-    named = partitions.astype(np.uint64)
-    ranges = np.searchsorted(bindings.starts, named, side="right") - 1
-    targets: U64Column = bindings.ended[ranges]
-    if len(ranges) == 0:
-        return targets
-    order = np.argsort(ranges, kind="stable")
-    cuts = np.flatnonzero(np.diff(ranges[order])) + 1
-    for rows in np.split(order, cuts):
-        at = int(ranges[rows[0]])
-        low, high = int(bindings.first[at]), int(bindings.first[at + 1])
-        # The first bound offset above the row's own: side "right" leaves equal ones behind.
-        found = np.searchsorted(bindings.offsets[low:high], offsets[rows], side="right")
-        bound = found < high - low
-        targets[rows[bound]] = bindings.times[low + found[bound]]
+    # Imported with the first rows: whoever has none does not wait for the compiler's run-time.
+    from tidemill.reclock.binding_loops import bind_offsets
+
+    targets: U64Column = np.empty(len(offsets), np.uint64)
+    bind_offsets(
+        bindings.starts, bindings.first, bindings.offsets, bindings.times, bindings.ended,
+        _plain(partitions), _plain(offsets), targets,
+    )  # fmt: skip
     return targets
+
+
+def _plain(column: Column) -> Column:
+    """The column in memory of its own kind, so that the loop is compiled once."""
+    return column if column.flags.c_contiguous and column.flags.writeable else column.copy()
 
 
 def _range_starts(elements: Iterable[Partitions]) -> list[int]:

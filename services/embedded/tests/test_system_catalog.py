@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from tidemill.rpc.messages import CollectionShape, Outcome, ResourceDocument
 from tidemill.time import (
     BeforeSince,
     NotYet,
+    Unavailable,
     UnknownCollection,
     UsageError,
     frontier,
@@ -302,6 +304,74 @@ async def test_a_pushed_source_can_be_deleted_and_applied_again(tmp_path: Path) 
         async with asyncio.timeout(60):
             while await answer(process, "pings(h)") != [("after",)]:
                 await asyncio.sleep(0.02)
+
+
+TWO = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: two}
+spec:
+  retain: 100ms
+  program: |
+    here(h) := hosts(h) ^ pings(h);
+    gone(h) := hosts(h) ^ not pings(h);
+"""
+
+
+@pytest.mark.rule("MV1")
+async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = TWO.replace("retain: 100ms", "retain: all")
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE, TABLE)
+        with pytest.raises(UsageError):
+            await apply(process, two.replace("pings(h);", "pings(h, _);", 1))
+        assert not {"two/here", "two/gone"} & set(await process.world.collections.ids())
+        create = process.world.collections.create
+
+        async def cut_off(collection: str, *rest: Any, **named: Any) -> Any:
+            if collection.endswith("/gone"):
+                raise Unavailable("the process is as good as dead")
+            return await create(collection, *rest, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(process.world.collections, "create", cut_off)
+            with pytest.raises(Unavailable):
+                await apply(process, two)
+        assert {"two/here", "two/gone"} & set(await process.world.collections.ids()) == {"two/here"}
+    async with running(tmp_path) as process:
+        await insert(process, "a")
+        at = await pushed(process, "a")
+        assert await answer(process, "here(h)", at) == [("a",)]
+        assert await answer(process, "gone(h)", at) == []
+
+
+@pytest.mark.rule("C2", "C3")
+async def test_a_view_has_frontiers_as_a_source_has_and_since_moves_as_its_readers_allow(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE.replace("retain: 10m", "retain: 100ms"), TABLE, TWO)
+        at = await pushed(process, "a")
+        store = process.world.collections
+        for name in ("two/here", "pings"):
+            reader = await store.read_hold(name, owner="somebody")
+            held = sole_time(reader.frontier)
+            await store.wait_for_upper(name, max(at, held) + 1_000, 60.0)
+            assert (await store.status(name)).since == reader.frontier
+            await store.drop(reader)
+            async with asyncio.timeout(60):
+                while (status := await store.status(name)).since == reader.frontier:
+                    await asyncio.sleep(0.02)
+            assert reader.frontier.precedes(status.since)
+            assert status.since.precedes(status.upper)
+        told = {shown.name: shown for shown in await process.system.get(None, None)}
+        for name in ("two", "pings"):
+            since, upper = told[name].since, told[name].upper
+            assert since is not None
+            assert upper is not None
+            assert since.precedes(upper)
 
 
 WRONG = [

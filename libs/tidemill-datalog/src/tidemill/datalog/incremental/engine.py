@@ -259,8 +259,7 @@ class IncrementalEngine:
         for unit in self.units:
             if isinstance(unit, AnewUnit):
                 unit.state = state
-                continue
-            for rule in unit.rules:
+            for rule in unit.rules if isinstance(unit, Unit) else ():
                 if rule.established is not None:
                     for solution in state.established.get(rule.form.number, ()):
                         rule.established.restore(solution)
@@ -389,7 +388,7 @@ class IncrementalEngine:
                 for rule in unit.rules:
                     if rule.established is not None and (kept := rule.established.solutions()):
                         established[rule.form.number] = kept
-            else:
+            elif isinstance(unit, AnewUnit):
                 numbers = {rule.form.number for rule in unit.compiled}
                 for mine, theirs in (
                     (established, unit.state.established), (lingering, unit.state.lingering)

@@ -9,6 +9,7 @@ from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
 from tidemill.datalog.evaluation.joins import Step
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.incremental.engine import IncrementalEngine
+from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
 from tidemill.datalog.incremental.unit import Unit
@@ -35,7 +36,8 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
             f"  stratum {unit.stratum}: {', '.join(map(_shown, unit.component))}, {_way(unit)}"
         )
         if not isinstance(unit, Unit):
-            lines += [f"    rule {rule.form.number}" for rule in unit.compiled]
+            forms = unit.forms if isinstance(unit, LoopedUnit) else [r.form for r in unit.compiled]
+            lines += [f"    rule {form.number}" for form in forms]
             continue
         for matches in unit.rules:
             if matches.form.number in rules and not matches.predicate.startswith("#clock"):
@@ -51,6 +53,8 @@ def _shown(name: str) -> str:
 
 
 def _way(unit: AnyUnit) -> str:
+    if isinstance(unit, LoopedUnit):
+        return "followed; recursive: by differences of its rounds"
     if not isinstance(unit, Unit):
         return "evaluated anew when something it reads changes"
     if unit.recursive:

@@ -13,11 +13,12 @@ from tidemill.datalog.evaluation.forms import Constant, RuleForm
 from tidemill.datalog.evaluation.translation import forms_of
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.clocks import Demand, Ticking, demand_form
+from tidemill.datalog.incremental.looped import LoopedUnit, loops
 from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter, Unit
 
-AnyUnit: TypeAlias = "Unit | AnewUnit"
+AnyUnit: TypeAlias = "Unit | AnewUnit | LoopedUnit"
 NEXT, SENT = "#next:", "#sent:"
 
 
@@ -33,6 +34,7 @@ class Component:
     recursive: bool
     anew: bool
     stratum: int
+    looped: bool = False
 
 
 def components_of(checked: CheckedProgram) -> list[Component]:
@@ -82,7 +84,9 @@ def _component(
     lingers = any(form.lingers for form in forms)
     changing = any(name in expiring or name in checked.carries_time for name in predicates)
     takes_back = changing and any(form.head.aggregates for form in inside)
-    return Component(predicates, forms, bool(inside), lingers or takes_back, stratum)
+    anew = lingers or takes_back
+    looped = bool(inside) and not anew and loops(forms, predicates, checked, expiring)
+    return Component(predicates, forms, bool(inside), anew, stratum, looped)
 
 
 def reads_any(form: RuleForm, predicates: Sequence[str]) -> bool:
@@ -118,6 +122,10 @@ def build_units(
             rules = [CompiledRule(form) for form in component.forms]
             later = not component.forms[0].deductive
             unit = AnewUnit(component.predicates, rules, present, reporter, limits, number, later)
+        elif component.looped:
+            unit = LoopedUnit(
+                component.predicates, component.forms, present, reporter, limits, number
+            )
         else:
             unit = Unit(component.predicates, present, reporter, limits, number)
             for form in component.forms:

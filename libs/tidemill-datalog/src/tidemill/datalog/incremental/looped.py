@@ -1,0 +1,323 @@
+"""A plain recursion kept up to date by differences of its rounds, on numbers (`tidemill.arrangement.loops`).
+
+For components of predicates of one or two columns whose rules join at most two atoms by one variable and compute
+nothing: closures, same generation, reachability from a set. Their facts neither end nor carry anything. Where kept
+matches cost a kilobyte for each way to derive a fact, rounds cost some words for each fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
+from tidemill.datalog.evaluation.forms import AtomForm, Constant, RuleForm, Variable
+from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.incremental.facts import PLAIN, Value, row_of
+from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.unit import Reporter
+from tidemill.time import UsageError
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.arrangement.loops import Collection, Computation, Input, Output
+
+Words: TypeAlias = "npt.NDArray[np.uint64]"
+Pair: TypeAlias = "tuple[Words, Words]"
+_KINDS = frozenset({"int", "float", "text", "bool"})
+
+
+def loops(
+    forms: Sequence[RuleForm],
+    predicates: Sequence[str],
+    checked: CheckedProgram,
+    expiring: frozenset[str],
+) -> bool:
+    """Whether the rules of a recursive component can be kept by rounds."""
+    read = {name for form in forms for name in form.reads} | set(predicates)
+    if checked.ticked or any(
+        name in checked.carries_time or name in expiring or checked.lattices_of(name)
+        for name in read
+    ):
+        return False
+    kinds = {name: [kind for _, kind in checked.columns[name]] for name in read}
+    if any(not 1 <= len(of) <= 2 or not _KINDS.issuperset(of) for of in kinds.values()):
+        return False
+    return all(_loops(form, kinds) for form in forms)
+
+
+def _loops(form: RuleForm, kinds: Mapping[str, Sequence[str]]) -> bool:
+    head = form.head
+    plain = not (head.time or head.expires or head.lattices or head.suppressed or form.absent)
+    if not plain or form.conditions or not 1 <= len(form.atoms) <= 2:
+        return False
+    if any(atom.is_clock or atom.lattices or atom.suppressed for atom in form.atoms):
+        return False
+    of: dict[str, set[str]] = {}
+    places = [(atom.terms, kinds[atom.predicate]) for atom in form.atoms]
+    for terms, columns in (*places, (head.terms, kinds[head.predicate])):
+        for term, kind in zip(terms, columns, strict=True):
+            if isinstance(term, Variable):
+                of.setdefault(term.name, set()).add(kind)
+            elif isinstance(term, Constant):
+                if _kind_of(term.value) != kind:
+                    return False
+            elif terms is head.terms:
+                return False
+    if any(len(found) > 1 for found in of.values()):
+        return False  # a whole number would have to be widened on the way
+    names = [set(atom.variables()) for atom in form.atoms]
+    return len(form.atoms) == 1 or len(names[0] & names[1]) == 1
+
+
+def _kind_of(value: Any) -> str:
+    return {int: "int", float: "float", str: "text", bool: "bool"}.get(type(value), "")
+
+
+class LoopedUnit:
+    """The rules of one recursive component, as a computation whose epochs are the instants with changes.
+
+    Values are numbered when they first come and keep their numbers. Cost of a change: that of the facts
+    that come and go, and of the rounds in which they do.
+    """
+
+    recursive = True
+    waits_for_all = True
+
+    def __init__(
+        self,
+        component: Sequence[str],
+        forms: Sequence[RuleForm],
+        present: Present,
+        reporter: Reporter,
+        limits: Limits,
+        number: int,
+    ) -> None:
+        self.component = tuple(component)
+        self.forms = tuple(forms)
+        self.number = number
+        self.level = 0
+        self.stratum = 0
+        self.scheduled = False
+        self.runs = 0
+        self.seconds = 0.0
+        self.present = present
+        self.inbox: dict[str, dict[Key, Row | None]] = {}
+        self._reporter = reporter
+        self._limits = limits
+        self._reads = {name for form in forms for name in form.reads} - set(component)
+        self._columns = {
+            name: tuple(kind for _, kind in present.checked.columns[name])
+            for name in (*self._reads, *component)
+        }
+        self._given: dict[tuple[str, Key], set[Any]] = {}
+        self._moved: dict[tuple[str, Key], bool] = {}
+        self._numbers: dict[tuple[str, Any], int] = {}
+        self._values: list[Any] = []
+        self._computation: Computation | None = None
+        self._inputs: dict[str, Input] = {}
+        self._outputs: dict[str, Output] = {}
+        self._epoch = 0
+
+    @property
+    def reads(self) -> set[str]:
+        """The predicates of other units and inputs that the rules read."""
+        return self._reads
+
+    def monotone_in(self, predicate: str) -> bool:
+        """Always: more facts can only mean more."""
+        return True
+
+    def begin(self) -> None:
+        """Derive what needs no facts: nothing."""
+
+    def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
+        """An input fact of the component."""
+        sources = self._given.setdefault((predicate, key), set())
+        if not sources:
+            self._moved[predicate, key] = True
+        sources.add(source)
+        self._reporter.schedule(self)
+
+    def withdraw(self, predicate: str, key: Key, source: Any) -> None:
+        """An input fact of the component is gone."""
+        sources = self._given[predicate, key]
+        sources.discard(source)
+        if not sources:
+            del self._given[predicate, key]
+            self._moved[predicate, key] = False
+        self._reporter.schedule(self)
+
+    def run(self) -> None:
+        """Let the changes of the inputs go through the rounds."""
+        self.runs += 1
+        timer = self.present.timer
+        began = timer() if timer is not None else 0.0
+        self._follow()
+        if timer is not None:
+            self.seconds += timer() - began
+
+    # Facts as numbers.
+
+    def _number(self, kind: str, value: Any) -> int:
+        known = self._numbers.get((kind, value))
+        if known is None:
+            known = self._numbers[kind, value] = len(self._values)
+            self._values.append(value)
+        return known
+
+    def _pair(self, predicate: str, key: Key) -> tuple[int, int]:
+        kinds = self._columns[predicate]
+        first = self._number(kinds[0], key[1])
+        return first, self._number(kinds[1], key[2]) if len(kinds) == 2 else 0
+
+    def _follow(self) -> None:
+        from tidemill.arrangement.loops import Changes  # imports numba
+
+        if self._computation is None:
+            self._computation = self._built()
+        rows: dict[str, list[tuple[int, int, int]]] = {}
+        for predicate, olds in self.inbox.items():
+            table = self.present.table(predicate)
+            for key, old in olds.items():
+                here = table.get(key) is not None
+                if here != (old is not None):
+                    pair = self._pair(predicate, key)
+                    rows.setdefault(predicate, []).append((*pair, 1 if here else -1))
+        self.inbox = {}
+        moved, self._moved = self._moved, {}
+        for (predicate, key), here in moved.items():
+            rows.setdefault(predicate, []).append((*self._pair(predicate, key), 1 if here else -1))
+        changes = {}
+        for predicate, found in rows.items():
+            columns = np.array(found, np.int64).T
+            changes[self._inputs[predicate]] = Changes.of(*columns)
+        try:
+            self._computation.step(self._epoch, changes)
+        except UsageError as error:
+            raise LimitPassed(
+                f"evaluation given up: no fixed point of {', '.join(self.component)} within "
+                f"{self._limits.rounds} rounds",
+                reason="LimitPassed", limit="rounds", predicate=self.component[0],
+            ) from error  # fmt: skip
+        self._epoch += 1
+        for predicate, output in self._outputs.items():
+            taken = output.take()
+            self._change(predicate, taken.keys, taken.vals, taken.diffs)
+
+    def _change(
+        self, predicate: str, first: Words, second: Words, diffs: npt.NDArray[np.int64]
+    ) -> None:
+        """Change the facts of a predicate, and tell who reads them."""
+        table, values = self.present.table(predicate), self._values
+        places = [first.tolist(), second.tolist()][: len(self._columns[predicate])]
+        arguments = zip(*([values[at] for at in place] for place in places), strict=True)
+        for each, diff in zip(arguments, diffs.tolist(), strict=True):
+            key = (None, *each)
+            old = table.get(key)
+            table.put(key, row_of(key, PLAIN) if diff > 0 else None)
+            self._reporter.changed(self, predicate, key, old)
+        if len(table) > self._limits.rows:
+            raise LimitPassed(
+                f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
+                reason="LimitPassed", limit="rows", predicate=predicate,
+            )  # fmt: skip
+
+    # The computation.
+
+    def _built(self) -> Computation:
+        from tidemill.arrangement.loops import Computation  # imports numba
+
+        computation = Computation()
+        loop = computation.loop(self._limits.rounds)
+        known: dict[str, Collection] = {}
+        given: dict[str, Collection] = {}
+        for name in sorted((*self._reads, *self.component)):
+            self._inputs[name] = computation.input()
+            entered = loop.enter(self._inputs[name].distinct())
+            (given if name in self.component else known)[name] = entered
+        variables = {name: loop.variable() for name in self.component}
+        known.update(variables)
+        made: dict[str, list[Collection]] = {name: [] for name in self.component}
+        for form in self.forms:
+            made[form.head.predicate].append(self._derived(form, known))
+        results = {name: given[name].concat(*parts).distinct() for name, parts in made.items()}
+        for name, result in results.items():
+            variables[name].set(result)
+        for name, result in results.items():
+            self._outputs[name] = computation.output(loop.leave(result))
+        return computation
+
+    def _derived(self, form: RuleForm, known: Mapping[str, Collection]) -> Collection:
+        """What one rule makes of the collections of its atoms."""
+        atoms = [self._matching(atom, known[atom.predicate]) for atom in form.atoms]
+        names = [_places(atom) for atom in form.atoms]
+        if len(atoms) == 1:
+            of = {name: ("ab"[at]) for name, at in names[0].items()}
+            make = self._head(form, of)
+            return atoms[0].map(lambda a, b: make({"a": a, "b": b}))
+        (shared,) = names[0].keys() & names[1].keys()
+        of = {shared: "key"}
+        keyed = []
+        for side, atom, places in zip("ab", atoms, names, strict=True):
+            keyed.append(atom if places[shared] == 0 else atom.swap())
+            of |= {name: side for name in places if name != shared}
+        make = self._head(form, of)
+        return keyed[0].join(keyed[1], lambda k, a, b: make({"key": k, "a": a, "b": b}))
+
+    def _head(self, form: RuleForm, of: Mapping[str, str]) -> Callable[[Mapping[str, Words]], Pair]:
+        """How the two words of a derived fact are made of those of a match."""
+        kinds = self._columns[form.head.predicate]
+        sources: list[str | int] = []
+        for term, kind in zip(form.head.terms, kinds, strict=True):
+            if isinstance(term, Variable):
+                sources.append(of[term.name])
+            elif isinstance(term, Constant):
+                sources.append(self._number(kind, term.value))
+        if len(sources) == 1:
+            sources.append(0)
+
+        def make(words: Mapping[str, Words]) -> Pair:
+            count = len(next(iter(words.values())))
+            first, second = (
+                words[source] if isinstance(source, str) else np.full(count, source, np.uint64)
+                for source in sources
+            )
+            return first, second
+
+        return make
+
+    def _matching(self, atom: AtomForm, facts: Collection) -> Collection:
+        """The facts that fit the constants and repeated variables of an atom."""
+        wanted = {
+            at: self._number(self._columns[atom.predicate][at], term.value)
+            for at, term in enumerate(atom.terms)
+            if isinstance(term, Constant)
+        }
+        names = list(atom.variables())
+        twice = len(names) == 2 and names[0] == names[1]
+        if not wanted and not twice:
+            return facts
+
+        def fits(keys: Words, vals: Words) -> npt.NDArray[np.bool_]:
+            kept = keys == vals if twice else np.ones(len(keys), np.bool_)
+            for at, number in wanted.items():
+                kept &= (keys, vals)[at] == np.uint64(number)
+            return kept
+
+        return facts.filter(fits)
+
+
+def _places(atom: AtomForm) -> dict[str, int]:
+    """The first place of each variable of an atom."""
+    places: dict[str, int] = {}
+    for at, term in enumerate(atom.terms):
+        if isinstance(term, Variable):
+            places.setdefault(term.name, at)
+    return places
+
+
+__all__ = ["LoopedUnit", "loops"]

@@ -60,6 +60,49 @@ def test_a_second_process_compiles_nothing(copied: Path, tmp_path: Path) -> None
     assert (hits, misses, Path(place).parent) == (1, 0, copied)
 
 
+ARRANGING = """
+import sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from tidemill.arrangement.columns import ColumnArrangement
+from tidemill.arrangement.kernels import Columns
+from tidemill.time import U64_TIME, frontier
+
+arranged, keys = ColumnArrangement(U64_TIME), np.arange(5, dtype=np.uint64)
+for time in range(3):
+    arranged.push(Columns.at((time,), keys, keys, np.ones(5, np.int64)), frontier(time + 1))
+arranged.compact(frontier(3))
+while arranged.exert():
+    pass
+assert arranged.status().updates >= 5
+loops = {
+    id(loop): loop
+    for name, module in list(sys.modules.items()) if name.startswith("tidemill.")
+    for loop in vars(module).values() if isinstance(loop, Dispatcher)
+}
+counts = [
+    sum(sum(getattr(loop.stats, kind).values()) for loop in loops.values())
+    for kind in ("cache_hits", "cache_misses")
+]
+print(*counts)
+"""
+
+
+def test_a_second_process_arranges_rows_and_compiles_nothing(tmp_path: Path) -> None:
+    """All loops of the library, by what the compiler says of each: found on disk, or compiled."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    found = []
+    for _ in range(2):
+        said = subprocess.run(
+            [sys.executable, "-c", ARRANGING],
+            env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found.append([int(word) for word in said.stdout.split()])
+    (_, compiled_first), (hits, compiled_again) = found
+    assert compiled_first >= hits > 0
+    assert compiled_again == 0
+
+
 def test_where_the_library_cannot_be_written_the_cache_of_the_user_serves(
     copied: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from tidemill.arrangement.columns import (
     ColumnJoin,
     ColumnReduce,
     ImportedColumns,
+    TraceJoin,
+    TraceReduce,
     reductions,
 )
 from tidemill.arrangement.kernels import Columns
@@ -235,3 +237,35 @@ def test_a_trace_without_handles_is_gone() -> None:
         arranged.trace.hold("late")
     with pytest.raises(UsageError):
         arranged.trace.insert(by_column(Antichain.minimum(U64_TIME), frontier(1), 0))
+
+
+READERS: list[Callable[[Any], Any]] = [
+    lambda handle: TraceReduce(handle, reductions.count, "late"),
+    lambda handle: TraceJoin(handle, handle, "late"),
+]
+
+
+@pytest.mark.parametrize("made", READERS)
+def test_an_operator_needs_a_cut_at_the_upper_of_a_trace_that_it_reads(made: Any) -> None:
+    arranged = ColumnArrangement(U64_TIME)
+    handle = arranged.trace.hold("reader")
+    handle.set_physical(frontier(5))
+    with pytest.raises(UsageError):
+        made(handle)
+    assert [holder.name for holder in arranged.status().holders] == ["arrange", "reader"]
+
+
+@pytest.mark.parametrize("made", READERS)
+def test_an_operator_that_was_closed_follows_nothing(made: Any) -> None:
+    arranged = ColumnArrangement(U64_TIME)
+    operator = made(arranged.trace.hold("reader"))
+    arranged.push(columns(0), frontier(1))
+    operator.follow()
+    while not operator.done:
+        operator.work(1)
+    operator.close()
+    operator.close()
+    arranged.push(columns(1), frontier(2))
+    with pytest.raises(UsageError):
+        operator.follow()
+    assert operator.upper == frontier(1)

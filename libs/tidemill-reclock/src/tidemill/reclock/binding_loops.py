@@ -33,15 +33,15 @@ def bind_offsets(
     for where the one before was.
     Cost: O(n) where neighbours share range and binding, else O(n log bindings).
     """
-    at, place = np.int64(-1), np.int64(0)
+    at, place = -1, 0
     for i in range(partitions.size):
         partition, offset = np.uint64(partitions[i]), offsets[i]
         inside = at >= 0 and starts[at] <= partition
         if not inside or (at + 1 < starts.size and starts[at + 1] <= partition):
             at = _upper_bound(starts, 0, starts.size, partition) - 1
-            place = first[at]
-        end = first[at + 1]
+            place = int(first[at])
+        end = int(first[at + 1])
         here = place < end and bound[place] > offset
         if not here or (place > first[at] and bound[place - 1] > offset):
-            place = _upper_bound(bound, first[at], end, offset)
+            place = _upper_bound(bound, int(first[at]), end, offset)
         targets[i] = times[place] if place < end else ended[at]

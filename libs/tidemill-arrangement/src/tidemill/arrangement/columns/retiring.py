@@ -24,6 +24,9 @@ from tidemill.arrangement.kernels.probing import count_rows, gather_packed, matc
 
 _PIECE = 64
 
+_LOCATED = 1 << 14
+"""The keys that are located at a time."""
+
 _KEYS = 1 << 16
 """The keys of a piece, at most: each of its rounds looks at all of them."""
 
@@ -108,9 +111,10 @@ class Retirement:
     def outcome(self) -> tuple[Columns, Waiting]:
         """The corrections, sorted and consolidated, and what waits from then on; once done."""
         waiting = self._waiting
-        kept = ~np.isin(waiting.keys, self._keys)
-        pended = [Waiting(waiting.keys[kept], waiting.times[kept])] if len(waiting) else [waiting]
-        pended += self._pended
+        if len(waiting):
+            kept = ~np.isin(waiting.keys, self._keys)
+            waiting = Waiting(waiting.keys[kept], waiting.times[kept])
+        pended = [waiting, *self._pended]
         return Columns.concatenate([Columns.empty(self._lanes), *self._owed]), Waiting(
             np.concatenate([part.keys for part in pended]),
             np.concatenate([part.times for part in pended]),
@@ -257,17 +261,23 @@ def history_of(keys: U64Array, batches: Sequence[ColumnBatch], lanes: int) -> Co
 
 def _rows_of(keys: U64Array, batch: ColumnBatch, lanes: int) -> Columns:
     places, room = np.zeros(4, np.int64), _PIECE
-    located = np.empty(len(keys), np.int64)
+    located = np.empty(min(len(keys), _LOCATED), np.int64)
     table = batch.layout.table
-    owners, positions = np.empty(0, np.int64), np.empty(0, np.int64)
+    found: list[tuple[I64Array, I64Array]] = []
     done = False
     while not done:
-        left, right = np.empty(room, np.int64), np.empty(room, np.int64)
+        left, right = np.empty((2, room), np.int64)
         n = match_packed(keys, batch.rows, table, located, places, left, right)
-        owners = np.concatenate([owners, left[:n]]) if len(owners) else left[:n]
-        positions = np.concatenate([positions, right[:n]]) if len(positions) else right[:n]
+        if n:
+            found.append((left[:n], right[:n]))
         done = n < room
         room *= 16
+    if not found:
+        return Columns.empty(lanes)
+    owners, positions = found[0]
+    if len(found) > 1:
+        owners = np.concatenate([part for part, _ in found])
+        positions = np.concatenate([part for _, part in found])
     vals, times = np.empty(len(owners), np.uint64), np.empty((lanes, len(owners)), np.uint64)
     diffs = np.empty(len(owners), np.int64)
     gather_packed(batch.rows, table, batch.diffs, positions, vals, times, diffs)

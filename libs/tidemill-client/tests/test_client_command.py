@@ -25,7 +25,15 @@ from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
 from tidemill.rpc.server import Server, serve
 from tidemill.rpc.status import CutOff
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
-from tidemill.time import Corrupt, Fenced, Indeterminate, Unavailable, UsageError, frontier
+from tidemill.time import (
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+    frontier,
+)
 
 DOCUMENTS = "kind: Source\nname: flights\n---\nkind: View\nname: delays"
 
@@ -272,6 +280,14 @@ def test_push_sends_lines_as_they_are(served: Served, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,1\n")
     assert served.run("push", "flights", "-f", str(tmp_path / "rows.csv")).exit_code == 0
     assert [row for _, row in served.handlers.pushed] == [b'{"a": 1}', b"\xff", b"x,1"]
+
+
+def test_push_of_nothing_says_that_there_is_no_such_source(served: Served) -> None:
+    assert served.run("push", "flights", stdin=b"").output == "0 rows in the log of flights\n"
+    served.handlers.failing["flihgts"] = UnknownCollection("there is no Source flihgts")
+    result = served.run("push", "flihgts", stdin=b"")
+    assert result.exit_code == 1
+    assert "there is no Source flihgts" in result.output
 
 
 @pytest.mark.parametrize(

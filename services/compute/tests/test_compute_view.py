@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,7 @@ from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.runtime.clock import ManualClock
@@ -55,6 +57,15 @@ PROGRAMS = {
         near(a, b) := ping(a, n) ^ ping(b, n);
         reach(a, b) := near(a, b);
         reach(a, c) := reach(a, b) ^ near(b, c);
+    """,
+    "solutions that outlive one of their facts": """
+        met(h, n) := host(h) ^ ping(h, n) ~expires;
+        first(h) @min(n) := met(h, n);
+    """,
+    "recursion that groups facts with ends": """
+        link(a, b) @expires(30) := host(a) ^ host(b) if a <= b;
+        hops(a, a) @min(0) := link(a, _);
+        hops(a, c) @min(d + 1) := hops(a, b) @min(d) ^ link(b, c);
     """,
     "errors": "share(h, 6 / n) := ping(h, n);",
 }
@@ -154,12 +165,17 @@ class World:
         return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
 
     def view(
-        self, collections: Collections, changes_max: int, maintenance: Maintenance = "auto"
+        self,
+        collections: Collections,
+        changes_max: int,
+        maintenance: Maintenance = "auto",
+        strategy: Strategy = "strata",
     ) -> ViewDriver:
         settings = ComputeSettings(
             window_changes_max=changes_max, hold_interval_s=0.0, maintenance=maintenance
         )
-        return ViewDriver(self.target, collections, self.clock, settings)
+        target = replace(self.target, strategy=strategy)
+        return ViewDriver(target, collections, self.clock, settings)
 
     async def create(self, fed: int = 0) -> int:
         """Inputs that have been fed for a while, then the view; the instant at which it begins."""
@@ -227,7 +243,8 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         for _ in range(random.randrange(1, 4)):
             fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
             way: Maintenance = random.choice(ways)  # type: ignore[arg-type]  # one of the two
-            view = world.view(world.process(fuse), random.randrange(1, 9), way)
+            strategy: Strategy = random.choice(("strata", "retraction"))
+            view = world.view(world.process(fuse), random.randrange(1, 9), way, strategy)
             await follow(world, view, fed)
             deaths += fuse.blown
     await follow(world, world.view(world.process(Fuse(None)), 5), END)

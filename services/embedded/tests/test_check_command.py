@@ -55,6 +55,12 @@ def test_the_examples_are_right() -> None:
         assert format_file(text, file) == text
 
 
+def test_a_resource_that_two_files_have_is_told_at_the_second() -> None:
+    assert told(a=SOURCE, b=SOURCE) == [("b.yaml", 3, 18, "resource")]
+    (finding,) = check_files({"a.yaml": SOURCE, "b.yaml": SOURCE})
+    assert "Source/flights is there already, at a.yaml:" in finding.shown
+
+
 def test_resources_see_each_other_across_files_in_any_order() -> None:
     late = view("delays", "late(p) := flights(p, d) if d > 30;")
     worse = view("worse", "bad(p) := late(p) ^ not flights(p, 0);")

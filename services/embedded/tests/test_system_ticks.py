@@ -96,7 +96,10 @@ async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path:
         assert last.details["engine"] == engine
         with pytest.raises(UsageError, match="runs in ticks"):
             await process.query.why('last/value("a", 1)', gone + 40)
-        assert "@next" in await process.query.explain("last", "plan")
+        plan = await process.query.explain("last", "plan")
+        assert "@next" in plan
+        assert f"engine {engine}, strategy strata, tick every 20 ms" in plan
+        assert "tick on change, 2 nodes" in await process.query.explain("asked", "plan")
         await process.system.delete("view", "last")
         await asyncio.sleep(0)
 

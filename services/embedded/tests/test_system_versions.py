@@ -181,6 +181,14 @@ async def test_a_change_that_readers_cannot_follow_is_refused(
         assert await answer(process, "delays/delayed(w)", at) == [("a",)]
 
 
+async def test_a_view_that_two_documents_have_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        documents = [ResourceDocument(TABLES, name) for name in ("a.yaml", "b.yaml")]
+        with pytest.raises(UsageError, match=r"b\.yaml:.*Table/trips is there already, at a\.yaml"):
+            await process.system.apply(documents)
+        assert await process.system.get(None, None) == []
+
+
 async def test_engine_and_strategy_change_without_a_new_version(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", OLD))

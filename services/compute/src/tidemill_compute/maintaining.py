@@ -126,7 +126,14 @@ class Direct:
 
 
 def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
-    """How the view may be kept up to date: the resource's word counts before the process's setting."""
-    if target.engine == "scratch" or not follows(target.program):
+    """How the view may be kept up to date: the resource's word counts before the process's setting.
+
+    A program of which a part is evaluated anew at each change is followed only if somebody asks for it.
+    """
+    if target.engine == "scratch":
         return "windows"
-    return "changes" if target.engine == "incremental" else settings.maintenance
+    if target.engine == "incremental":
+        return "changes"
+    if settings.maintenance == "auto" and not follows(target.program):
+        return "windows"
+    return settings.maintenance

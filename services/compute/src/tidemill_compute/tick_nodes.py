@@ -9,7 +9,7 @@ from typing import Protocol
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import IncrementalEngine, Strategy, follows
+from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
@@ -52,13 +52,11 @@ class IncrementalNode:
     def __init__(self, program: CheckedProgram, strategy: Strategy, handed: Handed) -> None:
         self._engine = IncrementalEngine(program, strategy=strategy, state=handed.solutions)
         self._ticker = IncrementalTicker(self._engine, handed.carried)
-        self._tells = follows(program)
         self._rows: dict[Fact, StateRow] = {}
         for fact, values in handed.carried.items():
             row = carried_row(fact, values)
             if row is not None:
                 self._rows[fact] = row
-        self._solutions = set(handed.solutions.to_rows())
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
         answer = self._ticker.tick_changes(at, come, gone)
@@ -87,11 +85,8 @@ class IncrementalNode:
             if before != now:
                 gone |= {before} if before is not None else set()
                 come |= {now} if now is not None else set()
-        if self._tells:
-            left, entered = self._engine.take_state_changes()
-            return gone | set(left.to_rows()), come | set(entered.to_rows())
-        before_rows, self._solutions = self._solutions, set(self._engine.state().to_rows())
-        return gone | (before_rows - self._solutions), come | (self._solutions - before_rows)
+        left, entered = self._engine.take_state_changes()
+        return gone | set(left.to_rows()), come | set(entered.to_rows())
 
 
 class ScratchNode:

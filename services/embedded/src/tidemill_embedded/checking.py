@@ -25,7 +25,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_embedded.planning import plan_reader
+from tidemill_embedded.planning import doubled, plan_reader
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import Shapes, located
 
@@ -78,12 +78,21 @@ def check_files(texts: Mapping[str, str], default_kind: InputKind = "relation") 
                 findings += _of_problems(error)
         else:
             findings += check_program(text, file, default_kind)
+    findings += _twice(resources)
     findings += _ResourceCheck().check(resources)
     order = {file: number for number, file in enumerate(texts)}
     return sorted(
         findings,
         key=lambda f: (order.get(f.position.file, 0), f.position.line, f.position.column),
     )
+
+
+def _twice(resources: Sequence[Resource]) -> Iterator[Finding]:
+    """Resources that another file has as well; of one file its loading says so."""
+    for resource, earlier in doubled(resources):
+        place = resource.place("metadata", "name")
+        says = f"metadata.name: {resource} is there already, at {earlier.position}"
+        yield Finding(place, "resource", says, f"{place}: {says}")
 
 
 def check_program(text: str, file: str, default_kind: InputKind = "relation") -> list[Finding]:

@@ -61,9 +61,21 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
             found += load_resources(document.text, document.file)
         except UsageError as error:
             messages.append(str(error))
+    messages += [
+        f"{resource.place('metadata', 'name')}: metadata.name: {resource} is there already, at "
+        f"{earlier.position}"
+        for resource, earlier in doubled(found)
+    ]
     if messages:
         raise UsageError("\n".join(messages), reason="resources")
     return found
+
+
+def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:
+    """Each resource that several documents have, with the first one of its name."""
+    first: dict[tuple[str, str], Resource] = {}
+    pairs = ((each, first.setdefault((each.kind, each.name), each)) for each in resources)
+    return [(resource, earlier) for resource, earlier in pairs if earlier is not resource]
 
 
 async def plan_apply(

@@ -43,7 +43,7 @@ from tidemill_compute.record_rows import (
 )
 from tidemill_compute.view_target import ERROR_SCHEMA, TickPlan
 from tidemill_embedded.resource_store import Stored
-from tidemill_embedded.tick_plans import check_engine, tick_plan
+from tidemill_embedded.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill_query.directory import Readable, ViewOf
 
 SYSTEM = "system"
@@ -266,7 +266,7 @@ class Shapes:
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         checked = check(program, Catalog(schemas))
         with located(resource, "spec", "engine"):
-            check_engine(spec, checked)
+            check_engine(spec)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
@@ -336,6 +336,7 @@ class Shapes:
             name, planned.program,
             {p: named.readable() for p, named in planned.inputs.items()},
             {p: named.readable() for p, named in planned.outputs.items()},
+            kept_in_words(planned.stored.resource.spec),
         )  # fmt: skip
 
     def view_of(self, predicate: str) -> ViewOf:

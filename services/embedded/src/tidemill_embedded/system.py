@@ -394,7 +394,8 @@ class System:
             raise UsageError(
                 f"Source/{source} does not read the log of this process: write to its broker or file"
             )
-        await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
+        if rows:
+            await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
         return Pushed(len(rows))
 
     def made(self) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental import follows
 from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
 from tidemill.time import UsageError
@@ -77,15 +76,21 @@ def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
     return "eager" if told.policy == "eager" else "tick"
 
 
-def check_engine(spec: ViewSpec, checked: CheckedProgram) -> None:
+def check_engine(spec: ViewSpec) -> None:
     """Refuse an engine that cannot keep the view. Raises: UsageError."""
     if spec.engine == "spark":
         raise UsageError(
             "no view is kept by Spark: choose auto, incremental or scratch", reason="NoSuchEngine"
         )
-    if spec.engine == "incremental" and not checked.ticked and not follows(checked):
-        raise UsageError(
-            "a rule with ~expires in its body, or a recursion that groups facts with times, is not "
-            "kept by following changes: choose auto or scratch",
-            reason="NoSuchEngine",
-        )
+
+
+def kept_in_words(spec: object) -> str:
+    """How a view is kept, as its resource says it."""
+    assert isinstance(spec, ViewSpec)
+    said = [f"engine {spec.engine}", f"strategy {spec.strategy}"]
+    if spec.tick is not None:
+        period = spec.tick.period
+        said.append("tick on change" if period is None else f"tick every {int(period)} ms")
+    if spec.nodes > 1:
+        said.append(f"{spec.nodes} nodes")
+    return ", ".join(said)

@@ -30,12 +30,13 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class ViewOf:
-    """A view with what its program reads and writes, by predicate."""
+    """A view with what its program reads and writes, by predicate; `kept` says how, in words."""
 
     name: str
     program: CheckedProgram
     inputs: Mapping[str, Readable]
     outputs: Mapping[str, Readable]
+    kept: str = ""
 
 
 class Directory(Protocol):

@@ -292,7 +292,7 @@ class QueryDriver:
             return dot_of(found.program) if form == "dot" else svg_of(found.program)
         if form not in ("plan", "analyze"):
             raise UsageError(f"no such form of a plan: {form}; use plan, analyze, dot or svg")
-        lines = [f"view {found.name}", ""]
+        lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]
         if form == "analyze" and not found.program.ticked:
             lines += await self._analysis(found)
         else:

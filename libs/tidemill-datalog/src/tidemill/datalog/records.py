@@ -126,31 +126,21 @@ def format_presence(record: Record, start: float, end: float) -> str:
 
 def parse_record(text: str) -> Record:
     """The record that `text` writes. Raises: UsageError with the place of the first mistake."""
-    return _record(_parsed("record", text))
-
-
-def parse_presence(text: str) -> tuple[Record, float, float]:
-    """(record, start, end) of `[s,f) record`. Raises: UsageError."""
-    start, end, record = _parsed("presence", text).children
-    return (
-        _record(record),
-        -math.inf if start.data == "beginning" else int(start.children[0]),
-        math.inf if end.data == "endless" else int(end.children[0]),
-    )
+    return _record(_parsed(text))
 
 
 @cache
 def _grammar() -> Lark:
     source = files("tidemill.datalog").joinpath("records.lark").read_text(encoding="utf-8")
-    return Lark(source, parser="lalr", start=["record", "presence"], maybe_placeholders=False)
+    return Lark(source, parser="lalr", start="record", maybe_placeholders=False)
 
 
-def _parsed(start: str, text: str) -> Tree[Token]:
+def _parsed(text: str) -> Tree[Token]:
     try:
-        return _grammar().parse(text, start=start)
+        return _grammar().parse(text)
     except UnexpectedInput as error:
         raise UsageError(
-            f'not a {start}: {text!r} at column {error.column}; write p(1, "a") @time(10)',
+            f'not a record: {text!r} at column {error.column}; write p(1, "a") @time(10)',
             reason="InvalidRecord",
         ) from None
 

@@ -51,6 +51,7 @@ class AnewUnit:
         self.compiled = list(rules)
         self.inbox: dict[str, dict[Key, Row | None]] = {}
         self.state = EngineState()
+        self._told = EngineState()
         self._later = later
         self._reporter = reporter
         self._limits = limits
@@ -87,6 +88,19 @@ class AnewUnit:
         if not supports:
             del self._given[predicate][key]
         self._reporter.schedule(self)
+
+    def restore(self, state: EngineState) -> None:
+        """Go on with what an earlier run left, as far as it is of these rules."""
+        mine = {rule.form.number for rule in self.compiled}
+        self.state = self._told = EngineState(
+            {rule: kept for rule, kept in state.established.items() if rule in mine},
+            {rule: kept for rule, kept in state.lingering.items() if rule in mine},
+        )
+
+    def take_state_changes(self) -> tuple[EngineState, EngineState]:
+        """What has left the state and what has come to it since the last call. Cost: O(state)."""
+        before, self._told = self._told, self.state
+        return _missing(before, self.state), _missing(self.state, before)
 
     def run(self) -> None:
         """Evaluate the component at this instant, and find out when time alone changes it."""
@@ -194,6 +208,12 @@ class AnewUnit:
         later = [border for border in borders if now < border < END]
         soonest = min((*later, horizon))
         self.present.agenda.add(soonest, lambda: self._reporter.schedule(self))
+
+
+def _missing(of: EngineState, there: EngineState) -> EngineState:
+    """The solutions of one state that the other has not."""
+    rows = set(there.to_rows())
+    return EngineState.from_rows(row for row in of.to_rows() if row not in rows)
 
 
 def _ignore(reason: str, start: Instant, end: Instant) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.engine import inject
 from tidemill.datalog.evaluation.fixpoint import Limits
-from tidemill.datalog.evaluation.state import EngineState, EstablishedSolution
+from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.incremental.anew import AnewUnit
@@ -258,7 +258,7 @@ class IncrementalEngine:
     def _restore(self, state: EngineState) -> None:
         for unit in self.units:
             if isinstance(unit, AnewUnit):
-                unit.state = state
+                unit.restore(state)
             for rule in unit.rules if isinstance(unit, Unit) else ():
                 if rule.established is not None:
                     for solution in state.established.get(rule.form.number, ()):
@@ -363,21 +363,26 @@ class IncrementalEngine:
         return self.present.errors.standing()
 
     def take_state_changes(self) -> tuple[EngineState, EngineState]:
-        """What has left the state and what has come to it since the last call, of rules with their own expiry.
+        """What has left the state and what has come to it since the last call.
 
-        Only for programs that `follows` accepts. Cost: O(changes).
+        Cost: O(changes), and O(state) of rules that are evaluated anew.
         """
-        gone: dict[int, tuple[EstablishedSolution, ...]] = {}
-        come: dict[int, tuple[EstablishedSolution, ...]] = {}
+        established: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
+        lingering: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
         for unit in self.units:
+            if isinstance(unit, AnewUnit):
+                for way, part in enumerate(unit.take_state_changes()):
+                    established[way].update(part.established)
+                    lingering[way].update(part.lingering)
             for rule in unit.rules if isinstance(unit, Unit) else ():
                 if rule.established is not None:
-                    left, entered = rule.established.take_changes()
-                    if left:
-                        gone[rule.form.number] = tuple(left)
-                    if entered:
-                        come[rule.form.number] = tuple(entered)
-        return EngineState(gone), EngineState(come)
+                    for way, moved in enumerate(rule.established.take_changes()):
+                        if moved:
+                            established[way][rule.form.number] = tuple(moved)
+        return (
+            EngineState(established[0], lingering[0]),
+            EngineState(established[1], lingering[1]),
+        )
 
     def state(self) -> EngineState:
         """The solutions that live on without the facts that established them."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.engine import Changes, IncrementalEngine
 from tidemill.datalog.incremental.facts import Value
 from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
@@ -108,7 +109,7 @@ class IncrementalTicker:
 
         What comes with time alone is told by the engine's agenda.
         """
-        if any(not isinstance(unit, Unit) for unit in self._engine.units):
+        if any(isinstance(unit, AnewUnit) for unit in self._engine.units):
             return True
         if any(self._engine.present.table(unit.component[0]).rows for unit in self._senders):
             return True

@@ -19,6 +19,7 @@ from tidemill.shard import (
     MemoryConsensus,
     SqliteConsensus,
     Version,
+    consensus_sqlite,
 )
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
@@ -57,6 +58,25 @@ def open_blob(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Bl
 @pytest.mark.parametrize("law", consensus_kit.LAWS, ids=lambda law: law.__name__)
 async def test_consensus(law: consensus_kit.Law, open_consensus: Callable[[], Consensus]) -> None:
     await law(open_consensus)
+
+
+async def test_the_log_of_sqlite_begins_anew_before_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consensus_sqlite, "CHECKPOINT_BYTES", 100_000)
+    file = tmp_path / "log.sqlite"
+    one, two = SqliteConsensus(file), SqliteConsensus(file)
+    for number in range(120):
+        data = bytes([number]) * 5_000
+        if number % 10 == 0:  # somebody reads now and then
+            assert len(await two.scan("c", 0)) == number
+        newest = number - 1 if number else None
+        assert await one.compare_and_set("c", newest, Version(number, data))
+    assert (tmp_path / "log.sqlite-wal").stat().st_size < 600_000 < file.stat().st_size
+    found = await two.scan("c", 0)
+    assert [version.data[0] for version in found] == list(range(120))
+    await one.close()
+    await two.close()
 
 
 @pytest.mark.server

@@ -22,6 +22,7 @@ from tidemill.shard import (
     MemoryBlob,
     MemoryConsensus,
     ReadCapability,
+    pruning,
     reading,
 )
 from tidemill.time import CapabilityExpired, UsageError, frontier
@@ -213,3 +214,33 @@ async def test_objects_of_a_version_that_a_live_capability_keeps_are_not_deleted
         assert await store.collect_garbage("c", grace_ms=0) == 2
     with pytest.raises(CapabilityExpired):
         await store.snapshot(slow, 3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.none() | st.integers(-3, 3), st.none() | st.sampled_from("abc")), max_size=12
+    ),
+    st.integers(-3, 3),
+    st.none() | st.sampled_from("abc"),
+)
+def test_few_rows_are_chosen_as_many_are(
+    rows: list[tuple[int | None, str | None]], n: int, s: str | None
+) -> None:
+    table = pa.table({"n": [row[0] for row in rows], "s": [row[1] for row in rows]}, schema=ROWS)
+    in_two = pa.concat_tables([table.slice(0, 3), table.slice(3)])
+    equal = {"n": pa.scalar(n, pa.int64()), "s": pa.scalar(s, pa.string())}
+    for where in (pc.field("n") < n, pc.field("s") == "a", pruning.all_equal(equal)):
+        assert pruning.matching(in_two, where).to_pylist() == table.filter(where).to_pylist()
+
+
+async def test_what_is_in_the_log_is_added_up_right_whatever_became_of_it() -> None:
+    world = World(Limits(inline_bytes_max=10_000))
+    await world.create()
+    counted = world.store._inline
+    for time in range(12):
+        await world.write(time, time + 1, [(time, "x" * time, time, 1)])
+        if time % 5 == 4:
+            await world.store.compact("c")
+        held = await world.store.state("c")
+        assert counted.of("c", held) == held.inline_bytes() > 0

@@ -16,11 +16,11 @@ from pathlib import Path
 from tidemill.shard.ports import Version
 from tidemill.time import Corrupt, TidemillError, Unavailable
 
-CHECKPOINT_BYTES = 1024 * 1024
+CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.
 
 The log then begins anew in the same place. That is soon on purpose: a flush of what is written over is
-about half of one that makes the log longer.
+about half of one that makes the log longer. Less than one small commit in a hundred comes just then.
 """
 CHECKPOINT_PAGES_MAX = 4_000
 """A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit wait for it."""

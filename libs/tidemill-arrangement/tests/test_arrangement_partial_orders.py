@@ -270,9 +270,9 @@ def test_a_member_of_nested_loops_is_right_at_every_time(name: str, drawn: Any) 
 
 @pytest.mark.usefixtures("_sizes")
 @settings(max_examples=60, deadline=None)
-@given(epochs_in_rounds((1,)), epochs_in_rounds((1,)), st.booleans())
+@given(epochs_in_rounds((1,)), epochs_in_rounds((1,)), st.booleans(), st.booleans())
 def test_a_first_load_of_distinct_records_is_right_at_every_time(
-    first: Any, later: Any, swept: bool
+    first: Any, later: Any, idle: bool, swept: bool
 ) -> None:
     """While only additions come in order, rows are logged; then all that is changed is looked up."""
     member = Threshold(counts_distinct)
@@ -283,6 +283,8 @@ def test_a_first_load_of_distinct_records_is_right_at_every_time(
         for updates in epoch
     ]
     everything: list[Update] = []
+    if idle:
+        passes.run([])
     for inputs in [[updates for updates in load if updates], *later[1]]:
         passes.run([[update for updates in inputs for update in updates]])
         everything += [update for updates in inputs for update, _ in updates]

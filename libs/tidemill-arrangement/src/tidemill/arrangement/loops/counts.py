@@ -427,7 +427,8 @@ class Counts:
     def settle(self) -> None:
         """The maintenance at the end of an epoch: only then no time waits for its partners."""
         runs = self.runs
-        self._presence = None
+        if runs.head[USED]:  # Rounds begin anew; an epoch without records was no load.
+            self._presence = None
         if runs.head[REMOVED] or self._rounds.bits < 63:  # Else no row is zero.
             for touched in self._touched:
                 drop_zeros(runs.slots, runs.pool, runs.head, *touched)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
+from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits, evaluate
 from tidemill.datalog.incremental import (
     FactChange,
     IncrementalEngine,
@@ -395,3 +395,26 @@ def test_a_fact_with_many_supports_ends_with_the_last_of_them(
         for name in ("p", "q"):
             expected = texts_at(evaluation.presences[name], at)
             assert set(map(format_record, engine.records(name))) == expected
+
+
+PASSED = ("min", "max", "set", "count", "count_distinct", "sum", "average", "latest", "provenance")
+
+
+@pytest.mark.parametrize("strategy", ["strata", "retraction"])
+@pytest.mark.parametrize("lattice", PASSED)
+def test_values_that_are_passed_round_a_cycle_settle_and_go_with_their_rows(
+    lattice: str, strategy: Strategy
+) -> None:
+    """Groups outside the recursion whose values go round in it: nothing stays that only stands on itself."""
+    text = f"p(y) := p(x) ^ s(x, y);\np(x) @{lattice}(y) := s(x, y);"
+    engine = IncrementalEngine(program(text), strategy=strategy, limits=Limits(rounds=50))
+    rng = Random(1)
+    rows: set[tuple[int, int]] = set()
+    for at in range(40):
+        row = (rng.randrange(3), rng.randrange(3))
+        engine.update("s", Record("s", row), at, -1 if row in rows else 1)
+        rows ^= {row}
+        engine.advance(at + 1)
+        given_ = {"s": [Presence(Record("s", row)) for row in rows]}
+        expected = evaluate(program(text), given_, upper=at + 1).presences["p"]
+        assert set(map(str, engine.records("p"))) == {str(p.record) for p in expected}

@@ -9,8 +9,9 @@ recursion, or (where facts carry no values) if it only needs facts that were the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
@@ -20,6 +21,7 @@ from tidemill.datalog.incremental.facts import (
     PLAIN,
     FactTable,
     Value,
+    equal_value,
     grown,
     merged_value,
     row_of,
@@ -31,6 +33,7 @@ from tidemill.datalog.presence import END
 from tidemill.datalog.values import Failed
 
 Fact = tuple[str, Key]
+_NONE: Mapping[Any, Value] = MappingProxyType({})
 
 
 class Reporter(Protocol):
@@ -127,6 +130,8 @@ class Unit:
 
     def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
         """The fact has this support from now on, or this value of it."""
+        if self.recursive:
+            self._lessen(predicate, key, source, value)
         self._tables[predicate].support(key, source, value)
         if value is not PLAIN:
             if value[1] is not None:
@@ -138,6 +143,14 @@ class Unit:
             self._regain(predicate, key, source, value)
         if not self.scheduled:
             self._reporter.schedule(self)
+
+    def _lessen(self, predicate: str, key: Key, source: Any, value: Value) -> None:
+        """A support that says less than before was lost: what it said may have come round to the fact."""
+        before = self._tables[predicate].supports.get(key, _NONE).get(source)
+        if before is None or before is value or before == value:
+            return
+        if not grown(row_of(key, before), row_of(key, value), self.present.lattices):
+            self._lost.setdefault((predicate, key), {}).setdefault(source, before)
 
     def _regain(self, predicate: str, key: Key, source: Any, value: Value) -> None:
         """A support that was lost and says as much again was not lost."""
@@ -317,10 +330,12 @@ class Unit:
                 return None
             assert merged is not None
             value = merged
-        if old is not None and same_value(old, value):
+        # In a recursion tallies come round, merged anew: what they are made of tells when it is settled.
+        same = equal_value if self.recursive else same_value
+        if old is not None and same(old, value):
             return old
         before = self._before[predicate].get(key)
-        if before is not None and same_value(before, value):
+        if before is not None and same(before, value):
             return before
         if self._sets:
             self._check_sets(predicate, value)

@@ -1,0 +1,146 @@
+"""On what they have in common, the engines answer as clingo, and as DatalogMTL by MeTeoR."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.checked import CheckedProgram, ResolvedRule
+from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
+from tidemill.testkit.foreign import clingo, metric
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+
+Inputs = Mapping[str, Sequence[Presence]]
+Forms = Mapping[str, Callable[[CheckedProgram, ResolvedRule], bool]]
+STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+INSTANTS = range(-1, UPPER)
+PROGRAMS = settings(
+    max_examples=200, derandomize=True, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+
+
+def recursive(checked: CheckedProgram, rule: ResolvedRule) -> bool:
+    """Whether the rule reads what it derives."""
+    component = next(c for c in checked.components if rule.predicate in c)
+    return any(a.predicate in component and not a.negated for a in rule.atoms)
+
+
+def present(given_: Inputs, at: int) -> list[Record]:
+    return [p.record for found in given_.values() for p in found if p.start <= at < p.end]
+
+
+def answers(checked: CheckedProgram, given_: Inputs) -> list[dict[str, frozenset[str]]]:
+    """The records of each predicate at each instant, from scratch."""
+    found = Engine(checked).evaluate(given_, upper=UPPER).presences
+    return [
+        {n: frozenset(str(p.record) for p in found[n] if p.start <= at < p.end) for n in found}
+        for at in INSTANTS
+    ]
+
+
+def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str]:
+    """The forms without whose rules the answer would be another one."""
+    checked, whole = example.checked, None
+    mattering = set()
+    for form, has in forms.items():
+        rest = tuple(rule for rule in checked.rules if not has(checked, rule))
+        if len(rest) < len(checked.rules):
+            whole = whole or answers(checked, given_)
+            if answers(replace(checked, rules=rest), given_) != whole:
+                mattering.add(form)
+    return mattering
+
+
+def counted(seen: Counter[str], aims: Mapping[str, int]) -> None:
+    """Every form has mattered as often as it is to."""
+    assert {form: seen[form] for form in aims if seen[form] < aims[form]} == {}
+
+
+def test_at_any_instant_the_facts_and_aggregates_are_those_of_clingo() -> None:
+    seen: Counter[str] = Counter()
+    forms: Forms = {
+        "recursion": recursive,
+        "negation": lambda _, rule: any(atom.negated for atom in rule.atoms),
+        "aggregate": lambda _, rule: bool(rule.aggregates),
+        "matched aggregate": lambda _, rule: any(a.parafacts for a in rule.positive),
+        "guard": lambda _, rule: bool(rule.guards),
+        "definition": lambda _, rule: bool(rule.definitions),
+    }
+
+    @PROGRAMS
+    @given(
+        programs(9, clingo.FORMS, clingo.fits, 4),
+        inputs(("r", "s"), nulls=False, rows_min=2, rows_max=6),
+        STRATEGIES,
+        st.sets(st.sampled_from(INSTANTS), min_size=3, max_size=3),
+    )
+    def agree(example: Example, given_: Inputs, strategy: Strategy, instants: set[int]) -> None:
+        engine = IncrementalEngine(example.checked, strategy=strategy)
+        for name, presences in given_.items():
+            engine.feed(name, presences)
+        scratch = Engine(example.checked).evaluate(given_, upper=UPPER)
+        for at in sorted(instants):
+            engine.advance(at + 1)
+            expected = clingo.derived(example.checked, present(given_, at))
+            for name in DERIVED:
+                held = [p.record for p in scratch.presences[name] if p.start <= at < p.end]
+                for records in (engine.records(name), held):
+                    shown = {r.arguments: dict(r.parafacts) for r in records}
+                    assert shown == expected[name], (at, name, example.text)
+        seen.update(forms_that_matter(example, given_, forms))
+        seen["programs"] += 1
+
+    agree()
+    counted(
+        seen,
+        {"programs": 200, "recursion": 25, "negation": 25, "aggregate": 40, "matched aggregate": 3,
+         "guard": 20, "definition": 5},
+    )  # fmt: skip
+
+
+def test_at_every_instant_the_facts_are_those_of_datalog_with_metric_operators() -> None:
+    seen: Counter[str] = Counter()
+    forms: Forms = {
+        "recursion": recursive,
+        "intervals met": lambda _, rule: len(rule.atoms) > 1,
+        "own expiry": lambda _, rule: rule.mentions("expires"),
+        "no expiry": lambda _, rule: "expires" in rule.suppressed,
+    }
+
+    @PROGRAMS
+    @given(
+        programs(9, metric.FORMS, metric.fits, 4),
+        inputs(nulls=False, late=False, rows_min=1, rows_max=4),
+        STRATEGIES,
+    )
+    def agree(example: Example, given_: Inputs, strategy: Strategy) -> None:
+        engine = IncrementalEngine(example.checked, strategy=strategy)
+        for name, presences in given_.items():
+            engine.feed(name, presences)
+        scratch = Engine(example.checked).evaluate(given_, upper=UPPER)
+        expected = metric.derived(example.checked, given_, INSTANTS)
+        for at, facts in zip(INSTANTS, expected, strict=True):
+            engine.advance(at + 1)
+            for name in DERIVED:
+                held = [p.record for p in scratch.presences[name] if p.start <= at < p.end]
+                for records in (engine.records(name), held):
+                    assert {r.arguments for r in records} == facts[name], (at, name, example.text)
+        ends = any(p.end < UPPER for found in given_.values() for p in found)
+        seen.update(forms_that_matter(example, given_, forms))
+        seen["expiry of inputs"] += ends
+        seen["programs"] += 1
+
+    agree()
+    counted(
+        seen,
+        {"programs": 200, "recursion": 25, "intervals met": 40, "own expiry": 20, "no expiry": 20,
+         "expiry of inputs": 100},
+    )  # fmt: skip

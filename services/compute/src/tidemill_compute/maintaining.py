@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import follows
 from tidemill_compute.following import Followed, Follower, changes_are_few
 from tidemill_compute.living import LivingInput, cut_window
-from tidemill_compute.record_rows import row_of
+from tidemill_compute.record_rows import PredicateShape, row_of
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_compute.view_updates import (
@@ -115,14 +115,26 @@ class Direct:
         rows = moved_rows(before - after, after - before, upper - 1)
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
         for predicate, (collection, shape) in self._target.outputs.items():
-            row = row_of(shape)
-            stretches = ((row(p.record), p.start, p.end) for p in evaluation.presences[predicate])
-            changes = differences(stretches, seen, lower, upper)
-            updates.append((collection, update_table(changes, shape.schema)))
+            found = _output(evaluation, predicate, shape, seen, lower, upper)
+            updates.append((collection, found))
         failed = (((e.text,), e.start, e.end) for e in evaluation.errors)
         errors = differences(failed, seen, lower, upper)
         updates.append((self._target.errors, update_table(errors, ERROR_SCHEMA)))
         return updates
+
+
+def _output(
+    evaluation: Evaluation, predicate: str, shape: PredicateShape, seen: int, lower: int, upper: int
+) -> pa.Table:
+    """What begins or ends of one predicate from `lower` on."""
+    table = evaluation.tables.get(predicate)
+    if table is not None and table.on_columns and shape.arguments:
+        from tidemill_compute.column_rows import column_updates  # columns import numba
+
+        return column_updates(table.columns, shape, seen, lower, upper)  # type: ignore[attr-defined]  # a table on columns has them
+    row = row_of(shape)
+    stretches = ((row(p.record), p.start, p.end) for p in evaluation.presences[predicate])
+    return update_table(differences(stretches, seen, lower, upper), shape.schema)
 
 
 def _ways(target: ViewTarget, settings: ComputeSettings) -> str:

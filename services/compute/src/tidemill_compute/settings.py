@@ -10,7 +10,7 @@ import msgspec
 class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one step goes and how often holds move."""
 
-    window_changes_max: int = 5_000
+    window_changes_max: int = 20_000
     """Input changes that one evaluation window of a view covers, as far as instants can be told apart."""
 
     window_ticks_max: int = 2_000

@@ -11,9 +11,10 @@ from tidemill.datalog.columnar.windows import (
     ColumnWindows,
     RecordChanges,
     WindowChanges,
+    column_changes,
 )
 
 __all__ = [
     "Bulk", "Column", "ColumnChanges", "ColumnTable", "ColumnWindows", "Columns", "RecordChanges", "Texts", "Unsuited",
-    "WindowChanges",
+    "WindowChanges", "column_changes",
 ]  # fmt: skip

@@ -138,6 +138,11 @@ class ColumnTable(Table):
         self._made = rows
 
     @property
+    def on_columns(self) -> bool:
+        """They are."""
+        return True
+
+    @property
     def statistics(self) -> Statistics:
         """What a planner asks, answered from the columns."""
         return self._statistics

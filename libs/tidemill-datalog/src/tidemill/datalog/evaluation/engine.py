@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar.columns import Columns
 
 
-COLUMNS_FROM = 4_000
+COLUMNS_FROM = 2_000
 """From how many rows on a rule is evaluated on columns: fewer are done before columns are made of them."""
 
 

@@ -120,6 +120,11 @@ class Table:
         """A finished table of facts and their timelines."""
         return cls([(*part, *key) for key, parts in timelines.items() for part in parts])
 
+    @property
+    def on_columns(self) -> bool:
+        """Whether the rows are columns, of which objects are made only when somebody looks at them."""
+        return False
+
     def extend(self, rows: Sequence[Row]) -> None:
         """Add rows to a growing table and to its indexes."""
         self.rows.extend(rows)

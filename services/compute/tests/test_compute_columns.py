@@ -1,0 +1,72 @@
+"""What columns derive is written as the same updates as what rows derive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from tidemill.arrangement.updates import consolidate
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.records import Record
+from tidemill_compute.column_rows import column_updates
+from tidemill_compute.record_rows import row_of, shape_of_output
+from tidemill_compute.view_updates import differences, update_table
+
+PROGRAM = """
+seen(h, n) := ping(h, n) ^ host(h);
+silent(h) := host(h) ^ not ping(h, _);
+alarm(h) @expires(t + 9) := ping(h, n) @time(t) if n > 1;
+load(h) @count(n) @average(n) @max(n) := ping(h, n);
+mean(h) @average(n) @time(c) @expires(c + 9) := ping(h, n) @time(t) ^ clock(0, 5) @time(c) if t < c ^ t >= c - 5;
+known(h) := host(h);
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_updates_from_columns_are_those_from_rows(seed: int) -> None:
+    random = Random(seed)
+    checked = check(
+        parse(PROGRAM),
+        Catalog(
+            {
+                "host": InputSchema("host", "relation", (("name", "text"),)),
+                "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+            }
+        ),
+    )
+    given = {
+        "host": [Presence(Record("host", (name,)), random.randrange(20)) for name in "ab"],
+        "ping": [
+            Presence(Record("ping", (random.choice(("a", "b", None)), n % 4), at, end), at, END if end is None else end)
+            for n in range(30)
+            for at in [random.randrange(30)]
+            for end in [random.choice((None, at + 1 + random.randrange(12)))]
+        ],
+    }  # fmt: skip
+    engine = Engine(checked, columns_from=0)
+    state: EngineState | None = None
+    written = on_columns = 0
+    for lower, upper in pairwise((0, 7, 20, 40)):
+        seen = lower - 1 if lower else 0
+        evaluation = engine.evaluate(given, lower=seen if lower else None, upper=upper, state=state)
+        state = evaluation.state
+        for name in checked.derived:
+            table, shape = evaluation.tables[name], shape_of_output(checked, name)
+            if not table.on_columns:
+                continue  # an atom has no facts yet
+            on_columns += 1
+            row = row_of(shape)
+            stretches = [(row(p.record), p.start, p.end) for p in evaluation.presences[name]]
+            expected = update_table(differences(stretches, seen, lower, upper), shape.schema)
+            found = column_updates(table.columns, shape, seen, lower, upper)  # type: ignore[attr-defined]  # on columns
+            assert found.schema == expected.schema
+            assert consolidate(found) == consolidate(expected), (name, lower)
+            written += found.num_rows
+    assert on_columns > 10
+    assert written > 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from secrets import token_hex
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import redis
 
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, Version
-from tidemill.shard.consensus_redis import RedisConsensus, _shown
+from tidemill.shard.consensus_redis import RedisConsensus, _shown, _uncancelled
 from tidemill.testkit.servers import redis_server
 from tidemill.time import Indeterminate, Unavailable, UsageError, frontier
 
@@ -130,3 +131,26 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         await store.compare_and_set("a", None, Version(0, b""))
     await store.close()
+
+
+async def test_a_cancellation_that_the_client_forgets_is_not_forgotten() -> None:
+    asked = asyncio.Event()
+
+    async def ask() -> str:
+        """As asyncio.wait_for may: what it waited for has come at the same moment."""
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        return "answer"
+
+    # The fault is there: the task goes on as if nobody had cancelled it.
+    forgetful = asyncio.create_task(ask())
+    await asked.wait()
+    forgetful.cancel()
+    assert await forgetful == "answer"
+    asked.clear()
+    careful = asyncio.create_task(_uncancelled(ask))
+    await asked.wait()
+    careful.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await careful

@@ -50,6 +50,17 @@ kind: Action
 metadata: {name: tell}
 spec: {view: delays, goal: "alarm(p, d)", fireFrom: beginning, sink: {file: {path: alarms.jsonl}}}
 """
+PUSHED = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: NAME}
+spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], timestampInterval: 100ms, retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: view-NAME}
+spec: {retain: all, program: "doubled(m) := s(n) ^ m = n + n;", inputs: {s: NAME}}
+"""
 ROLES = ("ingest", "remap", "reclock", "compute")
 PARTS = dict.fromkeys(ROLES, "Source/flights") | {"compute": "Action/tell"}
 """An item of each role that the test looks at."""
@@ -125,11 +136,11 @@ def released(member: Member, before: int) -> bool | None:
     return True if member.log.count("let go") > before else None
 
 
-def check(system: Fleet, load: Load) -> None:
+def check(system: Fleet, load: Load, query: str) -> None:
     """Every answer is the oracle's, every effect happened once."""
     upper = load.end()
-    system.asked("query-b", lambda client: reached(client, upper))
-    with Client(system.address("query-b")) as client:
+    system.asked(query, lambda client: reached(client, upper))
+    with Client(system.address(query)) as client:
         for at in (SKEW + 15_000, load.now - HOUR - SKEW, upper - 1):
             table = client.query("late(p, d)", as_of=at, timeout_s=20).table
             pairs = zip(table["p"].to_pylist(), table["d"].to_pylist(), strict=True)
@@ -154,8 +165,11 @@ def check(system: Fleet, load: Load) -> None:
 
 
 @pytest.mark.server
-def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path) -> None:
+def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path, redis_url: str) -> None:
     with fleet(tmp_path) as system:
+        # A process that is paused in a transaction of SQLite would hold all others up.
+        consensus = f"{redis_url}?prefix=roles-{tmp_path.name}"
+        system.options = {"store": {"consensus": consensus, "blob": f"file:{tmp_path / 'blob'}"}}
         load = started(system)
         for role in ROLES:
             load.write()
@@ -180,7 +194,47 @@ def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path) -> None:
             # It was paused past its claim: it lets its work go when it wakes, and nothing else ends it.
             until(partial(released, member, lines), system.logs)
             assert member.running
-        system.members["query-a"].killed()
-        check(system, load)
-        (status,) = system.asked("query-b", lambda client: client.get("Source", "flights"))
+        slot = system.owned("compaction", "7")
+        system.members[slot.name].killed()
+        survivor = system.owned("compaction", "7", than=slot.epoch).name
+        assert survivor != slot.name
+        check(system, load, survivor)
+        (status,) = system.asked(survivor, lambda client: client.get("Source", "flights"))
         assert status.reason == "Running", status.message
+
+
+@pytest.mark.server
+def test_processes_over_redis_kafka_and_a_bucket_go_on_when_one_is_killed(
+    tmp_path: Path, redis_url: str, kafka_bootstrap: str, object_store: str
+) -> None:
+    (tmp_path / "secret").write_text("test-secret\n")
+    own = f"roles-{tmp_path.name}"
+    options = {
+        "store": {
+            "consensus": f"{redis_url}?prefix={own}",
+            "blob": f"s3://tidemill/{own}?endpoint={object_store}",
+            "access_key": "test",
+            "secret_key_file": str(tmp_path / "secret"),
+        },
+        "log": f"kafka:{kafka_bootstrap}",
+    }
+    with fleet(tmp_path) as system:
+        system.options = options
+        (tmp_path / "resources.yaml").write_text(PUSHED.replace("NAME", own))
+        for name in ("a", "b"):
+            system.start(name, "ingest,remap,reclock,compute,compaction,query")
+        system.asked("a", lambda client: client.apply(tmp_path / "resources.yaml") or None)
+        system.asked("b", lambda client: client.push(own, [b'{"n": 1}', b'{"n": 2}']))
+        holder = system.owned("reclock", f"Source/{own}")
+        other = "b" if holder.name == "a" else "a"
+        assert system.asked(other, lambda client: numbers(client, own, 2)) == [1, 2]
+        system.members[holder.name].killed()
+        system.asked(other, lambda client: client.push(own, [b'{"n": 3}']))
+        assert system.asked(other, lambda client: numbers(client, own, 3)) == [1, 2, 3]
+        assert system.owned("reclock", f"Source/{own}", than=holder.epoch).name == other
+        assert "test-secret" not in system.logs()
+
+
+def numbers(client: Client, source: str, count: int) -> list[int] | None:
+    found = sorted(client.query(f"view-{source}/doubled").table["c0"].to_pylist())
+    return [each // 2 for each in found] if len(found) == count else None

@@ -33,6 +33,7 @@ from tidemill.shard.claims import Claimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.time import Unavailable, UsageError
 from tidemill_compaction.driver import CompactionDriver
+from tidemill_embedded.announcing import Announcements
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedQueries,
@@ -293,6 +294,8 @@ class _Running:
             add("compaction", self._compaction)
         if process.shared is not None:
             add("claims", self._claims)
+            if process.settings.log:
+                add("announcements", self._announcements)
         add("http", self._web)
         if not process.roles or "query" in process.roles:
             add("grpc", self._rpc)
@@ -335,6 +338,12 @@ class _Running:
     async def _claims(self, scope: Scope) -> None:
         assert self._process.shared is not None
         task = asyncio.create_task(self._process.shared.work.run(scope.ready))
+        await scope.until_stopping_or(task)
+
+    async def _announcements(self, scope: Scope) -> None:
+        world = self._process.world
+        announcements = Announcements(world.collections, world.log, world.clock, random_id())
+        task = asyncio.create_task(announcements.run(scope.ready))
         await scope.until_stopping_or(task)
 
     async def _web(self, scope: Scope) -> None:

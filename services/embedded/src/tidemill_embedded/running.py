@@ -9,7 +9,14 @@ from typing import Protocol
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time import BeforeSince, Fenced, Indeterminate, TidemillError, Unavailable
+from tidemill.time import (
+    BeforeSince,
+    Fenced,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+)
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")
@@ -28,8 +35,8 @@ _MAY_COME = frozenset(("unknown-topic",))
 """Reasons for which a resource stalls that somebody else may yet put right."""
 
 _PASSING = (Unavailable, Indeterminate)
-_PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced)
-"""Errors after which the same work may go on by itself."""
+_PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced, UnknownCollection)
+"""Errors after which the same work may go on by itself; a claim may be faster than who makes its collections."""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
@@ -104,6 +111,9 @@ class Supervised:
     async def _run(self, *, prepare: bool = False) -> None:
         while True:
             error = await _first_error(lambda: self._begun(prepare))
+            if _cancelled():
+                # A group of tasks tells of an error and keeps the cancellation that came with it to itself.
+                raise asyncio.CancelledError
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
@@ -125,6 +135,11 @@ class Supervised:
         self.health = RUNNING
         self._pause_s = self._settings.retry_s_min
         log.info("running", resource=self.runner.name)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _first_error(run: Callable[[], Awaitable[None]]) -> TidemillError | None:

@@ -67,6 +67,15 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         """The newest states that this process has seen, without looking: for metrics."""
         return self._core.versions.seen()
 
+    def tell_commits(self, told: Callable[[str], None]) -> None:
+        """Let `told` hear of each collection of which this process has made a version."""
+        self._core.versions.wakeups.told = told
+
+    def heard(self, collection: str) -> None:
+        """Another process has made a version, it is said: who waits for it looks at once. Any hint may be wrong."""
+        self._core.versions.log(collection).outdated()
+        self._core.versions.wakeups.wake(collection)
+
     async def state(self, collection: str) -> State:
         """The newest version. Raises: UnknownCollection."""
         return await self._core.versions.state(collection)

@@ -165,7 +165,7 @@ class RedisConsensus:
         if not self._checked:
             await self._check()
         try:
-            return await ask()
+            return await _uncancelled(ask)
         except RedisClusterException as error:
             # The cluster has nobody for the slot now: nothing was sent.
             raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
@@ -214,6 +214,20 @@ class RedisConsensus:
         if changes and lost and not isinstance(error, BusyLoadingError):
             return Indeterminate(message)
         return Unavailable(message)
+
+
+async def _uncancelled(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer, unless the caller was cancelled meanwhile.
+
+    The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at
+    the moment at which it ends: after a pause of the process that is every time.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    answer = await ask()
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
 
 
 def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Version]:

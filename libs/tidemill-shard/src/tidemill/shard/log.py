@@ -101,6 +101,10 @@ class CollectionLog:
                 return self._known
             return await self._caught_up()
 
+    def outdated(self) -> None:
+        """There is a newer version than the one known: the next `refresh` reads, whatever age it allows."""
+        self._read_at_s = float("-inf")
+
     async def commit(self, transition: Transition[Answer]) -> tuple[Answer, bool]:
         """(the transition's answer on the newest state, whether it made a version).
 

@@ -1,8 +1,9 @@
-"""Waiting for a collection to change: woken by commits of this process, else by the clock."""
+"""Waiting for a collection to change: woken by commits of this process and those it hears of, else by the clock."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from tidemill.shard.ports import Clock
 
@@ -13,13 +14,20 @@ class Wakeups:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._events: dict[str, asyncio.Event] = {}
+        self.told: Callable[[str], None] = lambda collection: None
+        """Told of the commits of this process."""
 
     def event(self, collection: str) -> asyncio.Event:
         """Set at the next change; to be asked for before the state is looked at."""
         return self._events.setdefault(collection, asyncio.Event())
 
     def changed(self, collection: str) -> None:
-        """A version was made: wake who waits."""
+        """This process has made a version: wake who waits, and tell of it."""
+        self.wake(collection)
+        self.told(collection)
+
+    def wake(self, collection: str) -> None:
+        """A version was made by somebody: wake who waits."""
         event = self._events.pop(collection, None)
         if event is not None:
             event.set()

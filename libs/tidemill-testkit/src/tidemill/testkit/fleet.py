@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -59,18 +59,19 @@ class Member:
 
 @dataclass(slots=True)
 class Fleet:
-    """A system of processes in one folder, with SQLite and a directory as stores."""
+    """A system of processes; without other `options`, with SQLite and a directory as stores."""
 
     folder: Path
     lease_s: float
     _zygote: subprocess.Popen[str]
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
 
     @property
     def consensus(self) -> str:
         """Where the versions are."""
-        return f"sqlite:{self.folder / 'consensus.sqlite'}"
+        stores: Mapping[str, str] = self.options.get("store", {})
+        return stores.get("consensus", f"sqlite:{self.folder / 'consensus.sqlite'}")
 
     def start(self, name: str, roles: str) -> Member:
         """A process with some roles; returns before it answers."""

@@ -1,0 +1,59 @@
+"""Work that is supervised ends when it is asked to, whatever else happens at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.time import Unavailable
+from tidemill_embedded.running import Supervised
+from tidemill_embedded.settings import EmbeddedSettings
+
+
+class FailsWhenItStops:
+    """A group of tasks of which one fails, in its own way, on being cancelled."""
+
+    name = "View/v"
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.runs = 0
+
+    async def prepare(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        self.runs += 1
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._part())
+            self.began.set()
+
+    async def _part(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise Unavailable("the store is away, too") from None
+
+
+async def test_an_error_on_the_way_out_does_not_begin_the_work_again() -> None:
+    runner = FailsWhenItStops()
+    supervised = Supervised(runner, ManualClock(), EmbeddedSettings(), claimed=True)
+    working = asyncio.create_task(supervised.run_claimed())
+    await runner.began.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(working, 10)
+    assert runner.runs == 1
+
+
+async def test_a_group_of_tasks_does_swallow_a_cancellation() -> None:
+    runner = FailsWhenItStops()
+    working = asyncio.create_task(runner.run(lambda: None))
+    await runner.began.wait()
+    working.cancel()
+    with pytest.raises(ExceptionGroup):
+        await working

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 
 import pytest
 
@@ -59,7 +60,7 @@ spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], timestampI
 apiVersion: tidemill.dev/v1alpha1
 kind: View
 metadata: {name: view-NAME}
-spec: {retain: all, program: "doubled(m) := s(n) ^ m = n + n;", inputs: {s: NAME}}
+spec: {retain: all, program: "doubled(m) := s(n) where m = n + n;", inputs: {s: NAME}}
 """
 ROLES = ("ingest", "remap", "reclock", "compute")
 PARTS = dict.fromkeys(ROLES, "Source/flights") | {"compute": "Action/tell"}
@@ -208,7 +209,7 @@ def test_processes_over_redis_kafka_and_a_bucket_go_on_when_one_is_killed(
     tmp_path: Path, redis_url: str, kafka_bootstrap: str, object_store: str
 ) -> None:
     (tmp_path / "secret").write_text("test-secret\n")
-    own = f"roles-{tmp_path.name}"
+    own = f"rows-{token_hex(4)}"
     options = {
         "store": {
             "consensus": f"{redis_url}?prefix={own}",

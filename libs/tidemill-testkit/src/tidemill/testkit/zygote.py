@@ -5,18 +5,49 @@ Starting a process costs a fork instead of seconds of imports, so that tests may
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
 import traceback
+from itertools import count
+
+import pyarrow as pa
 
 from tidemill.client.plugins import function_command
+from tidemill.datalog.catalog import Catalog
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.time import frontier
 from tidemill_embedded.up import up
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+def warm() -> None:
+    """Do once what every process would do at its first step: build the grammar, load the kernels."""
+    check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), Catalog(closed=False))
+
+    async def written() -> None:
+        unique = map(str, count())
+        stores = MemoryConsensus(), MemoryBlob()
+        collections = Collections(*stores, SystemClock(), unique.__next__)
+        read, _ = await collections.create("c", Description(SCHEMA))
+        rows = [{"a": n, "b": str(n), "_time": 1, "_diff": 1} for n in range(50)]
+        table = pa.Table.from_pylist(rows, Description(SCHEMA).update_schema())
+        await collections.compare_and_append("c", frontier(0), frontier(2), table, writer="w")
+        await collections.snapshot(read, 1)
+        await collections.changes(read, 1, 2)
+
+    asyncio.run(written())
 
 
 def serve() -> None:
     """Start a process for each line of standard input: {"arguments", "folder", "log"}."""
+    warm()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: they are never zombies
     for line in sys.stdin:
         wanted = json.loads(line)

@@ -25,7 +25,8 @@ from tidemill.shard.stores import open_claims
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 120.0
+CALL_S = 20.0
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class Fleet:
         """What a process answers, asked again until it is something."""
         said: object = None
         deadline = time.monotonic() + WAIT_S_MAX
-        with Client(self.address(name), timeout_s=5.0) as client:
+        with Client(self.address(name), timeout_s=CALL_S) as client:
             while time.monotonic() < deadline:
                 try:
                     answer = ask(client)

@@ -5,22 +5,25 @@
 #   kafka.sh status | bootstrap
 #   kafka.sh down | wipe                              wipe = down, then delete the data
 #   kafka.sh kill ID | start ID | stop ID             SIGKILL, start again, or SIGTERM one broker
+#   --secure PEM with up: also listen on P+2 of each broker with TLS and a login (reader, password secret); PEM
+#                         is the broker's key (PKCS #8) and certificates
 # Environment: STATE=.state  CACHE=.cache  HEAP=512m (384m with several brokers)
 # Broker I listens on P+10*(I-1), its controller on the port after that. P defaults to 19092.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 
-usage() { sed -n '2,9s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
+usage() { sed -n '2,11s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2; }
 
 verb=${1:-}
 shift || true
-brokers=1 port=19092 host=127.0.0.1 id=
+brokers=1 port=19092 host=127.0.0.1 id= secure=
 while [ $# -gt 0 ]; do
   case $1 in
     --brokers) brokers=$2; shift 2 ;;
     --port) port=$2; shift 2 ;;
     --host) host=$2; shift 2 ;;
+    --secure) secure=$(cd "$(dirname "$2")" && pwd)/$(basename "$2"); shift 2 ;;
     [0-9]*) id=$1; shift ;;
     *) usage ;;
   esac
@@ -65,10 +68,25 @@ configure() { # write the properties of every broker and format its directory, o
     sed -e "s|@ID@|$i|; s|@VOTERS@|${voters#,}|; s|@HOST@|$host|g; s|@PORT@|$(port_of "$i")|g" \
       -e "s|@CPORT@|$(($(port_of "$i") + 1))|; s|@DATA@|$state/$i/data|; s|@RF@|$rf|; s|@ISR@|$isr|" \
       "$here/server.properties.in" >"$state/$i/server.properties"
+    [ -n "$secure" ] && listen_secured "$i"
     java -Xmx128m "${java_options[@]}" kafka.tools.StorageTool format --ignore-formatted -t "$cluster" \
-      -c "$state/$i/server.properties" >"$state/$i/format.log" 2>&1 || die "broker $i could not be formatted: see $state/$i/format.log"
+      -c "$state/$i/server.properties" ${secure:+--add-scram 'SCRAM-SHA-256=[name=reader,password=secret]'} >"$state/$i/format.log" 2>&1 || die "broker $i could not be formatted: see $state/$i/format.log"
   done
   echo "$brokers $port $host" >"$state/layout"
+}
+
+listen_secured() { # one more listener, behind TLS and a login
+  local at=$host:$(($(port_of "$1") + 2)) login=org.apache.kafka.common.security
+  sed -i -e "s|^listeners=.*|&,SECURED://$at|; s|^advertised.listeners=.*|&,SECURED://$at|" \
+    -e "s|^listener.security.protocol.map=.*|&,SECURED:SASL_SSL|" "$state/$1/server.properties"
+  cat >>"$state/$1/server.properties" <<END
+
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.secured.ssl.keystore.type=PEM
+listener.name.secured.ssl.keystore.location=$secure
+listener.name.secured.plain.sasl.jaas.config=$login.plain.PlainLoginModule required user_reader="secret";
+listener.name.secured.scram-sha-256.sasl.jaas.config=$login.scram.ScramLoginModule required;
+END
 }
 
 launch() {

@@ -13,6 +13,7 @@ from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, ProtobufFormat
 from tidemill.runtime.log import Log, LogRecord
+from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
     DECODE_ERRORS,
     LATE_EVENTS,
@@ -50,6 +51,7 @@ from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
 
 COMMIT_INTERVAL_S = 5.0
+log = get_logger("sources")
 
 
 class SourceRunner:
@@ -233,8 +235,8 @@ class SourceRunner:
 
         async def commit(offsets: Mapping[int, int]) -> None:
             if self._spec.file is None:
-                log = self._kafka or self._world.log
-                await log.commit(self._group(), topic, dict(offsets))
+                told = self._kafka or self._world.log
+                await told.commit(self._group(), topic, dict(offsets))
 
         try:
             reader.expect(await self.remap.bound_before())
@@ -363,7 +365,11 @@ class SourceRunner:
             await self._world.clock.sleep(COMMIT_INTERVAL_S)
             # Nothing depends on it: a reader that moves is told the next time.
             with suppress(Unavailable, DeadlinePassed):
-                await feed.commit(self.reclock.committed())
+                try:
+                    await feed.commit(self.reclock.committed())
+                except UsageError as error:
+                    log.warning("offsets are not told", resource=self.name, error=str(error))
+                    return
 
     async def _count_late_forever(self) -> None:
         """Tell the counters what came late."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from aiokafka.errors import KafkaConnectionError
 
 from tidemill.runtime.resources.specs import KafkaOrigin, KafkaTls
 from tidemill.time.errors import UsageError
@@ -42,6 +46,18 @@ class KafkaAccess:
             "sasl_plain_username": self.login.username,
             "sasl_plain_password": self.login.password,
         }
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say what may be wrong when no broker is reached: the client tells its log alone."""
+        try:
+            yield
+        except KafkaConnectionError as error:
+            if self.login is None and self.tls is None:
+                raise
+            doubts = [] if self.login is None else [f"the password of {self.login.username}"]
+            doubts += [] if self.tls is None else ["the certificates"]
+            raise KafkaConnectionError(f"{error} (check {' and '.join(doubts)})") from error
 
 
 def access_of(origin: KafkaOrigin) -> KafkaAccess:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,8 @@ class KafkaLog:
         self._deadline_s = deadline_s
         self._replication = replication
         self._client_id = client_id
-        self._options = (access or KafkaAccess()).options()
+        self._access = access or KafkaAccess()
+        self._options = self._access.options()
         self._starting = asyncio.Lock()
         self._admin: AIOKafkaAdminClient | None = None
         self._prober: AIOKafkaConsumer | None = None
@@ -138,6 +140,9 @@ class KafkaLog:
         consumer = self._consumer(None)
         with translated(f"opening a reader of {topic}"):
             await self._start(consumer)
+        if self._closed:
+            await consumer.stop()
+            self._check_open()
         reader = KafkaReader(self, consumer, topic, starts)
         self._readers.add(reader)
         return reader
@@ -173,21 +178,22 @@ class KafkaLog:
         for group in self._groups.values():
             await group.drain()
         for reader in tuple(self._readers):
-            await reader.close()
-        await self._discard_producer()
-        for committer in self._committers.values():
-            await committer.stop()
-        if self._prober is not None:
-            await self._prober.stop()
-        if self._admin is not None:
-            await self._admin.close()
+            with suppress(*FOREIGN):
+                await reader.close()
+        async with self._starting:  # what is being opened is closed as well
+            await self._discard_producer()
+            for client in (*self._committers.values(), self._prober):
+                if client is not None:
+                    with suppress(*FOREIGN):  # its broker may be gone
+                        await client.stop()
+            if self._admin is not None:
+                await self._admin.close()
 
     # Topics
 
     async def _partition_counts(self, *, fresh: bool = False) -> Mapping[str, int]:
         """All topics; asked for without naming one, so that no broker makes a missing one."""
-        if self._closed:
-            raise Fenced(f"log is closed ({self._bootstrap})")
+        self._check_open()
         now_s = self._clock.monotonic_s()
         known = self._described
         if not fresh and known is not None and now_s - known.at_s < METADATA_AGE_S_MAX:
@@ -273,6 +279,10 @@ class KafkaLog:
 
     # Clients
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Fenced(f"log is closed ({self._bootstrap})")
+
     def _consumer(self, group: str | None) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap,
@@ -288,16 +298,18 @@ class KafkaLog:
 
     async def _start(self, client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
         try:
-            async with asyncio.timeout(self._deadline_s):
-                await client.start()
-                # A client that is stopped before its own tasks have begun cancels whoever stops it.
-                await asyncio.sleep(0)
+            with self._access.explained():
+                async with asyncio.timeout(self._deadline_s):
+                    await client.start()
+                    # A client that is stopped before its own tasks have begun cancels whoever stops it.
+                    await asyncio.sleep(0)
         except BaseException:
             await client.stop()
             raise
 
     async def _started_admin(self) -> AIOKafkaAdminClient:
         async with self._starting:
+            self._check_open()
             if self._admin is None:
                 admin = AIOKafkaAdminClient(
                     bootstrap_servers=self._bootstrap,
@@ -306,7 +318,8 @@ class KafkaLog:
                     **self._options,
                 )
                 try:
-                    await admin.start()
+                    with self._access.explained():
+                        await admin.start()
                 except BaseException:
                     await admin.close()
                     raise
@@ -315,6 +328,7 @@ class KafkaLog:
 
     async def _started_prober(self) -> AIOKafkaConsumer:
         async with self._starting:
+            self._check_open()
             if self._prober is None:
                 prober = self._consumer(None)
                 await self._start(prober)
@@ -323,6 +337,7 @@ class KafkaLog:
 
     async def _started_producer(self) -> AIOKafkaProducer:
         async with self._starting:
+            self._check_open()
             if self._producer is None:
                 producer = new_producer(
                     self._bootstrap, self._client_id, self._deadline_s, self._options
@@ -333,6 +348,7 @@ class KafkaLog:
 
     async def _committer(self, group: str) -> AIOKafkaConsumer:
         async with self._starting:
+            self._check_open()
             if group not in self._committers:
                 committer = self._consumer(group)
                 await self._start(committer)

@@ -42,11 +42,17 @@ class Server:
 
 
 @contextmanager
-def kafka_server(name: str = "kafka", brokers: int = 1) -> Iterator[Server]:
-    """A Kafka cluster of its own; `address` is the bootstrap string. Takes about four seconds."""
-    port = _free_ports(10 * (brokers - 1) + 2)
+def kafka_server(
+    name: str = "kafka", brokers: int = 1, secure: Path | None = None
+) -> Iterator[Server]:
+    """A Kafka cluster of its own; `address` is the bootstrap string. Takes about four seconds.
+
+    With `secure`, a file with a key and certificates, two ports further it wants TLS and a login.
+    """
+    port = _free_ports(10 * (brokers - 1) + 3)
+    options = () if secure is None else ("--secure", str(secure))
     with _server(
-        "infra/kafka/kafka.sh", name, "--port", str(port), "--brokers", str(brokers)
+        "infra/kafka/kafka.sh", name, "--port", str(port), "--brokers", str(brokers), *options
     ) as up:
         yield up
 

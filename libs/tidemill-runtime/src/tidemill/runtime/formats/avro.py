@@ -179,7 +179,9 @@ def _field(schema: Schema, name: str, named: Mapping[str, Schema]) -> Schema | N
     branches = _branches(schema, named)
     if len(branches) != 1 or _kind(branches[0]) not in ("record", "error"):
         return None
-    return next((each["type"] for each in branches[0]["fields"] if each["name"] == name), None)
+    return next(
+        (each["type"] for each in branches[0].get("fields", ()) if each["name"] == name), None
+    )
 
 
 def _taking(schema: Schema | None, column: Column, named: Mapping[str, Schema]) -> Take:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,17 +176,16 @@ class KafkaLog:
         self._closed = True
         for group in self._groups.values():
             await group.drain()
-        for reader in tuple(self._readers):
-            with suppress(*FOREIGN):
-                await reader.close()
         async with self._starting:  # what is being opened is closed as well
-            await self._discard_producer()
-            for client in (*self._committers.values(), self._prober):
-                if client is not None:
-                    with suppress(*FOREIGN):  # its broker may be gone
-                        await client.stop()
+            stops = [reader.close() for reader in tuple(self._readers)]
+            stops.append(self._discard_producer())
+            stops += [committer.stop() for committer in self._committers.values()]
+            if self._prober is not None:
+                stops.append(self._prober.stop())
             if self._admin is not None:
-                await self._admin.close()
+                stops.append(self._admin.close())
+            # Each in a task: a client whose broker is gone may fail, or cancel whoever stops it.
+            await asyncio.gather(*stops, return_exceptions=True)
 
     # Topics
 

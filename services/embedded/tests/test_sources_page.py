@@ -1,0 +1,139 @@
+"""The page on sources: its resources are ones, and its keyed sources do what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.log import Entry
+from tidemill.runtime.resources import load_resources
+from tidemill.time import TidemillError, UsageError
+from tidemill_embedded.checking import check_files
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs/sources.md").read_text()
+BLOCKS = {
+    load_resources(block)[0].name: block
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+}
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def until_holds(
+    process: Process, source: str, names: Sequence[str], rows: list[tuple[object, ...]]
+) -> None:
+    found: object = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while found != rows:
+                with suppress(TidemillError):
+                    table = (await process.query.snapshot(source, None, 5.0)).table
+                    found = sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
+                await asyncio.sleep(0.02)
+    assert found == rows
+
+
+def test_its_resources_have_no_mistakes_and_are_the_examples() -> None:
+    assert {"payments", "stock", "customers", "secured"} <= BLOCKS.keys()
+    for name, block in BLOCKS.items():
+        assert check_files({f"{name}.yaml": block}) == []
+    file = ROOT / "examples/formats/sources.yaml"
+    examples = {each.name: each for each in load_resources(file.read_text())}
+    for name, block in BLOCKS.items():
+        assert load_resources(block)[0] == examples[name]
+
+
+async def test_the_last_value_of_a_key_is_its_row_also_after_a_restart(tmp_path: Path) -> None:
+    names = ("article", "pieces")
+
+    async def write(process: Process, *pairs: tuple[str, bytes | None]) -> None:
+        entries = [Entry(key.encode(), value) for key, value in pairs]
+        await process.world.log.append("stock", entries)
+
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(BLOCKS["stock"], "page.yaml")])
+        await write(process, ("nail", b'{"pieces": 7}'), ("bolt", b'{"pieces": 1}'), ("nail", b"{"))
+        await until_holds(process, "stock", names, [("bolt", 1), ("nail", 7)])
+    async with running(tmp_path) as process:
+        await write(process, ("nail", b'{"pieces": 9}'), ("bolt", None), ("screw", None))
+        await until_holds(process, "stock", names, [("nail", 9)])
+        letters = (await process.query.snapshot("stock/deadletters", None, 5.0)).table
+        assert letters["offset"].to_pylist() == [2]
+        status = await process.system.describe("Source", "stock")
+        assert status.ready
+
+
+async def test_changes_of_a_database_are_checked_against_what_is_held(tmp_path: Path) -> None:
+    changes = [
+        b'{"op": "r", "before": null, "after": {"id": 1, "name": "Ann"}}',
+        b'{"schema": {}, "payload": {"op": "c", "after": {"id": 2, "name": "Bo"}}}',
+        b'{"op": "u", "before": {"id": 1, "name": "Ann"}, "after": {"id": 1, "name": "Anna"}}',
+        b'{"op": "u", "before": {"id": 2, "name": "X"}, "after": {"id": 2, "name": "Y"}}',
+        b'{"op": "d", "before": {"id": 1, "name": "Anna"}, "after": null}',
+        None,
+        b'{"op": "c", "after": {"id": 2, "name": "Bo"}}',
+        b'{"op": "x"}',
+        b'{"op": "u", "before": {"id": 2, "name": "Bo"}, "after": {"id": 3, "name": "Bo"}}',
+    ]
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(BLOCKS["customers"], "page.yaml")])
+        await process.world.log.append("customers", [Entry(b"k", change) for change in changes])
+        await until_holds(process, "customers", ("id", "name"), [(2, "Bo")])
+        letters = (await process.query.snapshot("customers/deadletters", None, 5.0)).table
+        said = sorted(
+            zip(letters["offset"].to_pylist(), letters["reason"].to_pylist(), strict=True)
+        )
+        assert said == [
+            (3, "it changes a row that was not like this before"),
+            (7, "op x is no change"),
+            (8, "the key changes within one record"),
+        ]
+        await process.world.log.append("customers", [Entry(b"k", b'{"op": "t"}')])
+        async with asyncio.timeout(60):
+            while (await process.system.describe("Source", "customers")).reason != "Stalled":
+                await asyncio.sleep(0.02)
+        assert "truncated" in (await process.system.describe("Source", "customers")).message
+        await until_holds(process, "customers", ("id", "name"), [(2, "Bo")])
+
+
+async def test_a_column_that_no_message_fills_is_refused_with_its_place(tmp_path: Path) -> None:
+    described = descriptor_pb2.FileDescriptorSet()
+    message = described.file.add(name="a.proto", syntax="proto3").message_type.add(name="M")
+    message.field.add(
+        name="id", number=1, type=descriptor_pb2.FieldDescriptorProto.TYPE_INT64, label=1
+    )
+    path = tmp_path / "a.pb"
+    path.write_bytes(described.SerializeToString())
+    text = f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: a}}
+spec:
+  kafka: {{topic: a}}
+  format: {{protobuf: {{descriptorSet: {path}, message: M}}}}
+  columns: [{{name: id, type: COLUMN}}]
+  timestampInterval: 50ms
+"""
+    async with running(tmp_path) as process:
+        wrong = text.replace("COLUMN", "text")
+        with pytest.raises(UsageError, match=r"page.yaml:8:.*id is text"):
+            await process.system.apply([ResourceDocument(wrong, "page.yaml")])
+        await process.system.apply([ResourceDocument(text.replace("COLUMN", "int"), "page.yaml")])
+        await asyncio.to_thread(path.unlink)  # it has been read
+        await process.world.log.append("a", [Entry(None, b"\x08\x07"), Entry(None, b"\xff")])
+        await until_holds(process, "a", ("id",), [(7,)])

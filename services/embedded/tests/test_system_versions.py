@@ -189,6 +189,41 @@ async def test_a_view_that_two_documents_have_is_refused(tmp_path: Path) -> None
         assert await process.system.get(None, None) == []
 
 
+@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+async def test_a_view_that_passes_a_limit_stops_whole_and_goes_on_when_it_is_raised(
+    engine: str, tmp_path: Path
+) -> None:
+    text = VIEW.replace("PROGRAM", OLD).replace(
+        "retain: all", f"retain: all, engine: {engine}, LIMITS"
+    )
+    async with running(tmp_path) as process:
+        await apply(process, TABLES + "---" + text.replace("LIMITS", "limits: {rows: 2}"))
+        await insert(process, "a", 20)
+        two = await insert(process, "b", 20)
+        assert await answer(process, "delayed(w)", two) == [("a",), ("b",)]
+        three = await insert(process, "c", 20)
+        async with asyncio.timeout(60):
+            while (status := await process.system.describe("view", "delays")).reason != "Stalled":
+                await asyncio.sleep(0.05)
+        assert "delayed has more than 2 rows" in status.message
+        upper = (await process.world.collections.status("delays/delayed")).upper
+        assert upper.less_equal(three), "a part of an answer"
+        assert await apply(process, text.replace("LIMITS", "limits: {rows: 3}")) == [
+            Outcome.CONFIGURED
+        ]
+        assert await answer(process, "delayed(w)", three) == [("a",), ("b",), ("c",)]
+
+
+async def test_failed_solutions_are_counted_where_the_view_is_described(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        program = "delayed(w) := trips(w, d) if 100 / d > 5;"
+        await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", program))
+        await insert(process, "a", 10)
+        at = await insert(process, "b", 0)
+        assert await answer(process, "delayed(w)", at) == [("a",)]
+        assert (await process.system.describe("view", "delays")).details["errors"] == 1
+
+
 async def test_engine_and_strategy_change_without_a_new_version(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, TABLES + "---" + VIEW.replace("PROGRAM", OLD))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import Changes, IncrementalEngine, Strategy
+from tidemill.datalog.incremental import Changes, IncrementalEngine
 from tidemill_compute.living import LivingInput
+from tidemill_compute.view_target import ViewTarget
 
 _WINDOW_ROWS = 128
 """What a window costs even for nothing, in rows that it looks at."""
@@ -33,14 +33,16 @@ class Follower:
 
     def __init__(
         self,
-        program: CheckedProgram,
+        target: ViewTarget,
         inputs: Sequence[LivingInput],
         lower: int,
         state: EngineState | None,
-        strategy: Strategy = "strata",
     ) -> None:
         self._inputs = inputs
-        self._engine = IncrementalEngine(program, begin=lower - 1, state=state, strategy=strategy)
+        self._engine = IncrementalEngine(
+            target.program, begin=lower - 1, state=state, strategy=target.strategy,
+            limits=target.limits,
+        )  # fmt: skip
         for living in inputs:
             self._engine.feed(living.predicate, living.present())
         self._engine.advance(lower)

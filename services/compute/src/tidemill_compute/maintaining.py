@@ -36,7 +36,7 @@ class Direct:
     def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
         self._target = target
         self._settings = settings
-        self._engine = Engine(target.program)
+        self._engine = Engine(target.program, limits=target.limits)
         self._ways = _ways(target, settings)
         self._inputs: Mapping[str, LivingInput] = {}
         self._follower: Follower | None = None
@@ -64,9 +64,7 @@ class Direct:
             upper = half_written
         if self._few(upper):
             if self._follower is None:
-                self._follower = Follower(
-                    self._target.program, inputs, lower, self._state, self._target.strategy
-                )
+                self._follower = Follower(self._target, inputs, lower, self._state)
             updates = self._followed(self._follower.step(upper), upper)
         else:
             if self._follower is not None:

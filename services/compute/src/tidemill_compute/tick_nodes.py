@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
 from tidemill.datalog.tick_state import Fact, Handed, carried_row, handed_from, tick_state_of
 from tidemill.datalog.ticks import Message, Ticker
+from tidemill_compute.view_target import ViewTarget
 
 Given = Mapping[str, Iterable[Record]]
 
@@ -49,8 +49,10 @@ class TickNode(Protocol):
 class IncrementalNode:
     """A node kept up to date: a tick, and what is written of it, cost what changes."""
 
-    def __init__(self, program: CheckedProgram, strategy: Strategy, handed: Handed) -> None:
-        self._engine = IncrementalEngine(program, strategy=strategy, state=handed.solutions)
+    def __init__(self, target: ViewTarget, handed: Handed) -> None:
+        self._engine = IncrementalEngine(
+            target.program, strategy=target.strategy, limits=target.limits, state=handed.solutions
+        )
         self._ticker = IncrementalTicker(self._engine, handed.carried)
         self._rows: dict[Fact, StateRow] = {}
         for fact, values in handed.carried.items():
@@ -92,14 +94,14 @@ class IncrementalNode:
 class ScratchNode:
     """A node that evaluates every tick over all its facts."""
 
-    def __init__(self, program: CheckedProgram, handed: Handed) -> None:
-        engine = Engine(program)
+    def __init__(self, target: ViewTarget, handed: Handed) -> None:
+        engine = Engine(target.program, limits=target.limits)
         forms = [rule.form for rule in (*engine.rules, *engine.later_rules)]
         clocks = any(atom.is_clock for form in forms for atom in form.atoms)
         clocks = clocks or any(absent.is_clock for form in forms for absent in form.absent)
         self._foresees = clocks or any(form.head.time or form.head.expires for form in forms)
         self._ticker = Ticker(engine)
-        self._derived = program.derived
+        self._derived = target.program.derived
         self._state = tick_state_of(handed)
         self._rows = _rows_of(handed)
         self._saved = set(self._rows)

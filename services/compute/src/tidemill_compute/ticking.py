@@ -102,10 +102,9 @@ class Ticked:
         self._kept_rows = {row for row in start.state if row[1] in (HELD, MESSAGE)}
 
     def _ticker(self, handed: Handed) -> TickNode:
-        program = self._target.program
         if self._target.engine == "scratch":
-            return ScratchNode(program, handed)
-        return IncrementalNode(program, self._target.strategy, handed)
+            return ScratchNode(self._target, handed)
+        return IncrementalNode(self._target, handed)
 
     # One step.
 

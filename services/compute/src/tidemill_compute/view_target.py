@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.time import Frontier
@@ -56,3 +57,4 @@ class ViewTarget:
     engine: Engine = "auto"
     strategy: Strategy = "strata"
     begin: Frontier | None = None
+    limits: Limits = field(default_factory=Limits)

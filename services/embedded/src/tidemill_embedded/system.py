@@ -295,7 +295,27 @@ class System:
             for named in self._made(stored)
             for line in why_kept(await self._world.collections.status(named.collection))
         ]
-        return replace(status, details={**status.details, "heldBack": kept})
+        failed = await self._failed(stored)
+        return replace(status, details={**status.details, **failed, "heldBack": kept})
+
+    async def _failed(self, stored: Stored) -> dict[str, Json]:
+        """How many failed solutions a view has now, how many dead letters a source has kept."""
+        spec, collections = stored.resource.spec, self._world.collections
+        what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
+        if not isinstance(spec, SourceSpec | ViewSpec):
+            return {}
+        collection = f"{stored.prefix}/{what}"
+        upper = (await collections.status(collection)).upper
+        if upper.empty or sole_time(upper) == 0:
+            return {what: 0}
+        held, _ = await collections.acquire(collection, owner="describe")
+        try:
+            last = sole_time(upper) - 1
+            if not held.frontier.less_equal(last):
+                return {what: 0}
+            return {what: (await collections.snapshot(held, last)).num_rows}
+        finally:
+            await collections.drop(held)
 
     async def _said(self) -> Said:
         """What other processes say of their work; nothing where there are none."""

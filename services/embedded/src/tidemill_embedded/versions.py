@@ -15,7 +15,7 @@ from tidemill.time import Unavailable, UsageError
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import Named, PlannedView, Shapes, located
 
-_KEPT = ("retain", "engine", "strategy")
+_KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidemill.datalog.evaluation import Limits
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec
 from tidemill.shard import Description
@@ -92,6 +93,7 @@ class ViewRunner:
             f"{prefix}/errors", f"{own}/state", view.ticks,
             spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
             self._begins_at(view),
+            Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
         )  # fmt: skip
 
     def _begins_at(self, view: PlannedView) -> Frontier | None:

@@ -225,6 +225,14 @@ class AdmissionSpec(Spec, frozen=True, kw_only=True):
     skew: Milliseconds | None = None
 
 
+class LimitsSpec(Spec, frozen=True, kw_only=True):
+    """What stops a view whose evaluation might not end, or not fit."""
+
+    rounds: int = 1_000_000
+    rows: int = 100_000_000
+    set_values: int = 1_000_000
+
+
 class ViewSpec(Spec, frozen=True, kw_only=True):
     """A program; without `outputs` all derived predicates become collections.
 
@@ -243,6 +251,7 @@ class ViewSpec(Spec, frozen=True, kw_only=True):
     nodes: int = 1
     place: dict[str, str] = {}
     admission: dict[str, AdmissionSpec] = {}
+    limits: LimitsSpec = LimitsSpec()
 
 
 class FileSink(Spec, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ class Registry:
     url: str = ""
     away: bool = False
     """Answers 503 to everything."""
+    login: tuple[str, str] | None = None
+    """Answers 401 to everybody else."""
     texts: dict[int, dict[str, Any]] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
@@ -51,18 +54,28 @@ class Registry:
         fastavro.schemaless_writer(stream, schema, value)
         return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
 
+    def _refused(self, request: web.Request) -> web.Response | None:
+        if self.away:
+            return web.json_response({"error_code": 50003}, status=503)
+        if self.login is None:
+            return None
+        login = base64.b64encode(":".join(self.login).encode()).decode()
+        if request.headers.get("Authorization") == f"Basic {login}":
+            return None
+        return web.json_response({"error_code": 40101}, status=401)
+
     async def _by_number(self, request: web.Request) -> web.Response:
         number = int(request.match_info["number"])
         self.asked.append(number)
-        if self.away:
-            return web.json_response({"error_code": 50003}, status=503)
+        if refused := self._refused(request):
+            return refused
         if number not in self.texts:
             return web.json_response({"error_code": 40403}, status=404)
         return web.json_response(self.texts[number])
 
     async def _by_version(self, request: web.Request) -> web.Response:
-        if self.away:
-            return web.json_response({"error_code": 50003}, status=503)
+        if refused := self._refused(request):
+            return refused
         subject, version = request.match_info["subject"], int(request.match_info["version"])
         numbers = self.subjects.get(subject, [])
         if not 1 <= version <= len(numbers):

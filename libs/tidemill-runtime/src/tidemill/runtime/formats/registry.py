@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,12 +120,12 @@ class HttpRegistry:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             access = self._access
-            auth = None
+            headers = dict(_ACCEPT)
             if access.username is not None:
-                auth = aiohttp.BasicAuth(access.username, access.password or "")
+                login = f"{access.username}:{access.password or ''}".encode()
+                headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
             self._session = aiohttp.ClientSession(
-                auth=auth,
-                headers=_ACCEPT,
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(total=self._timeout_s),
                 connector=aiohttp.TCPConnector(ssl=access.tls or True),
             )

@@ -1,0 +1,193 @@
+"""Records whose schemas come from a registry: a fate once decided stays, whatever it says later."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tidemill.reclock import Change, pack_row
+from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats.avro import AvroReader
+from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
+from tidemill.runtime.log import LogRecord
+from tidemill.runtime.resources import SourceSpec, load_resources
+from tidemill.runtime.resources.decoding import record_shape
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.schema_registry import Registry, schema_registry
+from tidemill.time import Unavailable, UsageError
+from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decision, Decisions
+from tidemill_ingest.decoding import RecordDecoder
+from tidemill_ingest.schemas import SchemaBook
+
+ITEM = {
+    "type": "record",
+    "name": "Item",
+    "namespace": "shop",
+    "fields": [{"name": "n", "type": "long"}],
+}
+CHANGE = {
+    "type": "record", "name": "Envelope", "fields": [
+        {"name": "before", "type": ["null", ITEM]}, {"name": "after", "type": ["null", "shop.Item"]},
+        {"name": "op", "type": "string"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[Registry]:
+    async with schema_registry() as found:
+        yield found
+
+
+@pytest.fixture
+async def collections() -> Collections:
+    ids = map(str, itertools.count())
+    made = Collections(MemoryConsensus(), MemoryBlob(), ManualClock(1_000), ids.__next__)
+    await made.create("s/decided", Description(DECISIONS_SCHEMA, kind="catalog", retain_ms=1))
+    return made
+
+
+def decoder(collections: Collections, registry: Registry, more: str = "") -> RecordDecoder:
+    """A process that knows nothing but what is in the collections."""
+    text = (
+        "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}, spec: {kafka: {topic: t},"
+        f" format: {{avro: {{registry: {{url: '{registry.url}'}}}}}}, columns: [{{name: n, type: int}}]{more}}}}}"
+    )
+    (resource,) = load_resources(text)
+    assert isinstance(resource.spec, SourceSpec)
+    shape = record_shape(resource.spec, resource.spec.columns)
+
+    def book(field: str, reader: AvroReader) -> SchemaBook:
+        access = RegistryAccess(registry.url)
+        return SchemaBook(HttpRegistry(access), field, Decisions(collections, "s/decided"), reader)
+
+    return RecordDecoder(shape, book)
+
+
+def records(first: int, *values: bytes) -> list[LogRecord]:
+    return [LogRecord(0, first + at, None, value, 0) for at, value in enumerate(values)]
+
+
+async def fates(decoder: RecordDecoder, given: list[LogRecord]) -> dict[int, object]:
+    """Offset → the number in the row, or the reason why there is none."""
+    rows, letters = await decoder.decode(given)
+    found = dict(zip(rows["_offset"].to_pylist(), rows["n"].to_pylist(), strict=True))
+    return found | dict(
+        zip(letters["offset"].to_pylist(), letters["reason"].to_pylist(), strict=True)
+    )
+
+
+async def test_a_number_that_was_unknown_makes_the_same_letters_after_it_is_registered(
+    collections: Collections, registry: Registry
+) -> None:
+    number = registry.register("items", ITEM)
+    value, unknown = registry.record(number, {"n": 7}), b"\0\0\0\0\x02\x0e"
+    given = records(0, value, unknown, value, unknown)
+    reason = "the schema registry has no schema 2"
+    wanted = {0: 7, 1: reason, 2: 7, 3: reason}
+    first = decoder(collections, registry)
+    assert await fates(first, given) == wanted
+    assert registry.register("items", ITEM) == 2
+    again = decoder(collections, registry)
+    assert await fates(again, given) == wanted
+    for process in (first, again):
+        assert await fates(process, records(4, unknown)) == {4: 7}
+        assert await fates(process, given) == wanted
+        await process.close()
+
+
+async def test_what_is_known_needs_no_registry_and_what_is_not_waits_for_it(
+    collections: Collections, registry: Registry
+) -> None:
+    number = registry.register("items", ITEM)
+    first = decoder(collections, registry)
+    assert await fates(first, records(0, registry.record(number, {"n": 1}))) == {0: 1}
+    await first.close()
+    registry.away = True
+    again = decoder(collections, registry)
+    assert await fates(again, records(1, registry.record(number, {"n": 2}))) == {1: 2}
+    with pytest.raises(Unavailable, match="answered 503"):
+        await again.decode(records(2, b"\0\0\0\0\x05\x02"))
+    decided = await Decisions(collections, "s/decided").all()
+    assert [(each.about, each.number) for each in decided] == [("schema", number)]
+    await again.close()
+
+
+async def test_a_schema_that_refers_to_others_is_read_with_them(
+    collections: Collections, registry: Registry
+) -> None:
+    registry.register("items", ITEM)
+    reference = {"name": "shop.Item", "subject": "items", "version": 1}
+    outer = {"type": "record", "name": "Order", "fields": [
+        {"name": "item", "type": "shop.Item"}, {"name": "n", "type": "long"}]}  # fmt: skip
+    number = registry.register("orders", outer, [reference])
+    other = registry.register("texts", "message M {}", kind="PROTOBUF")
+    value = registry.record(number, {"item": {"n": 1}, "n": 5}, [ITEM])
+    process = decoder(collections, registry)
+    given = records(0, value, b"\0\0\0\0" + bytes([other]))
+    assert await fates(process, given) == {
+        0: 5, 1: "its schema is one of PROTOBUF, not of Avro",
+    }  # fmt: skip
+    await process.close()
+
+
+async def test_a_registry_may_ask_for_a_password(registry: Registry) -> None:
+    number = registry.register("items", ITEM)
+    registry.login = ("me", "secret")
+    for password, knows in (("wrong", False), ("secret", True)):
+        access = RegistryAccess(registry.url, "me", password)
+        assert password not in repr(access)
+        client = HttpRegistry(access)
+        if knows:
+            found = await client.schema(number)
+            assert found is not None
+            assert json.loads(found.text) == ITEM
+        else:
+            with pytest.raises(UsageError, match="refuses to answer"):
+                await client.schema(number)
+        await client.close()
+    nobody = HttpRegistry(RegistryAccess("http://127.0.0.1:1"))
+    with pytest.raises(Unavailable, match="does not answer"):
+        await nobody.schema(1)
+    await nobody.close()
+
+
+async def test_changes_of_debezium_come_in_avro_as_well(
+    collections: Collections, registry: Registry
+) -> None:
+    number = registry.register("changes", CHANGE)
+
+    def change(op: str, before: int | None, after: int | None) -> bytes:
+        row = {"before": before, "after": after}
+        made = {name: None if n is None else {"n": n} for name, n in row.items()}
+        return registry.record(number, {**made, "op": op})
+
+    process = decoder(collections, registry, ", envelope: {debezium: {key: [n]}}")
+    given = records(0, change("c", None, 1), change("u", 1, 1), change("d", 1, None), b"junk")
+    rows, letters = await process.decode(given)
+    one = pack_row([1])
+    found = [
+        Change(row["_op"], row["_key"], row["_before"], row["_after"]) for row in rows.to_pylist()
+    ]
+    assert found == [
+        Change("create", one, None, one), Change("update", one, one, one),
+        Change("delete", one, one, None),
+    ]  # fmt: skip
+    assert letters["offset"].to_pylist() == [3]
+    await process.close()
+
+
+async def test_of_two_decisions_about_one_subject_the_first_counts(
+    collections: Collections,
+) -> None:
+    one, other = Decisions(collections, "s/decided"), Decisions(collections, "s/decided")
+    assert await one.all() == await other.all() == []
+    await one.make([Decision("topic", "t", text="a")])
+    await other.make([Decision("topic", "t", text="b"), Decision("topic", "u", text="c")])
+    for decisions in (one, other, Decisions(collections, "s/decided")):
+        found = await decisions.find(Decision("topic", "t"))
+        assert found is not None
+        assert found.text == "a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,7 +12,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tidemill.runtime.clock import ManualClock, SystemClock
-from tidemill.runtime.lifecycle import Failed, Scope, Stopped, Supervisor, closing, exit_code
+from tidemill.runtime.lifecycle import (
+    Failed,
+    Scope,
+    Stopped,
+    Supervisor,
+    closing,
+    collect_rarely,
+    exit_code,
+)
 from tidemill.time.errors import Unavailable, UsageError
 
 
@@ -191,3 +200,21 @@ async def test_a_task_of_a_component_ends_with_it_or_ends_it(fails: bool) -> Non
     assert isinstance(outcome, Failed if fails else Stopped)
     assert ("the task broke" in str(outcome)) == fails
     assert tasks[0].cancelled() != fails
+
+
+def test_objects_that_stay_are_not_looked_at_again_and_again() -> None:
+    def collections() -> int:
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        kept = [[at] for at in range(30_000)]
+        assert len(kept) == 30_000
+        return sum(generation["collections"] for generation in gc.get_stats()) - before
+
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        usual = collections()
+        collect_rarely()
+        gc.collect()
+        assert collections() < usual
+    finally:
+        gc.set_threshold(*thresholds)

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from tidemill.runtime import logs, settings
+from tidemill.runtime.lifecycle import collect_rarely
 from tidemill.time import TidemillError
 from tidemill_embedded.process import run_process
 from tidemill_embedded.settings import EmbeddedSettings
@@ -83,6 +84,7 @@ def up(
         chosen = msgspec.structs.replace(
             chosen, store=store, services=reached, role=tuple(role or chosen.role), **changes
         )
+        collect_rarely()
         code = asyncio.run(run_process(chosen, tuple(file or ())))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

@@ -305,6 +305,24 @@ async def test_claims_stand_beside_the_collections_and_not_among_them(tmp_path: 
     await beside.close()
 
 
+def test_a_wrong_byte_in_what_a_group_keeps_is_corrupt(world: World) -> None:
+    async def story() -> None:
+        await world.claimant("one").renew(["a"])
+        for key in ("role/members", "role/owners"):
+            good = await world.consensus.head(key)
+            assert good is not None
+            for place in range(len(good.data)):
+                wrong = bytearray(good.data)
+                wrong[place] ^= 1 << place % 8
+                world.consensus._logs[key][-1] = good._replace(data=bytes(wrong))
+                with pytest.raises(Corrupt):
+                    await world.claimant("two").renew(["a"])
+            world.consensus._logs[key][-1] = good
+        assert [owned.item for owned in await world.claimant("two").owners()] == ["a"]
+
+    world.loop.run_until_complete(story())
+
+
 def test_a_group_needs_a_name_and_a_lease(world: World) -> None:
     with pytest.raises(UsageError):
         world.claimant("one", lease_s=0)

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.shard.framing import REGISTER, framed, unframed
 from tidemill.shard.ports import Consensus, Version
-from tidemill.time import Indeterminate, Unavailable
+from tidemill.time import Corrupt, Indeterminate, Unavailable
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
@@ -34,7 +34,11 @@ class Register(Generic[Value]):
         if self._seen is None or self._seen[0] != head.number:
             where = f"version {head.number} of {self._key}"
             payload = unframed(REGISTER, head.data, where)
-            self._seen = head.number, msgspec.msgpack.decode(payload, type=type(self._initial))
+            try:
+                value = msgspec.msgpack.decode(payload, type=type(self._initial))
+            except msgspec.MsgspecError as error:
+                raise Corrupt(f"{where} cannot be read: {error}", object=where) from error
+            self._seen = head.number, value
         return self._seen
 
     async def replace(self, expected: int | None, value: Value) -> bool:

@@ -17,6 +17,11 @@ from tidemill_embedded.settings import EmbeddedSettings
 RESOURCES = """
 apiVersion: tidemill.dev/v1alpha1
 kind: Action
+metadata: {name: from-there}
+spec: {view: delays, goal: "late(p, d)", fireFrom: 2400, sink: {file: {path: FOLDER/there.jsonl}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
 metadata: {name: take-back}
 spec: {view: regrets, goal: "undo(p, n)", fireFrom: beginning, sink: {file: {path: FOLDER/undo.jsonl}}}
 ---
@@ -70,19 +75,19 @@ def told(folder: Path) -> list[tuple[object, ...]]:
     return [(instant, json.loads(arguments)[0]) for instant, arguments in rows]
 
 
-def undone(folder: Path) -> list[object]:
-    lines = (folder / "undo.jsonl").read_text().splitlines()
+def undone(folder: Path, name: str = "undo.jsonl") -> list[object]:
+    lines = (folder / name).read_text().splitlines()
     return [json.loads(line)["arguments"] for line in lines]
 
 
 async def carried_out(process: Process, upper: int) -> None:
-    """Wait until the last action has come to an instant."""
+    """Wait until the actions have come to an instant."""
     async with asyncio.timeout(60):
-        while True:
-            held = (await process.world.collections.status("take-back/done")).upper
-            if not held.less_equal(upper - 1):
-                return
-            await asyncio.sleep(0.02)
+        for name in ("from-there", "take-back"):
+            while (await process.world.collections.status(f"{name}/done")).upper.less_equal(
+                upper - 1
+            ):
+                await asyncio.sleep(0.02)
 
 
 async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing(
@@ -96,6 +101,8 @@ async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing
         await push(process, ("N1", 45, 2000), ("N2", 50, 2500), ("N1", 45, 2000), ("N3", 5, 9000))
         await carried_out(process, 8000)
         assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
+        # What became definite before the instant that it asks for is history.
+        assert undone(tmp_path, "there.jsonl") == [["N2", 50]]
         await push(process, ("N1", 0, 1500))
     async with running(tmp_path) as process:
         await push(process, ("N3", 5, 19000))

@@ -31,7 +31,8 @@ def presences_of(
     checked = check(program, Catalog(closed=False, default_kind=default_kind))
     if checked.ticked:
         raise UsageError(
-            "programs with @next or @async run in ticks: write a case and ask tidemill conformance",
+            "programs with @next or @async run in ticks: apply a view with spec.tick, or write a case "
+            "and ask tidemill conformance",
             reason="TickedProgram",
         )
     unknown = sorted(set(predicates) - set(checked.columns))

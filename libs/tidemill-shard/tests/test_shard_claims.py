@@ -18,6 +18,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryConsensus
 from tidemill.shard.claims import Claim, Claimant, claimant, tables, work_claimed
 from tidemill.shard.claims.tables import Member, Members, Owners, settled, to_claim, to_give_up
+from tidemill.shard.claims.working import _Tasks
 from tidemill.shard.stores import open_claims, open_consensus
 from tidemill.testkit.faults.claims_simulation import ClaimsSimulation
 from tidemill.testkit.faults.network import OUTCOMES
@@ -270,6 +271,42 @@ def test_work_begins_with_a_claim_and_ends_before_another_begins(world: World) -
         assert most == {"a": 1, "b": 1, "c": 1}
 
     world.loop.run_until_complete(story())
+
+
+async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_was() -> None:
+    """A process that stood still finds its lease over, and its session alive: nobody has noticed."""
+    claim = Claim("role", "a", 7)
+    held = {"a": claim}
+
+    class Holder:
+        def held(self) -> dict[str, Claim]:
+            return dict(held)
+
+    begun = 0
+
+    async def work(claim: Claim) -> None:
+        nonlocal begun
+        begun += 1
+        await asyncio.get_running_loop().create_future()
+
+    tasks = _Tasks(Holder(), work)  # type: ignore[arg-type]  # all of a claimant that is asked for
+    tasks.begin()
+    await asyncio.sleep(0)
+    held.clear()
+    tasks.stop_lost()
+    await asyncio.sleep(0)
+    held["a"] = claim
+    tasks.begin()
+    await asyncio.sleep(0)
+    assert begun == 2
+    # What is to be given up does not begin again before it is.
+    tasks.stop([claim])
+    await asyncio.sleep(0)
+    tasks.begin()
+    await asyncio.sleep(0)
+    assert begun == 2
+    assert tasks.stop([claim]) == [claim]
+    await tasks.end()
 
 
 def test_an_error_of_the_work_ends_it_all_and_a_lost_claim_does_not(world: World) -> None:

@@ -69,6 +69,7 @@ class _Tasks:
 
     def begin(self) -> None:
         """Begin what is held and not under way."""
+        self.stop_lost()
         for item, claim in self._claimant.held().items():
             if item in self._running:
                 continue  # of an earlier claim, perhaps, that has not stopped yet
@@ -79,6 +80,10 @@ class _Tasks:
         """Cancel the work of claims that are over, and forget what has ended."""
         held = self._claimant.held()
         for item, (claim, task) in list(self._running.items()):
+            if task.cancelled() and item not in self._leaving:
+                # The claim lapsed on our clock. If nobody has noticed, it counts again, and begins again.
+                del self._running[item]
+                continue
             if held.get(item) == claim:
                 continue
             if task.done() and not _failed(task):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 
 import pytest
 
@@ -49,6 +50,17 @@ apiVersion: tidemill.dev/v1alpha1
 kind: Action
 metadata: {name: tell}
 spec: {view: delays, goal: "alarm(p, d)", fireFrom: beginning, sink: {file: {path: alarms.jsonl}}}
+"""
+PUSHED = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: NAME}
+spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], timestampInterval: 100ms, retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: view-NAME}
+spec: {retain: all, program: "doubled(m) := s(n) where m = n + n;", inputs: {s: NAME}}
 """
 ROLES = ("ingest", "remap", "reclock", "compute")
 PARTS = dict.fromkeys(ROLES, "Source/flights") | {"compute": "Action/tell"}
@@ -190,3 +202,40 @@ def test_any_role_may_be_killed_or_paused_under_load(tmp_path: Path, redis_url: 
         check(system, load, survivor)
         (status,) = system.asked(survivor, lambda client: client.get("Source", "flights"))
         assert status.reason == "Running", status.message
+
+
+@pytest.mark.server
+def test_processes_over_redis_kafka_and_a_bucket_go_on_when_one_is_killed(
+    tmp_path: Path, redis_url: str, kafka_bootstrap: str, object_store: str
+) -> None:
+    (tmp_path / "secret").write_text("test-secret\n")
+    own = f"rows-{token_hex(4)}"
+    options = {
+        "store": {
+            "consensus": f"{redis_url}?prefix={own}",
+            "blob": f"s3://tidemill/{own}?endpoint={object_store}",
+            "access_key": "test",
+            "secret_key_file": str(tmp_path / "secret"),
+        },
+        "log": f"kafka:{kafka_bootstrap}",
+    }
+    with fleet(tmp_path, lease_s=5.0) as system:
+        system.options = options
+        (tmp_path / "resources.yaml").write_text(PUSHED.replace("NAME", own))
+        for name in ("a", "b"):
+            system.start(name, "ingest,remap,reclock,compute,compaction,query")
+        system.asked("a", lambda client: client.apply(tmp_path / "resources.yaml") or None)
+        system.asked("b", lambda client: client.push(own, [b'{"n": 1}', b'{"n": 2}']))
+        holder = system.owned("reclock", f"Source/{own}")
+        other = "b" if holder.name == "a" else "a"
+        assert system.asked(other, lambda client: numbers(client, own, 2)) == [1, 2]
+        system.members[holder.name].killed()
+        system.asked(other, lambda client: client.push(own, [b'{"n": 3}']))
+        assert system.asked(other, lambda client: numbers(client, own, 3)) == [1, 2, 3]
+        assert system.owned("reclock", f"Source/{own}", than=holder.epoch).name == other
+        assert "test-secret" not in system.logs()
+
+
+def numbers(client: Client, source: str, count: int) -> list[int] | None:
+    found = sorted(client.query(f"view-{source}/doubled").table["c0"].to_pylist())
+    return [each // 2 for each in found] if len(found) == count else None

@@ -110,7 +110,8 @@ class Supervised:
 
     async def _run(self, *, prepare: bool = False) -> None:
         while True:
-            error = await _first_error(lambda: self._begun(prepare))
+            # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if cancelled.
+            error = await asyncio.create_task(_first_error(lambda: self._begun(prepare)))
             if _cancelled():
                 # A group of tasks tells of an error and keeps the cancellation that came with it to itself.
                 raise asyncio.CancelledError

@@ -1,0 +1,196 @@
+"""Two thousand random programs: the incremental engine answers as scratch at every instant, whatever happens on the way.
+
+Each program goes through one of the ways in which a view can come to its answer; together they hit every form of
+the language that a rule can have, which is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog import ast
+from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
+from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
+from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import format_record
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+
+PROGRAMS = int(os.environ.get("PROGRAMS", "2000"))
+Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
+Held: TypeAlias = "dict[str, set[str]]"
+LIMITS = Limits(rounds=500)
+WAYS = ("as they are", "in pieces", "shuffled", "come and gone", "restarted", "compacted")
+
+
+def from_scratch(checked: CheckedProgram, given_: Inputs) -> list[Held]:
+    """The records at each instant from -1 to UPPER - 1."""
+    try:
+        found = Engine(checked, limits=LIMITS).evaluate(given_, upper=UPPER).presences
+    except LimitPassed:
+        assume(False)
+        raise
+    return [
+        {n: {format_record(p.record) for p in found[n] if p.start <= at < p.end} for n in DERIVED}
+        for at in range(-1, UPPER)
+    ]
+
+
+def held(engine: IncrementalEngine) -> Held:
+    return {name: set(map(format_record, engine.records(name))) for name in DERIVED}
+
+
+def followed(
+    checked: CheckedProgram, given_: Inputs, strategy: Strategy, way: str, rng: Random
+) -> Iterator[Held]:
+    """What the incremental engine holds at each instant, when it comes there in one of the `WAYS`."""
+    if way == "shuffled":
+        rules = tuple(
+            replace(rule, atoms=tuple(rng.sample(rule.atoms, len(rule.atoms))))
+            for rule in rng.sample(checked.rules, len(checked.rules))
+        )
+        checked = replace(checked, rules=rules)
+    engine = IncrementalEngine(checked, strategy=strategy, limits=LIMITS)
+    waiting = [(name, p) for name, found in given_.items() for p in found]
+    if way in ("shuffled", "in pieces"):
+        rng.shuffle(waiting)
+    if way == "come and gone":
+        passing = [(name, p, rng.randrange(UPPER)) for name, p in waiting]
+        for diff in (1, -1):
+            for name, presence, at in passing:
+                engine.update(name, presence.record, at, diff)
+    for at in range(-1, UPPER):
+        later = []
+        for name, presence in waiting:
+            if way != "in pieces" or presence.start <= at or rng.randrange(2):
+                engine.feed(name, [presence])
+            else:
+                later.append((name, presence))
+        waiting = later
+        engine.advance(at + 1)
+        yield held(engine)
+        if way in ("restarted", "compacted") and rng.randrange(4) == 0:
+            engine = begun_again(engine, checked, given_, at, way == "compacted")
+
+
+def begun_again(
+    engine: IncrementalEngine, checked: CheckedProgram, given_: Inputs, at: int, compacted: bool
+) -> IncrementalEngine:
+    """An engine that begins where another stopped, from its state and from the inputs as they are kept.
+
+    Compacted inputs no longer tell when what is present now began.
+    """
+    again = IncrementalEngine(
+        checked, strategy=engine.strategy, limits=LIMITS, begin=at,
+        state=EngineState.from_rows(engine.state().to_rows()),
+    )  # fmt: skip
+    for name, presences in given_.items():
+        alive = [p for p in presences if p.end > at]
+        if compacted:
+            alive = [replace(p, start=max(p.start, at)) for p in alive]
+        again.feed(name, alive)
+    return again
+
+
+def forms_of(checked: CheckedProgram) -> set[str]:
+    """Every form that the rules of a program have, by name."""
+    found = {"recursion"} if checked.recursive & set(checked.derived) else set()
+    for rule in checked.rules:
+        found |= set(forms_of_rule(checked, rule))
+    return found
+
+
+def forms_of_rule(checked: CheckedProgram, rule: ResolvedRule) -> Iterator[str]:
+    component = next(c for c in checked.components if rule.predicate in c)
+    inside = any(atom.predicate in component for atom in rule.positive)
+    yield "stated" if not rule.atoms else "joined" if len(rule.positive) > 1 else "single"
+    yield from (f"head @{p.lattice}" for p in rule.parafacts)
+    yield from (f"head ~{lattice}" for lattice in rule.suppressed)
+    if inside and rule.aggregates & {"min", "max", "set"}:
+        yield "recursion through a lattice"
+    if rule.mentions("time") and rule.mentions("expires"):
+        yield "head @time @expires"
+    if rule.guards:
+        yield "guard"
+    if rule.definitions:
+        yield "where"
+    for atom in rule.atoms:
+        yield from forms_of_atom(atom)
+    names = Counter(
+        term.name for atom in rule.positive for term in atom.terms if isinstance(term, ast.Variable)
+    )
+    if max(names.values(), default=0) > 1:
+        yield "shared variable"
+    for expression in (*rule.guards, *rule.definitions.values()):
+        match expression:
+            case ast.Binary(operator=operator):
+                yield f"operator {operator}"
+            case ast.Call(name=name):
+                yield f"function {name}"
+
+
+def forms_of_atom(atom: ResolvedAtom) -> Iterator[str]:
+    where = "not " if atom.negated else ""
+    yield where + ("clock" if atom.clock else "atom")
+    yield from (f"{where}atom @{p.lattice}" for p in atom.parafacts)
+    yield from (f"atom ~{lattice}" for lattice in atom.suppressed)
+    for term in atom.terms:
+        match term:
+            case ast.Wildcard() | ast.Literal():
+                yield where + type(term).__name__.lower()
+            case ast.Binary():
+                yield "computed term"
+
+
+EVERY_FORM = frozenset((
+    "stated", "single", "joined", "shared variable", "literal", "wildcard", "computed term", "guard",
+    "where", "recursion", "recursion through a lattice", "atom", "not atom", "clock", "not clock",
+    "not wildcard", "not literal", "not atom @time", "not atom @count",
+    "head @time", "head @expires", "head ~expires", "head @time @expires", "head @count", "head @sum",
+    "head @average", "head @count_distinct", "head @min", "head @max", "head @set", "head @provenance",
+    "head @earliest", "head @latest", "head ~count", "head ~provenance",
+    "atom @time", "atom @expires", "atom @count", "atom @min", "atom @max", "atom @set",
+    "atom @average", "atom @provenance", "atom @extent", "atom @latest", "atom ~time", "atom ~expires",
+    "operator <", "operator <=", "operator ==", "operator !=", "operator >=", "operator &&",
+    "operator ||", "operator +", "operator -", "function is_null",
+    "function least", "function coalesce", "function bucket",
+))  # fmt: skip
+
+
+@pytest.mark.timeout(1200)  # forty seconds on an idle machine
+def test_two_thousand_programs_answer_as_from_scratch_and_hit_every_form() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=PROGRAMS, derandomize=True, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )  # fmt: skip
+    @given(
+        programs(6, rules_min=2),
+        inputs(),
+        st.sampled_from(["strata", "retraction"]),
+        st.sampled_from(WAYS),
+        st.integers(0, 999),
+    )
+    def agree(example: Example, given_: Inputs, strategy: Strategy, way: str, seed: int) -> None:
+        expected = from_scratch(example.checked, given_)
+        answers = followed(example.checked, given_, strategy, way, Random(seed))
+        for at, (found, wanted) in enumerate(zip(answers, expected, strict=True), -1):
+            assert found == wanted, (at, way, example.text)
+        seen.update(forms_of(example.checked))
+        seen[way] += 1
+
+    agree()
+    if PROGRAMS >= 2000:
+        assert sum(seen[way] for way in WAYS) >= 0.9 * PROGRAMS
+        assert {way for way in WAYS if seen[way] < PROGRAMS / 20} == set()
+        assert {form for form in EVERY_FORM if seen[form] < 3} == set()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.time import Unavailable
+from tidemill.time import Unavailable, UsageError
 from tidemill_embedded.running import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -57,3 +57,33 @@ async def test_a_group_of_tasks_does_swallow_a_cancellation() -> None:
     working.cancel()
     with pytest.raises(ExceptionGroup):
         await working
+
+
+class PartFails:
+    """A group of tasks of which one fails while the group waits for it."""
+
+    name = "View/v"
+
+    async def prepare(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._part())
+
+    async def _part(self) -> None:
+        await asyncio.sleep(0)
+        raise UsageError("the topic was recreated", reason="TopicRecreated")
+
+
+async def test_a_part_that_fails_stalls_the_work_and_is_no_cancellation() -> None:
+    supervised = Supervised(PartFails(), ManualClock(), EmbeddedSettings())
+    failures: list[BaseException] = []
+    supervised.start(failures.append)
+    async with asyncio.timeout(10):
+        while supervised.health.reason != "Stalled":
+            await asyncio.sleep(0)
+    assert supervised.health.message == "the topic was recreated"
+    await supervised.stop()
+    assert failures == []

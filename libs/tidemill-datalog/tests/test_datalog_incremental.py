@@ -252,6 +252,17 @@ def test_an_expiry_that_does_not_come_bounds_no_clock() -> None:
     }
 
 
+def test_a_solution_is_noticed_although_its_head_is_withheld_beyond_what_is_definite() -> None:
+    text = "p(y) @time(u + 2) := clock(0, 3) @time(u) ^ r(y) ~expires;"
+    example = Example(text, check(parse(text), CATALOG))
+    engine = fed(example, {"r": [Presence(Record("r", (0,)), 0, 10)]}, "strata")
+    for upper in (10, 12):  # the clock of 9 comes while r is there, its head when r has gone
+        engine.advance(upper)
+    assert {str(record) for record in engine.records("p")} == {
+        f"p(0) @time({at})" for at in (2, 5, 8, 11)
+    }
+
+
 def test_an_input_taken_away_too_often_is_refused() -> None:
     engine = IncrementalEngine(program("p(x) := r(x);"))
     engine.update("r", Record("r", (1,)), 3, -1)

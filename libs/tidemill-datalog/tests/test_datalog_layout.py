@@ -67,7 +67,7 @@ def test_layout_keeps_rules_and_comments_and_is_settled(
     program: Example, data: st.DataObject
 ) -> None:
     """Comments may stand between any two tokens."""
-    pieces = re.findall(r'"(?:\\.|[^"\\])*"|\w+|\s+|:=|&&|\|\||[<>=!]=|.', program.text)
+    pieces = re.findall(r'"(?:\\.|[^"\\])*"|\d+\.\d+|\w+|\s+|:=|&&|\|\||[<>=!]=|.', program.text)
     text = "".join(
         piece + data.draw(st.sampled_from(COMMENTS if n % 3 == 0 else ("",)))
         for n, piece in enumerate(pieces)

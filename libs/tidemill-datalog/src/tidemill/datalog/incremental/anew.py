@@ -205,6 +205,7 @@ class AnewUnit:
         }
         errors = strata.failures.presences(now, horizon)
         borders.update(border for error in errors for border in (error.start, error.end))
+        borders.update(strata.state().beginnings())  # also of heads withheld beyond the horizon
         later = [border for border in borders if now < border < END]
         soonest = min((*later, horizon))
         self.present.agenda.add(soonest, lambda: self._reporter.schedule(self))

@@ -154,21 +154,6 @@ class Column:
             values = [0 if value is None else value for value in values]
         return cls(kind, np.array(values, _DTYPES[kind]), nulls)
 
-    @classmethod
-    def of_arrow(cls, kind: Type, values: pa.ChunkedArray | pa.Array, texts: Texts) -> Column:
-        """A column of an Arrow column of the type that the language's type has."""
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
-        nulls = None
-        if values.null_count:
-            nulls = np.asarray(values.is_null().to_numpy(zero_copy_only=False))
-        if kind is Type.TEXT:
-            numbers = texts.numbers(values)
-            return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
-        if nulls is not None:
-            values = values.fill_null(False if kind is Type.BOOL else 0)
-        return cls(kind, np.asarray(values.to_numpy(zero_copy_only=False), _DTYPES[kind]), nulls)
-
     def to_arrow(self, texts: Texts) -> pa.Array:
         """The column as Arrow has it."""
         if self.kind is Type.TEXT:

@@ -51,11 +51,6 @@ class Statistics:
             known = self._bounds[column] = self._columns.keys[column].bounds()
         return known
 
-    def lattice_bounds(self, name: str) -> Bounds:
-        """The range of what is seen of a lattice."""
-        column = self._columns.lattices.get(name)
-        return UNBOUNDED if column is None else column.bounds()
-
     def expiry_bounds(self) -> Bounds:
         """The range of the expiries."""
         expires = self._columns.expires

@@ -21,11 +21,11 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import load_kube_config
 from ruamel.yaml import YAML
 
+from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.testkit.servers import kubernetes_server
 from tidemill.testkit.up import up_process
 from tidemill.time import TidemillError, UnknownCollection, UsageError
-from tidemill_operator.api import KubernetesApi
 
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE = "tidemill"
@@ -53,7 +53,7 @@ def path_of(kind: str, name: str = "") -> str:
 async def connected(kubeconfig: str) -> KubernetesApi:
     configuration = Configuration()
     await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
-    return KubernetesApi(configuration)
+    return KubernetesApi(configuration, "tidemill-operator")
 
 
 async def made(api: KubernetesApi, document: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
+from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.rng import new_rng
@@ -21,7 +22,6 @@ from tidemill.testkit.catalog_memory import MemoryCatalog
 from tidemill.testkit.kubernetes_api import ApiServer, api_server
 from tidemill.testkit.up import up_process
 from tidemill.time import Fenced
-from tidemill_operator.api import KubernetesApi
 from tidemill_operator.driver import Operator
 from tidemill_operator.election import Election
 from tidemill_operator.objects import ABANDON, FINALIZER, PLURALS
@@ -41,7 +41,7 @@ WAIT_S = 60.0
 def connected(api: ApiServer) -> KubernetesApi:
     configuration = Configuration()
     configuration.host = api.address
-    return KubernetesApi(configuration)
+    return KubernetesApi(configuration, "tidemill-operator")
 
 
 @asynccontextmanager

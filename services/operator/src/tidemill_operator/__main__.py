@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill.kubernetes.api import KubernetesApi, in_this_place
 from tidemill.rpc.client import AsyncClient
 from tidemill.runtime import logs, settings
 from tidemill.runtime.clock import SystemClock
@@ -17,8 +18,7 @@ from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, closing, exit_
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.rng import new_rng
 from tidemill.time import TidemillError
-from tidemill_operator.api import KubernetesApi, in_this_place
-from tidemill_operator.driver import Operator
+from tidemill_operator.driver import MANAGER, Operator
 from tidemill_operator.election import Election
 from tidemill_operator.objects import PLURALS, Declared
 from tidemill_operator.settings import OperatorSettings
@@ -103,7 +103,7 @@ def operator(
 
     async def main() -> int:
         chosen = settings.load(OperatorSettings, config, "TIDEMILL_OPERATOR_")
-        return await run_process(chosen, KubernetesApi(await in_this_place()))
+        return await run_process(chosen, KubernetesApi(await in_this_place(), MANAGER))
 
     try:
         code = asyncio.run(main())

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tidemill.kubernetes.api import Json, KubernetesApi
+from tidemill.kubernetes.events import About, tell
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import API_VERSION
-from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
-from tidemill_operator.api import KubernetesApi, collection_path
-from tidemill_operator.objects import FINALIZER, PLURALS, Declared, Json
+from tidemill.time import Fenced, TidemillError, UnknownCollection, UsageError
+from tidemill_operator.objects import FINALIZER, PLURALS, Declared, collection_path
 from tidemill_operator.reconciling import Apply, Change, Hold, Release, Remove, changes
-from tidemill_operator.reporting import Event, Refusal, Report, moment, reports
+from tidemill_operator.reporting import Event, Refusal, Report, reports
 from tidemill_operator.settings import OperatorSettings
 from tidemill_operator.tidemill_side import Tidemill, document_of, everything
+
+MANAGER = "tidemill-operator"
+"""Whose fields of an object ours are, and who tells events."""
 
 PASSES_MAX = 20
 """Passes in one look: views of views become ready one layer at a time."""
@@ -146,30 +149,12 @@ class Operator:
             log.debug("gone before its status was written", name=report.of.name)
 
     async def _tell(self, event: Event) -> None:
-        """An event at the object; the same one again is counted, not repeated."""
         each = event.of
-        said = hashlib.sha256(f"{each.uid}{event.reason}{event.message}".encode()).hexdigest()[:16]
-        now = moment(self.clock.now_ms())
-        name = f"{each.name}.{said}"
-        base = f"/api/v1/namespaces/{each.namespace}/events"
-        body: Json = {
-            "apiVersion": "v1", "kind": "Event",
-            "metadata": {"name": name, "namespace": each.namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION, "kind": each.kind, "namespace": each.namespace,
-                "name": each.name, "uid": each.uid,
-            },
-            "type": "Warning" if event.warning else "Normal",
-            "reason": event.reason, "message": event.message[:1024], "count": 1,
-            "firstTimestamp": now, "lastTimestamp": now,
-            "source": {"component": "tidemill-operator"},
-        }  # fmt: skip
-        try:
-            await self.api.call("POST", base, body)
-        except AlreadyUsed:
-            told = await self.api.call("GET", f"{base}/{name}")
-            told |= {"count": int(told.get("count") or 1) + 1, "lastTimestamp": now}
-            await self.api.call("PUT", f"{base}/{name}", told)
+        about = About(API_VERSION, each.kind, each.namespace, each.name, each.uid)
+        await tell(
+            self.api, MANAGER, about, self.clock.now_ms(), event.reason, event.message,
+            warning=event.warning,
+        )  # fmt: skip
 
 
 def _path(each: Declared) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from tidemill.kubernetes.api import Json, KubernetesApi
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection
-from tidemill_operator.api import KubernetesApi
-from tidemill_operator.objects import Json
 
 log = get_logger("election")
 

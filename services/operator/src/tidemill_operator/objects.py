@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from tidemill.kubernetes.api import Json
 from tidemill.runtime.resources import API_VERSION, Resource, resource_from
 from tidemill.time import Frontier, UsageError
 
@@ -22,11 +23,14 @@ PLURALS: Mapping[str, str] = {
 }
 """Every kind, in the order in which one can need another."""
 
-Json: TypeAlias = dict[str, Any]
-"""A document of the API."""
-
 Key: TypeAlias = tuple[str, str]
 """Kind and name: Tidemill has no namespaces."""
+
+
+def collection_path(plural: str, namespace: str = "") -> str:
+    """Where the objects of one of our kinds are, in one namespace or in all."""
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{GROUP}/{VERSION}{inside}/{plural}"
 
 
 @dataclass(frozen=True, slots=True)

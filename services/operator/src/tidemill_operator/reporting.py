@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidemill.kubernetes.api import Json
+from tidemill.kubernetes.events import moment
 from tidemill.runtime.durations import format_duration
 from tidemill.time import Frontier, sole_time
-from tidemill_operator.objects import Declared, Json, Key, Known
+from tidemill_operator.objects import Declared, Key, Known
 from tidemill_operator.reconciling import owners
 
 READY, PAUSED, BLOCKED = "Ready", "Paused", "DeletionBlocked"
@@ -183,11 +185,6 @@ def _event(each: Declared, condition: Condition) -> Event:
 
 
 _PASSING = {"Pending", "Starting"}
-
-
-def moment(ms: int) -> str:
-    """An instant of the clock as the API writes it, to the second."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _ms(text: str) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.kubernetes.api import own_namespace
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.tls import TlsFiles
-
-NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,9 +77,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def home(self) -> str:
         """The namespace of the Lease."""
-        if self.lease_namespace:
-            return self.lease_namespace
-        return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.exists() else "default"
+        return self.lease_namespace or own_namespace()
 
     @property
     def identity(self) -> str:

@@ -1,18 +1,19 @@
-"""The API of Kubernetes, as far as the operator speaks to it; errors are ours."""
+"""Calls of an API server, and watches; errors are ours."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from aiohttp import ClientError, ClientTimeout
+
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import load_incluster_config, load_kube_config
-
 from tidemill.time import (
     AlreadyUsed,
     Fenced,
@@ -21,14 +22,15 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
-from tidemill_operator.objects import GROUP, VERSION, Json
-from tidemill_operator.settings import NAMESPACE_FILE
 
-MANAGER = "tidemill-operator"
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 CALL_S = 30.0
 CONNECT_S = 10.0
 LINE_BYTES_MAX = 8 << 20
 """Larger than any object that etcd takes."""
+
+Json: TypeAlias = dict[str, Any]
+"""A document of the API."""
 
 
 class Expired(TidemillError):
@@ -38,24 +40,29 @@ class Expired(TidemillError):
 async def in_this_place() -> Configuration:
     """How to reach the API server: as a pod of the cluster, else as kubectl would."""
     configuration = Configuration()
-    if NAMESPACE_FILE.exists():
+    if in_cluster():
         load_incluster_config(client_configuration=configuration)
     else:
         await load_kube_config(client_configuration=configuration)
     return configuration
 
 
-def collection_path(plural: str, namespace: str = "") -> str:
-    """Where the objects of one of our kinds are, in one namespace or in all."""
-    inside = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{GROUP}/{VERSION}{inside}/{plural}"
+def own_namespace() -> str:
+    """The namespace of this pod, or `default` outside a cluster."""
+    return NAMESPACE_FILE.read_text().strip() if in_cluster() else "default"
+
+
+def in_cluster() -> bool:
+    """Whether this process is a pod with a service account."""
+    return NAMESPACE_FILE.exists()
 
 
 class KubernetesApi:
-    """Calls of one API server."""
+    """Calls of one API server; `manager` is whose fields those of an apply are."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, manager: str) -> None:
         self._client: Any = ApiClient(configuration)
+        self._manager = manager
 
     async def close(self) -> None:
         """Close the connections."""
@@ -75,14 +82,18 @@ class KubernetesApi:
         found: Json = json.loads(text)
         return found
 
-    async def list(self, path: str) -> tuple[list[Json], str]:
-        """All objects, and the version from which to watch."""
-        found = await self.call("GET", path)
+    async def list(self, path: str, labels: str = "") -> tuple[list[Json], str]:
+        """All objects, or those with `labels`, and the version from which to watch."""
+        query = {"labelSelector": labels} if labels else None
+        found = await self.call("GET", path, query=query)
         return found["items"], found["metadata"]["resourceVersion"]
 
-    async def watch(self, path: str, version: str, seconds: int) -> AsyncIterator[tuple[str, Json]]:
-        """Changes since a version, until the server ends it. Raises: Expired, and as `call`."""
+    async def watch(
+        self, path: str, version: str, seconds: int, only: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[str, Json]]:
+        """Changes since a version, until the server ends it; `only` are selectors. Raises: Expired, and as `call`."""
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)}
+        query |= only or {}
         # The server ends the watch by itself; a connection that is dead without a word does not.
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=seconds + CALL_S)
         reply = await self._send("GET", path, None, query, "application/json", timeout)
@@ -102,7 +113,7 @@ class KubernetesApi:
 
     async def apply(self, path: str, body: Json, part: str = "") -> Json:
         """Server-side apply as our manager; what others set at the same place becomes ours."""
-        query = {"fieldManager": MANAGER, "force": "true"}
+        query = {"fieldManager": self._manager, "force": "true"}
         target = f"{path}/{part}" if part else path
         return await self.call("PATCH", target, body, query, "application/apply-patch+yaml")
 

@@ -23,7 +23,7 @@ from tidemill.datalog.columnar import (
 from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.evaluation import Engine, Evaluation
 from tidemill.datalog.evaluation.forms import Type
-from tidemill.datalog.incremental import FactChange, IncrementalEngine
+from tidemill.datalog.incremental import FactChanges, IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -71,7 +71,7 @@ class View:
     def __init__(self, checked: CheckedProgram) -> None:
         self._engine = IncrementalEngine(checked)
 
-    def step(self, upper: int, given: Mapping[str, Delta | Events]) -> list[FactChange]:
+    def step(self, upper: int, given: Mapping[str, Delta | Events]) -> FactChanges:
         """The changes at the instants below `upper`; rows change at `upper - 1`, events at their times."""
         for name, changes in given.items():
             if isinstance(changes, Events):
@@ -103,7 +103,7 @@ class Ticks:
         self._ticker = IncrementalTicker(IncrementalEngine(checked))
         self._kept = {name: list(records(name, columns)) for name, columns in kept.items()}
 
-    def tick(self, at: int, given: Mapping[str, Sequence[I64Array]]) -> list[FactChange]:
+    def tick(self, at: int, given: Mapping[str, Sequence[I64Array]]) -> FactChanges:
         """What differs from the tick before."""
         rows = {name: records(name, columns) for name, columns in given.items()}
         return self._ticker.tick(at, {**self._kept, **rows}).changes.facts
@@ -199,14 +199,16 @@ def presences(name: str, events: Events) -> Iterable[Presence]:
             yield Presence(Record(name, row, time, time + life), time, time + life)
 
 
-def changed_rows(changes: Iterable[FactChange], name: str) -> tuple[Columns, I64Array]:
+def changed_rows(changes: FactChanges, name: str) -> tuple[Columns, I64Array]:
     """The changes of a predicate as columns: arguments, time if it has one, lattice values; and their diffs."""
-    rows, diffs = [], []
-    for change in changes:
-        if change.record.predicate == name:
-            rows.append(row_of(change.record))
-            diffs.append(change.diff)
-    return as_columns(rows), np.array(diffs, np.int64)
+    blocks, others = changes.of(name)
+    columns = as_columns([row_of(change.record) for change in others])
+    diffs = np.array([change.diff for change in others], np.int64)
+    if not blocks:
+        return columns, diffs
+    parts = [[values for values, _ in block.arrays()] for block in blocks]
+    all_diffs = np.concatenate([block.diffs for block in blocks] + [diffs])
+    return stacked([*parts, columns] if columns else parts), all_diffs
 
 
 def row_of(record: Record) -> tuple[int | float, ...]:

@@ -25,22 +25,21 @@ same(x, y) := parent(x, a) ^ same(a, b) ^ parent(y, b);
 def maintained(
     checked: CheckedProgram, given: str, wanted: str, edges: list[Edge], rounds: int
 ) -> Report:
-    """Load all edges, then let single ones go and come back."""
+    """Load all edges, then let single ones go and come back; until what changed lies there as columns."""
     report, chain = Report(), Chain()
     view = View(checked)
     columns = columns_of(edges)
     start = perf_counter()
-    changes = view.step(1, {given: Delta.of(columns)})
+    rows, diffs = changed_rows(view.step(1, {given: Delta.of(columns)}), wanted)
     report.figures["load_s"] = perf_counter() - start
-    rows, diffs = changed_rows(changes, wanted)
     report.digests["loaded"] = digest(rows, diffs)
     seconds = []
     for upper, (edge, diff) in enumerate(toggled(edges, rounds), 2):
         change = Delta.of([np.array([end], np.int64) for end in edge], diff)
         start = perf_counter()
-        changes = view.step(upper, {given: change})
+        rows, diffs = changed_rows(view.step(upper, {given: change}), wanted)
         seconds.append(perf_counter() - start)
-        chain.add(*changed_rows(changes, wanted))
+        chain.add(rows, diffs)
     report.latencies(seconds, "edge_")
     report.digests["each change"] = str(chain)
     return report

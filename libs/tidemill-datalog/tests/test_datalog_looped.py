@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +14,10 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine, LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.incremental.looped import LoopedUnit
+from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
@@ -38,9 +43,30 @@ PROGRAMS = {
         left(x, z) := right(y, x) ^ edge(y, z);
         far(x) := left(x, _) ^ not root(x);
     """,
+    "three atoms in one rule": """
+        same(x, y) := edge(x, p) ^ edge(y, p);
+        same(x, y) := edge(x, a) ^ same(a, b) ^ edge(y, b);
+    """,
+    "three atoms of which the first two share nothing": """
+        same(x, x) := root(x);
+        same(x, y) := edge(x, a) ^ edge(y, b) ^ same(a, b);
+    """,
+    "atoms that share two variables": """
+        path(x, y) := edge(x, y);
+        path(x, z) := path(x, y) ^ edge(y, z) ^ edge(z, x);
+        back(x, y) := path(y, x) ^ edge(x, y);
+        path(x, x) := path(x, _) ^ back(_, x) ^ root(x);
+        path(y, 3) := path(x, y) ^ path(y, x) ^ edge(x, x);
+    """,
+    "a long chain with constants and wildcards": """
+        far(x, y) := edge(x, y);
+        far(x, v) := edge(x, y) ^ far(y, z) ^ edge(z, 2) ^ edge(w, w) ^ far(z, w) ^ edge(w, v);
+        far(x, v) := edge(x, y) ^ far(y, z) ^ edge(z, 2) ^ far(z, w) ^ edge(w, w) ^ edge(w, v);
+    """,
     "an input that is also derived": "edge(x, z) := edge(x, y) ^ edge(y, z);",
 }
 STRATEGIES: tuple[Strategy, ...] = ("strata", "retraction")
+Pair = tuple[int, int]
 Edges = dict[tuple[str, tuple[int, ...]], None]
 
 
@@ -103,14 +129,35 @@ def test_rounds_hold_what_scratch_finds(
         "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ edge(y, z) if x < z;",
         "path(x, y) @min(1) := edge(x, y); path(x, z) @min(d + 1) := path(x, y) @min(d) ^ edge(y, z);",
         "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ edge(y, z) ^ not root(z);",
-        "path(x, y) := edge(x, y); path(x, z) := path(x, z) ^ edge(x, z);",
+        "path(x, y) := edge(x, y); path(x, z) := path(x, z) ^ root(y) ^ edge(y, y);",
+        "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ path(y, z) ^ path(z, w) ^ path(w, x);",
         "path(x, y, 1) := edge(x, y); path(x, z, 1) := path(x, y, 1) ^ edge(y, z);",
     ],
-    ids=["guard", "lattice", "absence", "two variables", "three columns"],
+    ids=["guard", "lattice", "absence", "a product", "three variables at once", "three columns"],
 )
 def test_what_computes_more_is_kept_by_matches(text: str) -> None:
     units = IncrementalEngine(program(text)).units
     assert not any(isinstance(unit, LoopedUnit) for unit in units)
+
+
+@settings(max_examples=8, deadline=None)
+@given(random=st.randoms(use_true_random=False), asked=st.booleans())
+def test_what_is_owed_is_what_rows_would_be(random: Random, asked: bool) -> None:
+    table, numbering, present = OwingTable("p", ("int", "int")), Numbering("int"), set[Pair]()
+    for value in range(6):
+        numbering.number(-value)
+    for at in range(random.randrange(5_000)):
+        toggled = {(random.randrange(6), random.randrange(6)) for _ in range(random.choice((1, 3)))}
+        numbers = np.array(sorted(toggled), np.uint64).T
+        diffs = np.array([-1 if pair in present else 1 for pair in sorted(toggled)])
+        table.owe(FactBlock(at, "p", (numbering, numbering), tuple(numbers), diffs))
+        present ^= toggled
+        if asked and random.random() < 0.01:
+            paid = table.pay()
+            assert all((table.get(key) is None) != (old is None) for key, old in paid)
+    assert len(table) == len(present)
+    assert table.size_bytes() < 2_000_000
+    assert {row[4:] for row in table.rows} == {(None, -a, -b) for a, b in present}
 
 
 def test_limits_stop_rounds() -> None:

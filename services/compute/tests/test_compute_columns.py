@@ -11,12 +11,13 @@ from tidemill.arrangement.updates import consolidate
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.incremental import FactBlock, IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill_compute.column_rows import column_updates
 from tidemill_compute.record_rows import row_of, shape_of_output
-from tidemill_compute.view_updates import differences, update_table
+from tidemill_compute.view_updates import block_table, differences, update_table
 
 PROGRAM = """
 seen(h, n) := ping(h, n) ^ host(h);
@@ -70,3 +71,34 @@ def test_updates_from_columns_are_those_from_rows(seed: int) -> None:
             written += found.num_rows
     assert on_columns > 10
     assert written > 20
+
+
+def test_updates_from_blocks_are_those_from_their_facts() -> None:
+    columns = (("a", "text"), ("b", "float"))
+    checked = check(
+        parse("path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ twin(y, w) ^ edge(w, z);"),
+        Catalog(
+            {
+                "edge": InputSchema("edge", "relation", columns),
+                "twin": InputSchema("twin", "relation", (("b", "float"), ("a", "text"))),
+            }
+        ),
+    )
+    shape = shape_of_output(checked, "path")
+    engine, row = IncrementalEngine(checked), row_of(shape)
+    for at, diff in ((3, 1), (8, -1)):
+        for edge in (("a", 1.5), ("é", None), (None, -2.0)):
+            engine.update("edge", Record("edge", edge), at, diff)
+        for twin in ((1.5, "é"), (None, None)):
+            engine.update("twin", Record("twin", twin), at, diff)
+    changes = engine.advance(9).facts
+    expected = [(row(change.record), int(change.at), change.diff) for change in changes]
+    blocks = [part for part in changes.parts if isinstance(part, FactBlock)]
+    assert sum(map(len, blocks)) == len(expected) > 8
+    for block in blocks:
+        found = block_table(block, shape.schema)
+        wanted = [change for change in expected if change[1] == block.at]
+        known = update_table(
+            [c for c in wanted if (c[2] > 0) == (block.diffs[0] > 0)], shape.schema
+        )
+        assert consolidate(found) == consolidate(known)

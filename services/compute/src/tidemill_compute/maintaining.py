@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import follows
+from tidemill.datalog.incremental import FactBlock, follows
 from tidemill_compute.following import Followed, Follower, changes_are_few
 from tidemill_compute.living import LivingInput, cut_window
 from tidemill_compute.record_rows import PredicateShape, row_of
@@ -18,6 +18,7 @@ from tidemill_compute.view_updates import (
     Change,
     Start,
     Step,
+    block_table,
     differences,
     moved_rows,
     update_table,
@@ -89,12 +90,20 @@ class Direct:
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
         facts: dict[str, list[Change]] = {name: [] for name in self._target.outputs}
         writers = {name: row_of(shape) for name, (_, shape) in self._target.outputs.items()}
-        for change in followed.changes.facts:
-            name = change.record.predicate
-            if name in facts:
-                facts[name].append((writers[name](change.record), int(change.at), change.diff))
+        blocks: dict[str, list[pa.Table]] = {name: [] for name in self._target.outputs}
+        for part in followed.changes.facts.parts:
+            if isinstance(part, FactBlock):
+                if part.predicate in blocks:
+                    schema = self._target.outputs[part.predicate][1].schema
+                    blocks[part.predicate].append(block_table(part, schema))
+                continue
+            for change in part:
+                name = change.record.predicate
+                if name in facts:
+                    facts[name].append((writers[name](change.record), int(change.at), change.diff))
         for name, (collection, shape) in self._target.outputs.items():
-            updates.append((collection, update_table(facts[name], shape.schema)))
+            rows = update_table(facts[name], shape.schema)
+            updates.append((collection, pa.concat_tables([rows, *blocks[name]])))
         failed = [((e.text,), int(e.at), e.diff) for e in followed.changes.errors]
         updates.append((self._target.errors, update_table(failed, ERROR_SCHEMA)))
         return updates

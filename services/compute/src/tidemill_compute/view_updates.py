@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.incremental import FactBlock
 from tidemill_compute.living import LivingInput
 from tidemill_compute.record_rows import table_of
 
@@ -78,6 +79,17 @@ def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
     times = pa.array([time for _, time, _ in changes], pa.uint64())
     diffs = pa.array([diff for _, _, diff in changes], pa.int64())
     return rows.append_column(TIME, times).append_column(DIFF, diffs)
+
+
+def block_table(block: FactBlock, schema: pa.Schema) -> pa.Table:
+    """The same of facts that come as columns, without an object for each of them."""
+    arrays = [
+        pa.array(values, field.type, mask=nulls)
+        for (values, nulls), field in zip(block.arrays(), schema, strict=True)
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=schema)
+    times = pa.repeat(pa.scalar(int(block.at), pa.uint64()), len(block))
+    return rows.append_column(TIME, times).append_column(DIFF, pa.array(block.diffs))
 
 
 def moved_rows(gone: Iterable[Row], come: Iterable[Row], time: int) -> list[Change]:

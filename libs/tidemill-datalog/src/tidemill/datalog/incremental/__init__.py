@@ -1,16 +1,17 @@
 """Tidelog kept up to date: matches found when facts come and let go when they go, strata in order."""
 
-from tidemill.datalog.incremental.engine import (
+from tidemill.datalog.incremental.changes import (
     Changes,
     ErrorChange,
+    FactBlock,
     FactChange,
-    IncrementalEngine,
-    presences_of_changes,
+    FactChanges,
 )
+from tidemill.datalog.incremental.engine import IncrementalEngine, presences_of_changes
 from tidemill.datalog.incremental.program import follows
 from tidemill.datalog.incremental.scheduling import Strategy
 
 __all__ = [
-    "Changes", "ErrorChange", "FactChange", "IncrementalEngine", "Strategy", "follows",
-    "presences_of_changes",
+    "Changes", "ErrorChange", "FactBlock", "FactChange", "FactChanges", "IncrementalEngine",
+    "Strategy", "follows", "presences_of_changes",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
@@ -13,6 +12,13 @@ from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.incremental.anew import AnewUnit
+from tidemill.datalog.incremental.changes import (
+    Changes,
+    ErrorChange,
+    FactBlock,
+    FactChange,
+    netted,
+)
 from tidemill.datalog.incremental.facts import FactTable, Value, merged_value, row_of, same_value
 from tidemill.datalog.incremental.program import AnyUnit, build_units
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
@@ -23,33 +29,6 @@ from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.values import Failed, widen
 from tidemill.time import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class FactChange:
-    """A record of a derived predicate begins (`diff` 1) or ends (-1) at an instant."""
-
-    at: Instant
-    record: Record
-    diff: int
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorChange:
-    """An error begins or ends at an instant; `rule` is the first rule with that text."""
-
-    at: Instant
-    text: str
-    rule: int
-    diff: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What an advance has changed, in the order of the instants; at one instant ends come first."""
-
-    facts: list[FactChange] = field(default_factory=list)
-    errors: list[ErrorChange] = field(default_factory=list)
 
 
 class _Input:
@@ -109,6 +88,7 @@ class IncrementalEngine:
         self._negative: dict[tuple[str, Record], None] = {}
         self._given: dict[tuple[str, Key], FactTable] = {}
         self._before: dict[tuple[str, Key], Row | None] = {}
+        self._blocks: dict[str, list[FactBlock]] = {}
         self._reported = frozenset((*checked.derived, *watch))
         self._floats: dict[str, list[int]] = {
             name: [at for at, (_, kind) in enumerate(columns) if kind == "float"]
@@ -285,6 +265,23 @@ class IncrementalEngine:
         if predicate in self._reported:
             self._before.setdefault((predicate, key), old)
 
+    def changed_together(
+        self, unit: object, block: FactBlock, rows: Callable[[], Iterable[tuple[Key, Row | None]]]
+    ) -> None:
+        """Facts have changed: remember them for the answer, and tell the units that read them by `rows`."""
+        predicate = block.predicate
+        if predicate in self._reported:
+            self._blocks.setdefault(predicate, []).append(block)
+        readers = [reader for reader in self._readers.get(predicate, ()) if reader is not unit]
+        if not readers:
+            return
+        olds = rows()
+        for reader in readers:
+            inbox = reader.inbox.setdefault(predicate, {})
+            for key, old in olds:
+                inbox.setdefault(key, old)
+            self._scheduler.schedule(reader)
+
     def schedule(self, unit: AnyUnit) -> None:
         """The unit has something to do at this instant."""
         self._scheduler.schedule(unit)
@@ -330,6 +327,9 @@ class IncrementalEngine:
     def _collect(self, found: Changes) -> None:
         at = self.present.now
         before, self._before = self._before, {}
+        found_blocks, self._blocks = self._blocks, {}
+        blocks = [netted(parts) for parts in found_blocks.values()]
+        ends: list[FactChange] = []
         begins: list[FactChange] = []
         for (predicate, key), old in before.items():
             new = self.present.table(predicate).get(key)
@@ -340,10 +340,13 @@ class IncrementalEngine:
             if was == now:
                 continue
             if was is not None:
-                found.facts.append(FactChange(at, was, -1))
+                ends.append(FactChange(at, was, -1))
             if now is not None:
                 begins.append(FactChange(at, now, 1))
-        found.facts.extend(begins)
+        for facts, sign in ((ends, -1), (begins, 1)):
+            found.facts.add(facts)
+            for block in blocks:
+                found.facts.add(block.take(block.diffs == sign))
         for text, rule, diff in self.present.errors.take():
             found.errors.append(ErrorChange(at, text, rule, diff))
 

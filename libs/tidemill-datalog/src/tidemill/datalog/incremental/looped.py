@@ -1,23 +1,27 @@
 """A plain recursion kept up to date by differences of its rounds, on numbers (`tidemill.arrangement.loops`).
 
-For components of predicates of one or two columns whose rules join at most two atoms by one variable and compute
-nothing: closures, same generation, reachability from a set. Their facts neither end nor carry anything. Where kept
-matches cost a kilobyte for each way to derive a fact, rounds cost some words for each fact.
+For components of predicates of one or two columns whose rules compute nothing and can be joined two at a time
+without ever wanting more than two variables: closures, same generation, reachability from a set. Their facts neither
+end nor carry anything. Where kept matches cost a kilobyte for each way to derive a fact, rounds cost some words for
+each fact; facts that nobody looks at one by one stay columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
-from tidemill.datalog.evaluation.forms import AtomForm, Constant, RuleForm, Variable
+from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
 from tidemill.datalog.evaluation.tables import Key, Row
-from tidemill.datalog.incremental.facts import PLAIN, Value, row_of
+from tidemill.datalog.incremental.chains import ChainBuilder, Words, chain_of
+from tidemill.datalog.incremental.changes import FactBlock, Numbering
+from tidemill.datalog.incremental.facts import Value
+from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter
 from tidemill.time import UsageError
@@ -25,8 +29,6 @@ from tidemill.time import UsageError
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.loops import Collection, Computation, Input, Output
 
-Words: TypeAlias = "npt.NDArray[np.uint64]"
-Pair: TypeAlias = "tuple[Words, Words]"
 _KINDS = frozenset({"int", "float", "text", "bool"})
 
 
@@ -52,7 +54,7 @@ def loops(
 def _loops(form: RuleForm, kinds: Mapping[str, Sequence[str]]) -> bool:
     head = form.head
     plain = not (head.time or head.expires or head.lattices or head.suppressed or form.absent)
-    if not plain or form.conditions or not 1 <= len(form.atoms) <= 2:
+    if not plain or form.conditions:
         return False
     if any(atom.is_clock or atom.lattices or atom.suppressed for atom in form.atoms):
         return False
@@ -69,8 +71,7 @@ def _loops(form: RuleForm, kinds: Mapping[str, Sequence[str]]) -> bool:
                 return False
     if any(len(found) > 1 for found in of.values()):
         return False  # a whole number would have to be widened on the way
-    names = [set(atom.variables()) for atom in form.atoms]
-    return len(form.atoms) == 1 or len(names[0] & names[1]) == 1
+    return chain_of(form) is not None
 
 
 def _kind_of(value: Any) -> str:
@@ -115,8 +116,13 @@ class LoopedUnit:
         }
         self._given: dict[tuple[str, Key], set[Any]] = {}
         self._moved: dict[tuple[str, Key], bool] = {}
-        self._numbers: dict[tuple[str, Any], int] = {}
-        self._values: list[Any] = []
+        self._kinds = {kind: Numbering(kind) for kind in sorted(_KINDS)}
+        self._numberings = {
+            name: tuple(self._kinds[kind] for kind in kinds)
+            for name, kinds in self._columns.items()
+        }
+        self._tables = {name: OwingTable(name, self._columns[name]) for name in component}
+        present.tables.update(self._tables)
         self._computation: Computation | None = None
         self._inputs: dict[str, Input] = {}
         self._outputs: dict[str, Output] = {}
@@ -162,17 +168,9 @@ class LoopedUnit:
 
     # Facts as numbers.
 
-    def _number(self, kind: str, value: Any) -> int:
-        known = self._numbers.get((kind, value))
-        if known is None:
-            known = self._numbers[kind, value] = len(self._values)
-            self._values.append(value)
-        return known
-
     def _pair(self, predicate: str, key: Key) -> tuple[int, int]:
-        kinds = self._columns[predicate]
-        first = self._number(kinds[0], key[1])
-        return first, self._number(kinds[1], key[2]) if len(kinds) == 2 else 0
+        first, *others = self._numberings[predicate]
+        return first.number(key[1]), others[0].number(key[2]) if others else 0
 
     def _follow(self) -> None:
         from tidemill.arrangement.loops import Changes  # imports numba
@@ -212,14 +210,13 @@ class LoopedUnit:
         self, predicate: str, first: Words, second: Words, diffs: npt.NDArray[np.int64]
     ) -> None:
         """Change the facts of a predicate, and tell who reads them."""
-        table, values = self.present.table(predicate), self._values
-        places = [first.tolist(), second.tolist()][: len(self._columns[predicate])]
-        arguments = zip(*([values[at] for at in place] for place in places), strict=True)
-        for each, diff in zip(arguments, diffs.tolist(), strict=True):
-            key = (None, *each)
-            old = table.get(key)
-            table.put(key, row_of(key, PLAIN) if diff > 0 else None)
-            self._reporter.changed(self, predicate, key, old)
+        numberings, table = self._numberings[predicate], self._tables[predicate]
+        numbers = (first, second)[: len(numberings)]
+        block = FactBlock(self.present.now, predicate, numberings, numbers, diffs)
+        if not len(block):
+            return
+        table.owe(block)
+        self._reporter.changed_together(self, block, table.pay)
         if len(table) > self._limits.rows:
             raise LimitPassed(
                 f"evaluation given up: {predicate} has more than {self._limits.rows} rows",
@@ -241,83 +238,16 @@ class LoopedUnit:
             (given if name in self.component else known)[name] = entered
         variables = {name: loop.variable() for name in self.component}
         known.update(variables)
+        builder = ChainBuilder(known, self._columns, lambda kind, of: self._kinds[kind].number(of))
         made: dict[str, list[Collection]] = {name: [] for name in self.component}
         for form in self.forms:
-            made[form.head.predicate].append(self._derived(form, known))
+            made[form.head.predicate].append(builder.derived(form))
         results = {name: given[name].concat(*parts).distinct() for name, parts in made.items()}
         for name, result in results.items():
             variables[name].set(result)
         for name, result in results.items():
             self._outputs[name] = computation.output(loop.leave(result))
         return computation
-
-    def _derived(self, form: RuleForm, known: Mapping[str, Collection]) -> Collection:
-        """What one rule makes of the collections of its atoms."""
-        atoms = [self._matching(atom, known[atom.predicate]) for atom in form.atoms]
-        names = [_places(atom) for atom in form.atoms]
-        if len(atoms) == 1:
-            of = {name: ("ab"[at]) for name, at in names[0].items()}
-            make = self._head(form, of)
-            return atoms[0].map(lambda a, b: make({"a": a, "b": b}))
-        (shared,) = names[0].keys() & names[1].keys()
-        of = {shared: "key"}
-        keyed = []
-        for side, atom, places in zip("ab", atoms, names, strict=True):
-            keyed.append(atom if places[shared] == 0 else atom.swap())
-            of |= {name: side for name in places if name != shared}
-        make = self._head(form, of)
-        return keyed[0].join(keyed[1], lambda k, a, b: make({"key": k, "a": a, "b": b}))
-
-    def _head(self, form: RuleForm, of: Mapping[str, str]) -> Callable[[Mapping[str, Words]], Pair]:
-        """How the two words of a derived fact are made of those of a match."""
-        kinds = self._columns[form.head.predicate]
-        sources: list[str | int] = []
-        for term, kind in zip(form.head.terms, kinds, strict=True):
-            if isinstance(term, Variable):
-                sources.append(of[term.name])
-            elif isinstance(term, Constant):
-                sources.append(self._number(kind, term.value))
-        if len(sources) == 1:
-            sources.append(0)
-
-        def make(words: Mapping[str, Words]) -> Pair:
-            count = len(next(iter(words.values())))
-            first, second = (
-                words[source] if isinstance(source, str) else np.full(count, source, np.uint64)
-                for source in sources
-            )
-            return first, second
-
-        return make
-
-    def _matching(self, atom: AtomForm, facts: Collection) -> Collection:
-        """The facts that fit the constants and repeated variables of an atom."""
-        wanted = {
-            at: self._number(self._columns[atom.predicate][at], term.value)
-            for at, term in enumerate(atom.terms)
-            if isinstance(term, Constant)
-        }
-        names = list(atom.variables())
-        twice = len(names) == 2 and names[0] == names[1]
-        if not wanted and not twice:
-            return facts
-
-        def fits(keys: Words, vals: Words) -> npt.NDArray[np.bool_]:
-            kept = keys == vals if twice else np.ones(len(keys), np.bool_)
-            for at, number in wanted.items():
-                kept &= (keys, vals)[at] == np.uint64(number)
-            return kept
-
-        return facts.filter(fits)
-
-
-def _places(atom: AtomForm) -> dict[str, int]:
-    """The first place of each variable of an atom."""
-    places: dict[str, int] = {}
-    for at, term in enumerate(atom.terms):
-        if isinstance(term, Variable):
-            places.setdefault(term.name, at)
-    return places
 
 
 __all__ = ["LoopedUnit", "loops"]

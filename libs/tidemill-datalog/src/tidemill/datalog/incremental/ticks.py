@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.datalog.incremental.anew import AnewUnit
-from tidemill.datalog.incremental.engine import Changes, IncrementalEngine
+from tidemill.datalog.incremental.changes import Changes
+from tidemill.datalog.incremental.engine import IncrementalEngine
 from tidemill.datalog.incremental.facts import Value
 from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
 from tidemill.datalog.incremental.unit import Fact, Unit

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
 from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.incremental.changes import FactBlock
 from tidemill.datalog.incremental.clocks import Ticking
 from tidemill.datalog.incremental.facts import (
     PLAIN,
@@ -41,6 +42,12 @@ class Reporter(Protocol):
 
     def changed(self, unit: object, predicate: str, key: Key, old: Row | None) -> None:
         """The row of a fact is no longer `old`."""
+        ...
+
+    def changed_together(
+        self, unit: object, block: FactBlock, rows: Callable[[], Iterable[tuple[Key, Row | None]]]
+    ) -> None:
+        """Facts have changed; `rows` makes their rows and gives, for each, its row before."""
         ...
 
     def schedule(self, unit: Any) -> None:

@@ -8,6 +8,8 @@
 #   setup.sh prometheus   also prometheus and promtool, for tests
 #   setup.sh buf          also buf, the checker of protos/ (npm, or Go)
 #   setup.sh apiserver    also etcd and an API server of Kubernetes, for tests (five to ten minutes once)
+#   setup.sh image        also what images are built with
+#   setup.sh node         also the programs of a node of Kubernetes (ten to fifteen minutes once)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -51,6 +53,24 @@ go_ready() { # puts a Go that is new enough on the path
   fi
   PATH=$PWD/.tools/go/bin:$PATH
   export PATH
+}
+
+image_ready() {
+  need buildah buildah
+  need debootstrap debootstrap
+  need gcc gcc
+  compgen -G '/usr/lib/*/libc.a' >/dev/null || apt_install libc6-dev || die "libc.a is missing: install libc6-dev first"
+}
+
+node_ready() {
+  local pair
+  for pair in etcd:etcd-server containerd:containerd runc:runc ip:iproute2 iptables:iptables conntrack:conntrack \
+    ethtool:ethtool socat:socat openssl:openssl curl:curl; do
+    need "${pair%:*}" "${pair#*:}"
+  done
+  [ -x /usr/lib/cni/bridge ] || apt_install containernetworking-plugins || die "/usr/lib/cni/bridge is missing: install containernetworking-plugins first"
+  go_ready
+  infra/kubernetes/build.sh
 }
 
 find_python() {
@@ -102,6 +122,8 @@ for part in "$@"; do
     redis) need redis-server redis-server ;;
     objectstore) compgen -G "${CACHE:-.cache}/objectstore/versitygw-*" >/dev/null || go_ready; infra/objectstore/objectstore.sh build ;;
     apiserver) need etcd etcd-server; need openssl openssl; need curl curl; go_ready; infra/kubernetes/build.sh kube-apiserver ;;
+    image) image_ready ;;
+    node) node_ready ;;
     buf) command -v npm >/dev/null 2>&1 || go_ready; infra/buf/buf.sh build ;;
     prometheus) need promtool prometheus; need curl curl ;;
     *) die "unknown part $part" ;;

@@ -2,7 +2,10 @@
 # Images without a registry, as docker archives.
 #   images.sh base      localhost/python:3.11-slim-bookworm: Debian 12 with python3.11, pip and venv
 #   images.sh build     localhost/tidemill:VERSION from services/embedded/Dockerfile; prints the archive and its size
-# Archives land in $CACHE/kubernetes/images and are kept; delete one to build it again. Needs root, buildah, debootstrap.
+#   images.sh pause     localhost/pause:1, the container that holds the namespaces of a pod
+#   images.sh servers   localhost/servers:1, what tests install beside Tidemill: Kafka, Redis, an S3 server, Prometheus
+# Archives land in $CACHE/kubernetes/images and are kept, all but that of `build`, which only reuses its layers; delete one
+# to build it again. Needs root, buildah, debootstrap; gcc for the pause container.
 # Environment: CACHE=.cache.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -51,23 +54,58 @@ base() {
   save "$BASE"
 }
 
-build() {
-  local tag
-  tag=localhost/tidemill:$(sed -n 's/^appVersion: //p' "$root/charts/tidemill/Chart.yaml")
-  [ -d "$root/.cache/spark/jars" ] || die "the jars of Spark are missing: infra/setup.sh spark"
+base_in_store() {
   base >&2
   in_store inspect "$BASE" >/dev/null 2>&1 || # the archive was kept, the store was not
     in_store pull -q "docker-archive:$(archive_of "$BASE")" >/dev/null
+}
+
+made() { # TAG FOLDER [ARGUMENTS]: a Dockerfile over the base image, layers reused
+  local tag=$1 folder=$2 log
+  shift 2
+  base_in_store
+  log=$cache/build-$(basename "${tag%:*}").log
   # Where packages come through a proxy with an authority of its own, the build trusts what this machine trusts.
   printf '[global]\ncert = /etc/ssl/machine-ca.crt\n' >"$cache/pip.conf"
-  in_store bud --volume "$cache/pip.conf:/etc/pip.conf:ro" --pull-never -t "$tag" --build-arg BASE_IMAGE="$BASE" \
-    --volume "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/etc/ssl/machine-ca.crt:ro" \
-    -f "$root/services/embedded/Dockerfile" "$root" >"$cache/build.log" 2>&1 ||
-    { tail -n 40 "$cache/build.log" >&2; die "the build of $tag failed"; }
+  in_store bud --layers --volume "$cache/pip.conf:/etc/pip.conf:ro" --pull-never -t "$tag" --build-arg BASE_IMAGE="$BASE" \
+    --volume "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/etc/ssl/machine-ca.crt:ro" "$@" "$folder" >"$log" 2>&1 ||
+    { tail -n 40 "$log" >&2; die "the build of $tag failed"; }
+  in_store rmi --prune >/dev/null 2>&1 || true # layers that no image needs any more
   save "$tag"
 }
 
+build() {
+  [ -d "$root/.cache/spark/jars" ] || die "the jars of Spark are missing: infra/setup.sh spark"
+  made "localhost/tidemill:$(sed -n 's/^appVersion: //p' "$root/charts/tidemill/Chart.yaml")" "$root" \
+    -f "$root/services/embedded/Dockerfile"
+}
+
+pause() {
+  local folder
+  need gcc buildah
+  [ -f "$(archive_of localhost/pause:1)" ] && return 0
+  folder=$(mktemp -d)
+  gcc -O2 -static -s -o "$folder/pause" "$here/node/pause.c"
+  printf 'FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT ["/pause"]\n' >"$folder/Dockerfile"
+  in_store bud -q -t localhost/pause:1 "$folder" >/dev/null
+  rm -rf "$folder"
+  save localhost/pause:1
+}
+
+servers() {
+  local folder
+  [ -f "$(archive_of localhost/servers:1)" ] && return 0
+  "$here/../kafka/kafka.sh" jars
+  "$here/../objectstore/objectstore.sh" build
+  folder=$(mktemp -d)
+  cp "$here/servers/Dockerfile" "$folder/"
+  cp -r "$cache/../kafka/libs" "$folder/kafka"
+  cp "$cache"/../objectstore/versitygw-* "$folder/versitygw"
+  made localhost/servers:1 "$folder"
+  rm -rf "$folder"
+}
+
 case ${1:-} in
-  base | build) "$1" ;;
-  *) sed -n '2,6s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+  base | build | pause | servers) "$1" ;;
+  *) sed -n '2,8s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2 ;;
 esac

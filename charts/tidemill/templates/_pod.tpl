@@ -128,10 +128,12 @@ containers:
   - {name: settings, mountPath: /etc/tidemill, readOnly: true}
   - {name: state, mountPath: /var/lib/tidemill}
   - {name: temporary, mountPath: /tmp}
+  {{- with .root.Values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
   {{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
   - {name: {{ $name }}-secret, mountPath: /etc/tidemill-secrets/{{ $name }}, readOnly: true}
   {{- end }}
 volumes:
+{{- with .root.Values.extraVolumes }}{{ toYaml . | nindent 0 }}{{ end }}
 {{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
 - name: {{ $name }}-secret
   secret: {secretName: {{ $secret | quote }}, defaultMode: 0440}

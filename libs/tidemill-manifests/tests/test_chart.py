@@ -41,6 +41,8 @@ EVERYTHING: dict[str, Any] = {
     "podAnnotations": {"a": "b"},
     "podLabels": {"team": "delays"},
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "files", "configMap": {"name": "files"}}],
+    "extraVolumeMounts": [{"name": "files", "mountPath": "/var/lib/tidemill/files"}],
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "x", "operator": "Exists"}],
     "affinity": {"podAntiAffinity": {}},

@@ -176,7 +176,8 @@ class Moment:
             }
             strata = self.engine.strata(tables, BEGINNING, self.at + 1, self.state, frozen=True)
             strata.trace = Trace(excluded)
-            strata.run(component, {name: self.given.get(name, {}) for name in component})
+            planned = next(c for c in self.engine.plan.components if c.predicates == component)
+            strata.run(planned, {name: self.given.get(name, {}) for name in component})
             known = self._ranks[component, excluded] = strata.trace.ranks
         return known
 

@@ -87,11 +87,12 @@ class Ticker:
             if name not in derived
         }
         strata = engine.strata(tables, BEGINNING, at + 1, before.solutions, frozen=True)
-        for component in engine.checked.components:
+        for planned in engine.plan.components:
+            component = planned.predicates
             if len(component) == 1 and self._unchanged(component[0], given, before, at):
                 tables[component[0]] = before.kept[component[0]]
             else:
-                strata.run(component, {name: given.get(name, {}) for name in component})
+                strata.run(planned, {name: given.get(name, {}) for name in component})
         carried: dict[str, Timelines] = {}
         kept: dict[str, Table] = {}
         messages: list[Message] = []

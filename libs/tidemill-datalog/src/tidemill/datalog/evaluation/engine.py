@@ -10,10 +10,10 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
 from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
 from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Row, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.evaluation.translation import forms_of
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import (
     LATTICES,
@@ -84,8 +84,8 @@ class Engine:
     """A checked program, compiled as far as no facts are needed; keep it between windows.
 
     Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
-    as nothing in the rule can fail; the answers are the same. Not for use by several threads at once: code
-    compiled for a shape of tables is kept.
+    as nothing in the rule can fail; the answers are the same. A `plan` made of the program's is evaluated
+    in its place. Not for use by several threads at once: code compiled for a shape of tables is kept.
     """
 
     def __init__(
@@ -96,14 +96,16 @@ class Engine:
         lattices: Mapping[str, Lattice] = LATTICES,
         limits: Limits | None = None,
         columns_from: int | None = COLUMNS_FROM,
+        plan: LogicalPlan | None = None,
     ) -> None:
-        self.checked = checked
+        self.plan = plan or logical_plan(checked)
+        self.checked = self.plan.checked
         self._columns_from = columns_from
         self.bulk: Bulk | None = None
         self.functions = functions
         self.lattices = lattices
         self.limits = limits or Limits()
-        self.forms = forms_of(checked)
+        self.forms = self.plan.rules
         self.rules = [CompiledRule(form) for form in self.forms if form.deductive]
         self.later_rules = [CompiledRule(form) for form in self.forms if not form.deductive]
 
@@ -170,8 +172,8 @@ class Engine:
             if name in tables
         }
         strata = self.strata(tables, start, upper, state, bulk=self.column_bulk())
-        for component in self.checked.components:
-            strata.run(component, {name: both.get(name, {}) for name in component})
+        for component in self.plan.components:
+            strata.run(component, {name: both.get(name, {}) for name in component.predicates})
         return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
 
     def column_bulk(self) -> Bulk:
@@ -211,9 +213,10 @@ class Engine:
         }
         strata = self.strata(tables, lower, upper, state, frozen, bulk)
         wanted = self._needed(only) if only is not None else None
-        for component in self.checked.components:
-            if wanted is None or not wanted.isdisjoint(component):
-                strata.run(component, {name: inputs.get(name, {}) for name in component})
+        for component in self.plan.components:
+            if wanted is None or not wanted.isdisjoint(component.predicates):
+                given = {name: inputs.get(name, {}) for name in component.predicates}
+                strata.run(component, given)
         return strata
 
     def strata(

@@ -21,6 +21,7 @@ from tidemill.datalog.evaluation.compiled import (
 from tidemill.datalog.evaluation.failures import Failures
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.groups import aggregate
+from tidemill.datalog.evaluation.logical import Component, reads_any
 from tidemill.datalog.evaluation.runtime import decorate, observer
 from tidemill.datalog.evaluation.solutions import Established, Lingering, Living
 from tidemill.datalog.evaluation.state import EngineState
@@ -84,9 +85,7 @@ class Strata:
         limits: Limits,
         bulk: Bulk | None = None,
     ) -> None:
-        self._deriving: dict[str, list[CompiledRule]] = {}
-        for rule in rules:
-            self._deriving.setdefault(rule.form.head.predicate, []).append(rule)
+        self._rules = {rule.form.number: rule for rule in rules}
         self._bulk = bulk.window(around, tables, state) if bulk is not None else None
         self.around = around
         self.tables = tables
@@ -114,16 +113,16 @@ class Strata:
             table = self.tables[predicate] = Table([])
         return table
 
-    def run(self, component: Sequence[str], given: Mapping[str, Timelines]) -> None:
+    def run(self, planned: Component, given: Mapping[str, Timelines]) -> None:
         """Derive the predicates of one component; `given` are facts of them that are inputs."""
-        found = [rule for name in component for rule in self._deriving.get(name, ())]
-        rules = sorted(found, key=lambda rule: rule.form.number)
+        component = planned.predicates
+        rules = [self._rules[form.number] for form in planned.rules]
         if not rules and component[0] in self.tables:
             return  # an input, which is a finished table already
-        recursive = any(_reads(rule.form, component) for rule in rules)
-        if not recursive and not any(given.values()) and self._run_on_columns(component[0], rules):
+        alone = not planned.recursive and not any(given.values())
+        if alone and self._run_on_columns(component[0], rules):
             return
-        if not recursive:
+        if not planned.recursive:
             derived = self._derive(rules, given)
             for predicate in component:
                 self.tables[predicate] = self._finished(predicate, derived[predicate])
@@ -298,7 +297,7 @@ class Strata:
 
     def _may_take_back(self, rules: Sequence[CompiledRule], component: Sequence[str]) -> bool:
         """Whether a later round may say less than an earlier one."""
-        inside = [rule.form for rule in rules if _reads(rule.form, component)]
+        inside = [rule.form for rule in rules if reads_any(rule.form, component)]
         if any(form.lingers for form in inside):
             return True
         if not any(form.head.aggregates for form in inside):
@@ -379,8 +378,8 @@ class Strata:
                 Table([(*p, *k) for k, ps in given.get(predicate, {}).items() for p in ps]),
             )
         traits = self._traits(rules, component)
-        base = [rule for rule in rules if not _reads(rule.form, component)]
-        inside = [rule for rule in rules if _reads(rule.form, component)]
+        base = [rule for rule in rules if not reads_any(rule.form, component)]
+        inside = [rule for rule in rules if reads_any(rule.form, component)]
         timelines: dict[str, Timelines] = {predicate: {} for predicate in component}
         timelines |= self._derive(base, given)
         if self.trace is not None:
@@ -549,8 +548,3 @@ class _Recursion:
                 fresh.append((*new, *key))
 
         return take
-
-
-def _reads(form: RuleForm, component: Sequence[str]) -> bool:
-    """Whether a positive atom of the rule is of the component."""
-    return any(atom.predicate in component and not atom.is_clock for atom in form.atoms)

@@ -8,12 +8,12 @@ costs the facts that the component reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tidemill.datalog.evaluation.compiled import CompiledRule
 from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.logical import Component
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
@@ -32,15 +32,15 @@ class AnewUnit:
 
     def __init__(
         self,
-        component: Sequence[str],
-        rules: Sequence[CompiledRule],
+        component: Component,
         present: Present,
         reporter: Reporter,
         limits: Limits,
         number: int,
         later: bool = False,
     ) -> None:
-        self.component = tuple(component)
+        self._planned = component
+        self.component = component.predicates
         self.number = number
         self.level = 0
         self.stratum = 0
@@ -48,7 +48,7 @@ class AnewUnit:
         self.runs = 0
         self.seconds = 0.0
         self.present = present
-        self.compiled = list(rules)
+        self.compiled = [CompiledRule(form) for form in component.rules]
         self.inbox: dict[str, dict[Key, Row | None]] = {}
         self.state = EngineState()
         self._told = EngineState()
@@ -57,11 +57,11 @@ class AnewUnit:
         self._limits = limits
         self._given: dict[str, dict[Key, dict[Any, Value]]] = {}
         self._errors: dict[str, int] = {}
-        forms = [rule.form for rule in rules]
+        forms = component.rules
         clocks = any(atom.is_clock for form in forms for atom in form.atoms)
         clocks = clocks or any(absent.is_clock for form in forms for absent in form.absent)
         self._foresees = clocks or any(form.head.time or form.head.expires for form in forms)
-        self._reads = {name for form in forms for name in form.reads} - set(component)
+        self._reads = {name for form in forms for name in form.reads} - set(self.component)
 
     @property
     def reads(self) -> set[str]:
@@ -154,7 +154,7 @@ class AnewUnit:
             (predicate,) = self.component
             strata.tables[predicate] = Table.of_timelines(self._derived(strata))
         else:
-            strata.run(self.component, {name: given.get(name, {}) for name in self.component})
+            strata.run(self._planned, {name: given.get(name, {}) for name in self.component})
         return strata
 
     def _derived(self, strata: Strata) -> Timelines:

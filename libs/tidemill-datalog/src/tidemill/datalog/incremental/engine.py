@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.engine import inject
 from tidemill.datalog.evaluation.fixpoint import Limits
+from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
@@ -51,8 +52,9 @@ class IncrementalEngine:
     the body, and recursions that group facts with times, cost the facts they read.
 
     Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
-    `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds), units and rules note how long they run. Not for use by several threads
-    at once.
+    `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds),
+    units and rules note how long they run. A `plan` made of the program's is kept in its place. Not for use
+    by several threads at once.
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class IncrementalEngine:
         state: EngineState | None = None,
         watch: Collection[str] = (),
         timer: Callable[[], float] | None = None,
+        plan: LogicalPlan | None = None,
     ) -> None:
-        self.checked = checked
+        self.plan = plan or logical_plan(checked)
+        self.checked = checked = self.plan.checked
         self.strategy = strategy
         self.present = Present.of(checked, functions, lattices, timer)
         self.present.now = begin
-        self.units = build_units(checked, self.present, self, limits or Limits())
+        self.units = build_units(self.plan, self.present, self, limits or Limits())
         levels = 1 + max((unit.level for unit in self.units), default=0)
         self._scheduler = scheduler_of(strategy, levels)
         self._owner: dict[str, AnyUnit] = {n: u for u in self.units for n in u.component}

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tidemill.datalog.ast import Rule
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
-from tidemill.datalog.evaluation.joins import Step
+from tidemill.datalog.evaluation.compiled import scope_of
+from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.joins import Planner
+from tidemill.datalog.evaluation.logical import NEXT, SENT
+from tidemill.datalog.evaluation.tables import Readable
+from tidemill.datalog.evaluation.words import absent_text, join_lines, looked_up, scan_lines
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.incremental.engine import IncrementalEngine
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.matches import Matches
-from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
+from tidemill.datalog.incremental.program import AnyUnit
 from tidemill.datalog.incremental.unit import Unit
 
 
 def explain_plan(engine: IncrementalEngine) -> list[str]:
-    """Lines that say for each stratum what is derived how: the joins that each kind of change runs.
+    """Lines that say what is read, and for each stratum what is derived how: the joins of each kind of change.
 
     The joins are those for the facts that the engine holds; for an empty one, those it would begin with.
     """
@@ -29,19 +34,24 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
         units = [unit for unit in engine.units if unit.stratum == stratum]
         names = [name for unit in units for name in unit.component]
         lines.append(f"  {stratum}: {', '.join(map(_shown, names))}")
+    scans = scan_lines(engine.plan)
+    lines += ["", "reads", *scans] if scans else []
     lines += ["", "plan"]
     rules = {rule.number: rule for rule in checked.program.rules}
     for unit in sorted(engine.units, key=lambda unit: (unit.stratum, unit.level, unit.number)):
         lines.append(
             f"  stratum {unit.stratum}: {', '.join(map(_shown, unit.component))}, {_way(unit)}"
         )
-        if not isinstance(unit, Unit):
-            forms = unit.forms if isinstance(unit, LoopedUnit) else [r.form for r in unit.compiled]
-            lines += [f"    rule {form.number}" for form in forms]
-            continue
-        for matches in unit.rules:
-            if matches.form.number in rules and not matches.predicate.startswith("#clock"):
-                lines += _rule_lines(matches, format_rule(rules[matches.form.number]), checked)
+        if isinstance(unit, LoopedUnit):
+            for form in unit.forms:
+                lines += _planned_lines(form, engine, rules, by_change=True)
+        elif not isinstance(unit, Unit):
+            for compiled in unit.compiled:
+                lines += _planned_lines(compiled.form, engine, rules, by_change=False)
+        else:
+            for matches in unit.rules:
+                if not matches.predicate.startswith("#clock"):
+                    lines += _matched_lines(matches, rules, checked)
     lines += ["", "arrangements", *_arrangement_lines(engine)]
     return lines
 
@@ -62,56 +72,46 @@ def _way(unit: AnyUnit) -> str:
     return "followed"
 
 
-def _rule_lines(matches: Matches, text: str, checked: CheckedProgram) -> list[str]:
+def _form_lines(form: RuleForm, rules: Mapping[int, Rule]) -> list[str]:
+    """The text of a rule."""
+    rule = rules.get(form.number)
+    first, *rest = format_rule(rule).splitlines() if rule is not None else ["made by the planner"]
+    return [f"    rule {form.number}: {first}", *(f"      {line}" for line in rest)]
+
+
+def _matched_lines(
+    matches: Matches, rules: Mapping[int, Rule], checked: CheckedProgram
+) -> list[str]:
+    """The joins that changes of each atom run, as they are bound to the tables."""
     form = matches.form
-    first, *rest = text.splitlines()
-    lines = [f"    rule {form.number}: {first}", *(f"      {line}" for line in rest)]
+    lines = _form_lines(form, rules)
     for atom in matches.joins.ordinary:
         plan = matches.joins.join(atom).plan
-        steps = [_step(form, step, checked) for step in plan.steps[1:]]
-        then = " -> ".join(["", *steps]) if steps else ""
-        lines.append(f"      on {form.atoms[atom].predicate}{then}")
-    lines += [f"      unless {_absent(absent, checked)}" for absent in form.absent]
-    return lines
+        lines += [f"      {line}" for line in join_lines(form, plan, checked, "on")]
+    return lines + [f"      unless {absent_text(absent, checked)}" for absent in form.absent]
 
 
-def _step(form: RuleForm, step: Step, checked: CheckedProgram) -> str:
-    atom = form.atoms[step.atom]
-    if atom.is_clock:
-        return "clock, ticks in a range" if step.limits else "clock"
-    return f"{atom.predicate}{_by(atom.predicate, step.positions, step.range_column, checked)}"
-
-
-def _by(
-    predicate: str, positions: Sequence[int], sorted_by: int | None, checked: CheckedProgram
-) -> str:
-    names = [_column(predicate, position, checked) for position in positions]
-    text = f" by ({', '.join(names)})" if names else ""
-    if sorted_by is not None:
-        text += f" in a range of {_column(predicate, sorted_by, checked)}"
-    return text or " all"
-
-
-def _column(predicate: str, position: int, checked: CheckedProgram) -> str:
-    if position == 0:
-        return "time"
-    columns = checked.columns.get(predicate, ())
-    name = columns[position - 1][0] if position <= len(columns) else ""
-    return name or f"c{position - 1}"
-
-
-def _absent(absent: AbsentForm, checked: CheckedProgram) -> str:
-    if absent.is_clock:
-        return "clock"
-    positions = [position for position, _ in absent.columns()]
-    return f"{absent.predicate}{_by(absent.predicate, positions, None, checked)}"
+def _planned_lines(
+    form: RuleForm, engine: IncrementalEngine, rules: Mapping[int, Rule], by_change: bool
+) -> list[str]:
+    """The joins of a rule whose matches nobody keeps, in the order that the sizes of now ask for."""
+    present, checked = engine.present, engine.checked
+    ordinary = [i for i, atom in enumerate(form.atoms) if not atom.is_clock]
+    tables: dict[int, Readable] = {i: present.table(form.atoms[i].predicate) for i in ordinary}
+    scope = scope_of(form, tables, present.around)
+    lines = _form_lines(form, rules)
+    for begin in ordinary if by_change else [None]:
+        plan = Planner(form, tables, scope, begin).plan()
+        first = "on" if by_change else ""
+        lines += [f"      {line}" for line in join_lines(form, plan, checked, first) if form.atoms]
+    return lines + [f"      unless {absent_text(absent, checked)}" for absent in form.absent]
 
 
 def _arrangement_lines(engine: IncrementalEngine) -> list[str]:
     lines = []
     for name, table in sorted(engine.present.tables.items()):
         for positions, sorted_by, keys in table.arrangements():
-            by = _by(name, positions, sorted_by, engine.checked)
+            by = looked_up(name, positions, sorted_by, engine.checked)
             lines.append(f"  {_shown(name)}{by}: {len(table)} rows under {keys} keys")
     return lines or ["  none"]
 

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.compiled import CompiledRule
 from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.forms import Constant, RuleForm
-from tidemill.datalog.evaluation.translation import forms_of
+from tidemill.datalog.evaluation.logical import (
+    NEXT,
+    SENT,
+    Component,
+    LogicalPlan,
+    logical_plan,
+    reads_any,
+)
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.clocks import Demand, Ticking, demand_form
 from tidemill.datalog.incremental.looped import LoopedUnit, loops
@@ -19,50 +25,35 @@ from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter, Unit
 
 AnyUnit: TypeAlias = "Unit | AnewUnit | LoopedUnit"
-NEXT, SENT = "#next:", "#sent:"
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """The rules of one unit before it is built: `kind` says how it is kept up to date.
+class Followed:
+    """A component of the plan, and how it is kept up to date: anew, by rounds, or by its matches."""
 
-    Heads of rules with `@next` and `@async` are predicates of their own: `#next:p`, `#sent:p`.
-    """
-
-    predicates: tuple[str, ...]
-    forms: tuple[RuleForm, ...]
-    recursive: bool
+    component: Component
     anew: bool
-    stratum: int
     looped: bool = False
 
+    @property
+    def predicates(self) -> tuple[str, ...]:
+        """What it derives."""
+        return self.component.predicates
 
-def components_of(checked: CheckedProgram) -> list[Component]:
-    """The components of a program in an order in which each reads only itself and earlier ones."""
-    forms = forms_of(checked)
-    expiring = _expiring(checked, forms)
-    found: list[Component] = []
-    deriving: dict[str, list[RuleForm]] = {}
-    for form in forms:
-        if form.deductive:
-            deriving.setdefault(form.head.predicate, []).append(form)
-    for predicates in checked.components:
-        found_here = [form for name in predicates for form in deriving.get(name, ())]
-        mine = tuple(sorted(found_here, key=lambda form: form.number))
-        if mine:
-            stratum = checked.strata.get(predicates[0], 0)
-            found.append(_component(tuple(predicates), mine, checked, expiring, stratum))
-    later: dict[str, list[RuleForm]] = {}
-    for form in forms:
-        if not form.deductive:
-            prefix = SENT if form.sends else NEXT
-            later.setdefault(prefix + form.head.predicate, []).append(form)
-    for name, mine_later in later.items():
-        stratum = max(
-            (checked.strata.get(name, 0) for form in mine_later for name in form.reads), default=0
-        )
-        found.append(_component((name,), tuple(mine_later), checked, expiring, stratum))
-    return found
+    @property
+    def rules(self) -> tuple[RuleForm, ...]:
+        """Its rules, in the order of the text."""
+        return self.component.rules
+
+
+def followed_components(plan: LogicalPlan) -> list[Followed]:
+    """The components that have rules, in an order in which each reads only itself and earlier ones."""
+    expiring = _expiring(plan.checked, plan.rules)
+    return [
+        _followed(component, plan.checked, expiring)
+        for component in (*plan.components, *plan.later)
+        if component.rules
+    ]
 
 
 def follows(checked: CheckedProgram) -> bool:
@@ -70,28 +61,18 @@ def follows(checked: CheckedProgram) -> bool:
 
     Not so are rules with `~expires` in the body, and recursions that group facts with times or ends.
     """
-    return not any(component.anew for component in components_of(checked))
+    return not any(followed.anew for followed in followed_components(logical_plan(checked)))
 
 
-def _component(
-    predicates: tuple[str, ...],
-    forms: tuple[RuleForm, ...],
-    checked: CheckedProgram,
-    expiring: frozenset[str],
-    stratum: int,
-) -> Component:
-    inside = [form for form in forms if reads_any(form, predicates)]
-    lingers = any(form.lingers for form in forms)
+def _followed(component: Component, checked: CheckedProgram, expiring: frozenset[str]) -> Followed:
+    predicates, rules = component.predicates, component.rules
+    inside = [rule for rule in rules if reads_any(rule, predicates)]
+    lingers = any(rule.lingers for rule in rules)
     changing = any(name in expiring or name in checked.carries_time for name in predicates)
-    takes_back = changing and any(form.head.aggregates for form in inside)
+    takes_back = changing and any(rule.head.aggregates for rule in inside)
     anew = lingers or takes_back
-    looped = bool(inside) and not anew and loops(forms, predicates, checked, expiring)
-    return Component(predicates, forms, bool(inside), anew, stratum, looped)
-
-
-def reads_any(form: RuleForm, predicates: Sequence[str]) -> bool:
-    """Whether a positive atom of the rule is one of the predicates."""
-    return any(atom.predicate in predicates and not atom.is_clock for atom in form.atoms)
+    looped = component.recursive and not anew and loops(rules, predicates, checked, expiring)
+    return Followed(component, anew, looped)
 
 
 def _expiring(checked: CheckedProgram, forms: Sequence[RuleForm]) -> frozenset[str]:
@@ -110,27 +91,25 @@ def _expiring(checked: CheckedProgram, forms: Sequence[RuleForm]) -> frozenset[s
 
 
 def build_units(
-    checked: CheckedProgram, present: Present, reporter: Reporter, limits: Limits
+    plan: LogicalPlan, present: Present, reporter: Reporter, limits: Limits
 ) -> list[AnyUnit]:
-    """The units of a program, in the order of their components."""
-    components = components_of(checked)
+    """The units of a plan, in the order of its components."""
+    components = followed_components(plan)
     units: list[AnyUnit] = []
     remembering = _remembered(components)
-    for number, component in enumerate(components):
+    for number, followed in enumerate(components):
+        predicates, forms = followed.predicates, followed.rules
         unit: AnyUnit
-        if component.anew:
-            rules = [CompiledRule(form) for form in component.forms]
-            later = not component.forms[0].deductive
-            unit = AnewUnit(component.predicates, rules, present, reporter, limits, number, later)
-        elif component.looped:
-            unit = LoopedUnit(
-                component.predicates, component.forms, present, reporter, limits, number
-            )
+        if followed.anew:
+            later = not forms[0].deductive
+            unit = AnewUnit(followed.component, present, reporter, limits, number, later)
+        elif followed.looped:
+            unit = LoopedUnit(predicates, forms, present, reporter, limits, number)
         else:
-            unit = Unit(component.predicates, present, reporter, limits, number)
-            for form in component.forms:
-                _add_rule(unit, form, component, present, remembering)
-        unit.stratum = component.stratum
+            unit = Unit(predicates, present, reporter, limits, number)
+            for form in forms:
+                _add_rule(unit, form, followed.component, present, remembering)
+        unit.stratum = followed.component.stratum
         units.append(unit)
     _set_levels(units)
     return units
@@ -173,7 +152,7 @@ def _add_clocks(unit: Unit, rule: Matches, present: Present) -> None:
         _add_clocks(unit, asking, present)
 
 
-def _remembered(components: Sequence[Component]) -> dict[str, bool]:
+def _remembered(components: Sequence[Followed]) -> dict[str, bool]:
     """For each component whether the tallies of its facts may meet others, by its first predicate.
 
     They may if a rule passes them on, or if several rules derive one predicate.
@@ -182,12 +161,12 @@ def _remembered(components: Sequence[Component]) -> dict[str, bool]:
     passed = {
         atom.predicate
         for component in components
-        for form in component.forms
+        for form in component.rules
         for atom in form.atoms
     }
     for component in components:
         name = component.predicates[0]
-        found[name] = len(component.forms) > 1 or not passed.isdisjoint(component.predicates)
+        found[name] = len(component.rules) > 1 or not passed.isdisjoint(component.predicates)
         if name.startswith((NEXT, SENT)):
             found[name] = True
     return found

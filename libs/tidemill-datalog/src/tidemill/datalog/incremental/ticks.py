@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemill.datalog.evaluation.logical import NEXT, SENT
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.changes import Changes
 from tidemill.datalog.incremental.engine import IncrementalEngine
 from tidemill.datalog.incremental.facts import Value
-from tidemill.datalog.incremental.program import NEXT, SENT, AnyUnit
+from tidemill.datalog.incremental.program import AnyUnit
 from tidemill.datalog.incremental.unit import Fact, Unit
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END

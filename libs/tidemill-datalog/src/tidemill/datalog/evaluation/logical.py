@@ -1,0 +1,95 @@
+"""The logical plan of a program: what is read, matched, denied and derived, in which order of strata.
+
+Every engine evaluates the plan of a program and nothing else: `scratch`, the engine on columns and `incremental`
+take from it which rules run together and in which order, and order the joins of its rules with one planner
+(`joins.Planner`), each from the sizes of the tables that it has at hand. Rewritings of a program, as the one for
+bound questions, are plans made from plans, so that every engine can run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.scans import Scan, scans_of
+from tidemill.datalog.evaluation.translation import forms_of
+
+NEXT, SENT = "#next:", "#sent:"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Predicates that are derived together, and the rules that do: one predicate, or a recursion.
+
+    A predicate without rules is an input. What rules with `@next` and `@async` say are predicates of
+    their own: `#next:p`, `#sent:p`.
+    """
+
+    predicates: tuple[str, ...]
+    rules: tuple[RuleForm, ...]
+    recursive: bool
+    stratum: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalPlan:
+    """The components of a program in an order in which each reads only itself and earlier ones.
+
+    `later` are those of other ticks and nodes. `scans` say what of each input can matter. `checked` has the
+    names and types of all predicates.
+    """
+
+    checked: CheckedProgram
+    rules: tuple[RuleForm, ...]
+    components: tuple[Component, ...]
+    later: tuple[Component, ...] = ()
+    scans: Mapping[str, Scan] = field(default_factory=dict)
+
+
+def logical_plan(checked: CheckedProgram) -> LogicalPlan:
+    """The plan of a checked program. Cost: O(text)."""
+    rules = forms_of(checked)
+    return LogicalPlan(
+        checked,
+        rules,
+        components_of(checked, rules),
+        _later(checked, rules),
+        scans_of(checked, rules),
+    )
+
+
+def components_of(checked: CheckedProgram, rules: tuple[RuleForm, ...]) -> tuple[Component, ...]:
+    """The components of `checked`, each with its rules in the order of the text."""
+    deriving: dict[str, list[RuleForm]] = {}
+    for rule in rules:
+        if rule.deductive:
+            deriving.setdefault(rule.head.predicate, []).append(rule)
+    found = []
+    for predicates in checked.components:
+        mine = [rule for name in predicates for rule in deriving.get(name, ())]
+        mine.sort(key=lambda rule: rule.number)
+        recursive = any(reads_any(rule, predicates) for rule in mine)
+        stratum = checked.strata.get(predicates[0], 0)
+        found.append(Component(tuple(predicates), tuple(mine), recursive, stratum))
+    return tuple(found)
+
+
+def _later(checked: CheckedProgram, rules: tuple[RuleForm, ...]) -> tuple[Component, ...]:
+    by_name: dict[str, list[RuleForm]] = {}
+    for rule in rules:
+        if not rule.deductive:
+            prefix = SENT if rule.sends else NEXT
+            by_name.setdefault(prefix + rule.head.predicate, []).append(rule)
+    found = []
+    for name, mine in by_name.items():
+        below = [checked.strata.get(read, 0) for rule in mine for read in rule.reads]
+        recursive = any(reads_any(rule, (name,)) for rule in mine)
+        found.append(Component((name,), tuple(mine), recursive, max(below, default=0)))
+    return tuple(found)
+
+
+def reads_any(rule: RuleForm, predicates: Sequence[str]) -> bool:
+    """Whether a positive atom of the rule is one of the predicates."""
+    return any(atom.predicate in predicates and not atom.is_clock for atom in rule.atoms)

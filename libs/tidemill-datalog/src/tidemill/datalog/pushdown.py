@@ -1,0 +1,85 @@
+"""Scans as reads of a collection: which columns to ask for, and which rows, as filters of Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_, or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to read of a collection: rows with the values `equal` for which `where` is true, in `columns`.
+
+    None asks for all. What is left out is filled in by `whole`.
+    """
+
+    schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = None
+    equal: Mapping[str, object] = field(default_factory=dict)
+    where: pc.Expression | None = None
+
+    def whole(self, rows: pa.Table) -> pa.Table:
+        """The rows with null in the columns that were not asked for, and the lanes after them."""
+        if self.columns is None or self.schema is None:
+            return rows
+        known = set(rows.column_names)
+        arrays = [
+            rows[each.name] if each.name in known else pa.nulls(rows.num_rows, each.type)
+            for each in self.schema
+        ]
+        lanes = [name for name in rows.column_names if name not in self.schema.names]
+        names = [*self.schema.names, *lanes]
+        return pa.Table.from_arrays([*arrays, *(rows[lane] for lane in lanes)], names=names)
+
+
+EVERYTHING = Reading()
+
+
+def reading_of(scan: Scan, schema: pa.Schema, arguments: int, *, columns: bool = True) -> Reading:
+    """How a collection is read of which a program needs only the scan.
+
+    `schema` are its data columns, the first `arguments` of them arguments; what follows (time, expiry,
+    parafacts) is always read. Without `columns` all columns are.
+    """
+    names = schema.names
+    timed = len(names) > arguments and names[arguments] == "time"
+    wanted = scan.wanted
+    equal: dict[str, object] = {}
+    where = None
+    if wanted is not None:
+        for test in wanted.tests if isinstance(wanted, AllOf) else (wanted,):
+            if isinstance(test, Comparison) and test.sign == "==" and test.position != TIME_AT:
+                equal.setdefault(names[test.position - 1], test.value)
+        where = expression_of(wanted, names, names[arguments] if timed else None)
+    kept = None
+    if columns and len(scan.columns) < arguments:
+        kept = (*(names[at - 1] for at in scan.columns), *names[arguments:]) or (names[0],)
+    return Reading(schema, kept, equal, where)
+
+
+def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expression | None:
+    """The test as a filter; None where it says nothing of the rows. Null fails every comparison by order."""
+    if isinstance(test, Comparison):
+        if test.position == TIME_AT and time is None:
+            return None
+        column = pc.field(time if test.position == TIME_AT else names[test.position - 1])
+        if test.value is None:
+            return column.is_null()
+        return {
+            "==": column == test.value, "<": column < test.value, "<=": column <= test.value,
+            ">": column > test.value, ">=": column >= test.value,
+        }[test.sign]  # fmt: skip
+    parts = [expression_of(part, names, time) for part in test.tests]
+    if isinstance(test, AnyOf):
+        if any(part is None for part in parts):
+            return None
+        return reduce(or_, parts)
+    known = [part for part in parts if part is not None]
+    return reduce(and_, known) if known else None

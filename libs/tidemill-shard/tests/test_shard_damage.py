@@ -36,6 +36,7 @@ from tidemill.shard import (
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.shard.fsck import StoreCheck
 from tidemill.shard.log import ROLLUP_EVERY
+from tidemill.shard.sqlite_file import CHECKPOINT_BYTES
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.time import Corrupt, Unavailable, frontier, sole_time
 
@@ -135,16 +136,56 @@ async def test_acknowledged_versions_that_the_log_of_the_state_file_lost_are_mis
     shutil.copytree(tmp_path / "living", folder)  # as a kill leaves it: the log not copied back
     await store.close()
     data = (folder / "log.sqlite-wal").read_bytes()
+    used = _frames_end(data)
+    assert used < len(data)
+    assert data[used:].strip(b"\0") == b""  # made long before there was anything to write
     assert await damaged(folder, "log.sqlite-wal", data, tmp_path / "scratch") == good
-    for place in random.sample(range(len(data)), 30):
+    assert await damaged(folder, "log.sqlite-wal", data[:used], tmp_path / "a") == good
+    for place in random.sample(range(used), 30):
         wrong = bytearray(data)
         wrong[place] ^= 1
         assert await damaged(folder, "log.sqlite-wal", bytes(wrong), tmp_path / "a") == "corrupt"
-    for length in (0, 31, len(data) // 2, len(data) - 1):
-        assert await damaged(folder, "log.sqlite-wal", data[:length], tmp_path / "b") == "corrupt"
+    for length in (0, 31, used // 2, used - 1):
+        for torn in (data[:length], data[:length].ljust(len(data), b"\0")):
+            assert await damaged(folder, "log.sqlite-wal", torn, tmp_path / "b") == "corrupt"
     witness = tmp_path / "scratch" / "log.sqlite-told"
     witness.write_bytes(witness.read_bytes()[:-1])
     assert await told(at(tmp_path / "scratch")) == good
+
+
+def _frames_end(log: bytes) -> int:
+    """Where the frames of a log of SQLite end that carry the salt of its header: what follows says nothing."""
+    salt, frame = log[16:24], 24 + int.from_bytes(log[8:12])
+    end = 32
+    while log[end + 8 : end + 16] == salt:
+        end += frame
+    return end
+
+
+@pytest.mark.rule("S4", "P4")
+async def test_a_log_of_the_state_file_is_made_longer_behind_what_others_wrote(
+    tmp_path: Path,
+) -> None:
+    living, copied = tmp_path / "living", tmp_path / "copied"
+    store = at(living)
+    await fill(store, 3)
+    await store.close()
+    log = living / "log.sqlite-wal"
+    with closing(sqlite3.connect(living / "log.sqlite", isolation_level=None)) as other:
+        other.execute("create table theirs as select 7 as n")
+        short = log.stat().st_size
+        assert short > 0
+        later = at(living)
+        outcome = await later.compare_and_append("other", frontier(3), frontier(4), updates(3), writer="w")  # fmt: skip
+        assert outcome == Appended(frontier(4))
+        other.execute("insert into theirs values (8)")
+        assert log.stat().st_size > CHECKPOINT_BYTES > short
+        good = await contents(later)
+        shutil.copytree(living, copied)  # as a kill leaves it: the log not copied back
+        await later.close()
+    with closing(sqlite3.connect(copied / "log.sqlite")) as file:
+        assert file.execute("select n from theirs").fetchall() == [(7,), (8,)]
+    assert await told(at(copied)) == good
 
 
 async def test_a_state_file_that_was_cut_off_or_put_back_is_noticed(tmp_path: Path) -> None:

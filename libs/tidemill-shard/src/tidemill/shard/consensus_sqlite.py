@@ -17,10 +17,12 @@ from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import (
     CHECKPOINT_BYTES,
     DAMAGE,
+    LAST_COMMIT_BYTES,
     all_keys,
     as_ours,
     copy_log,
     insert,
+    lengthen_log,
     log_bytes,
     newest_number,
     open_file,
@@ -79,6 +81,7 @@ class SqliteConsensus:
         self._told: int | None = None
         self._attempts: deque[_Attempt] = deque()
         self._uncopied = 0
+        self._long = False
         self._closed = False
 
     async def head(self, key: str) -> Version | None:
@@ -145,6 +148,7 @@ class SqliteConsensus:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._long = False
         if self._told is not None:
             os.close(self._told)
             self._told = None
@@ -172,6 +176,9 @@ class SqliteConsensus:
         connection = self._opened()
         connection.execute("begin immediate")
         try:
+            if not self._long:
+                self._long = True
+                lengthen_log(self._file, CHECKPOINT_BYTES + LAST_COMMIT_BYTES)
             won = [self._inserted(connection, attempt) for attempt in attempts]
         except BaseException:
             if connection.in_transaction:

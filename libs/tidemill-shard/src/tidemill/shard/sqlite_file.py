@@ -5,6 +5,7 @@ was told last stands beside the file.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import struct
@@ -22,6 +23,8 @@ CHECKPOINT_BYTES = 1536 * 1024
 The log then begins anew in the same place. That is soon on purpose: a flush of what is written over is
 about half of one that makes the log longer. Less than one small commit in a hundred comes just then.
 """
+LAST_COMMIT_BYTES = 256 * 1024
+"""Room for the commit after which the log is copied."""
 CHECKPOINT_PAGES_MAX = 4_000
 """A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit wait for it."""
 
@@ -161,6 +164,31 @@ def insert(connection: sqlite3.Connection, key: str, version: Version) -> None:
 def log_bytes(version: Version) -> int:
     """About how much longer a version makes the log of SQLite: its pages, and those of the index and the heads."""
     return 4096 * (3 + len(version.data) // 4096)
+
+
+def lengthen_log(file: Path, wanted: int) -> None:
+    """Make the log of SQLite as long as it will get, so that the first commits, too, write over what is there.
+
+    IMPORTANT: only who has the lock for writing may do this, before the first page of a commit. Recovery ends
+    at the first frame without the salt of the log's header, so zeros say nothing. SQLite removes the log with the
+    last connection: whoever writes first pays one flush. Where there is no room the log grows with its commits.
+    """
+    with suppress(OSError):
+        descriptor = os.open(file.with_name(file.name + "-wal"), os.O_RDWR)
+        try:
+            length = os.fstat(descriptor).st_size
+            missing = wanted - length
+            if missing <= 0:
+                return
+            try:
+                written = os.pwrite(descriptor, bytes(missing), length)
+                if written < missing:
+                    raise OSError(errno.ENOSPC, "no room")
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, length)
+        finally:
+            os.close(descriptor)
 
 
 def copy_log(connection: sqlite3.Connection) -> None:

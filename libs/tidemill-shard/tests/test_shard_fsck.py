@@ -6,9 +6,11 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from secrets import token_hex
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -18,13 +20,20 @@ from tidemill.shard import (
     Description,
     DirectoryBlob,
     Limits,
+    MemoryConsensus,
     SqliteConsensus,
     WriteCapability,
 )
+from tidemill.shard.claims import Claimant
+from tidemill.shard.claims.checking import ClaimsCheck
+from tidemill.shard.claims.tables import Owner, Owners
+from tidemill.shard.framing import REGISTER, framed
 from tidemill.shard.fsck import Finding, StoreCheck, part_problems, state_problems
 from tidemill.shard.fsck_command import fsck
 from tidemill.shard.parts import decode_part, encode_parts, placed, sorted_updates
+from tidemill.shard.ports import Version
 from tidemill.shard.state import Batch, Hold, State
+from tidemill.shard.stores import open_claims
 from tidemill.time import frontier
 
 ROWS = pa.schema([("row", pa.string()), ("f", pa.float64())])
@@ -205,3 +214,63 @@ async def test_the_command_says_what_it_found(
     with pytest.raises(SystemExit) as ended:
         await asyncio.to_thread(fsck, tmp_path / "none")
     assert ended.value.code == 2
+
+
+async def _claimed(folder: Path) -> dict[str, bytes]:
+    """Claims that went from hand to hand beside a store; the newest version of each of their logs."""
+    file = folder / "consensus.sqlite"
+    await filled(folder, versions=3)
+    claims = open_claims(f"sqlite:{file}")
+    clock, names = ManualClock(), count()
+    one, other = (
+        Claimant(claims, "compute", clock, lambda: f"{next(names)}", name=name) for name in "ab"
+    )
+    for _ in range(3):
+        await one.renew(["x", "y"])
+        await other.renew(["x", "y"])
+        await one.leave()
+        await other.renew(["x", "y"])
+        await other.leave()
+    newest = {key: await claims.head(key) for key in await claims.keys()}
+    await claims.close()
+    return {key: version.data for key, version in newest.items() if version is not None}
+
+
+async def test_claims_are_checked_beside_the_collections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = await _claimed(tmp_path)
+    assert set(logs) == {"compute/members", "compute/owners"}
+    await asyncio.to_thread(fsck, tmp_path)
+    assert capsys.readouterr().out.endswith("claims of 1 groups: nothing wrong\n")
+    for key, data in logs.items():
+        wrong = bytearray(data)
+        wrong[-1] ^= 1
+        claims = open_claims(f"sqlite:{tmp_path / 'consensus.sqlite'}")
+        head = await claims.head(key)
+        assert head is not None
+        await claims.compare_and_set(key, head.number, Version(head.number + 1, bytes(wrong)))
+        await claims.close()
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(fsck, tmp_path)
+        assert ended.value.code == 1
+        assert f"WRONG: {key}: version {head.number + 1} of {key}" in capsys.readouterr().out
+
+
+async def test_claims_that_contradict_each_other_are_found() -> None:
+    given = Owners(5, {"x": Owner("s1", 4), "y": Owner("s2", 5)})
+    wrong = {
+        "goes back": [given, Owners(4, {"x": Owner("s1", 4)})],
+        "the last that was given": [Owners(3, {"x": Owner("s1", 4)})],
+        "was given for y and for x": [given, Owners(5, {"x": Owner("s2", 5)})],
+    }
+    for problem, values in {"": [given, given, Owners(6, {"x": Owner("s3", 6)})], **wrong}.items():
+        consensus = MemoryConsensus()
+        for number, value in enumerate(values):
+            version = Version(number, framed(REGISTER, msgspec.msgpack.encode(value)))
+            await consensus.compare_and_set("g/owners", number - 1 if number else None, version)
+        found = [finding.problem async for finding in ClaimsCheck(consensus).findings()]
+        assert [problem in each for each in found] == [True] * bool(problem), found
+    consensus = MemoryConsensus()
+    await consensus.compare_and_set("odd", None, Version(0, b"x"))
+    assert len([finding async for finding in ClaimsCheck(consensus).findings()]) == 1

@@ -30,7 +30,6 @@ from tidemill.shard.parts import (
     decode_part,
     encode_parts,
     placed,
-    sort_key,
     sorted_updates,
 )
 from tidemill.shard.pruning import equal_scalars, parts_equal, parts_where
@@ -230,14 +229,11 @@ async def test_a_lookup_finds_exactly_the_rows_that_a_filter_finds(
     if not equal:
         return
     scalars = equal_scalars(description, equal)
-    schema = description.update_schema()
     chosen = parts_equal([part for part, _ in pairs], description, scalars)
     looked_up = [
         row
         for part in chosen
-        for row in (
-            await PartLookup(store).rows(part, schema, sort_key(schema, key), scalars)
-        ).to_pylist()
+        for row in (await PartLookup(store).rows(part, description, scalars)).to_pylist()
     ]
     wanted = [
         row
@@ -263,23 +259,22 @@ async def test_a_cold_lookup_in_a_large_part_reads_little_and_checks_what_it_rea
     ((part, data),) = encoded(table, key)
     blob = Counting()
     await blob.put(part.key or "", data)
-    schema = description.update_schema()
     for row in (0, size // 2, size - 1):
         wanted = sorted_updates(table, key).slice(row, 1)
         scalars = equal_scalars(description, {"n": wanted["n"][0].as_py()})
         blob.read = 0
         store = PartStore(blob, lambda: "")
-        rows_found = await PartLookup(store).rows(part, schema, ("n", "s"), scalars)
+        rows_found = await PartLookup(store).rows(part, description, scalars)
         assert rows_found.equals(wanted)
         assert 0 < blob.read < len(data) // 2
     nothing = equal_scalars(description, {"n": -1})
-    assert (await PartLookup(store).rows(part, schema, ("n", "s"), nothing)).num_rows == 0
+    assert (await PartLookup(store).rows(part, description, nothing)).num_rows == 0
     for place in range(0, len(data), BLOCK_BYTES // 2):
         damaged = bytearray(data)
         damaged[place] ^= 4
         await blob.put(part.key or "", bytes(damaged))
         try:
-            rows_found = await PartLookup(store).rows(part, schema, ("n", "s"), scalars)
+            rows_found = await PartLookup(store).rows(part, description, scalars)
         except Corrupt:
             continue
         assert rows_found.equals(wanted)
@@ -308,15 +303,15 @@ async def test_decoded_parts_are_kept_up_to_a_bound_and_read_once() -> None:
     parts = [(await store.write("c", description, table))[0] for _ in range(4)]
     schema = description.update_schema()
     for part in (parts[0], parts[0], parts[1], parts[0]):
-        assert (await store.table(part, schema)).num_rows == 1000
+        assert (await store.table(part, description)).num_rows == 1000
     assert blob.read == parts[0].size + parts[1].size
     for part in parts:
-        await store.table(part, schema)
+        await store.table(part, description)
     assert store.cached(parts[0], schema) is None
     assert store.cached(parts[3], schema) is not None
     await blob.delete(parts[0].key or "")
     with pytest.raises(PartGone):
-        await store.table(parts[0], schema)
+        await store.table(parts[0], description)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from itertools import count, pairwise
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,8 @@ from tidemill.shard import (
     pruning,
     reading,
 )
-from tidemill.time import CapabilityExpired, UsageError, frontier
+from tidemill.shard.fsck import StoreCheck
+from tidemill.time import CapabilityExpired, Corrupt, UsageError, frontier
 
 ROWS = pa.schema([("n", pa.int64()), ("s", pa.string())])
 OBJECTS = Limits(inline_bytes_max=0, cache_bytes_max=0)
@@ -53,8 +55,9 @@ class World:
     def __init__(self, limits: Limits = OBJECTS, key: tuple[str, ...] = ("n",)) -> None:
         self.blob, self.clock = Opened(), ManualClock(1_000_000)
         names = count()
+        self.consensus = MemoryConsensus()
         self.store = Collections(
-            MemoryConsensus(), self.blob, self.clock, lambda: f"{next(names)}", limits=limits
+            self.consensus, self.blob, self.clock, lambda: f"{next(names)}", limits=limits
         )
         self.key = key
 
@@ -187,6 +190,62 @@ async def test_a_schema_gains_nullable_columns_and_nothing_else() -> None:
     assert (await world.store.description("c")).schema.equals(wider)
 
 
+@pytest.mark.parametrize("seed", range(12))
+async def test_rows_from_before_and_after_a_schema_grew_anywhere_are_found_and_kept(
+    seed: int,
+) -> None:
+    """Parts split by hash, kept in the log or in objects, merged across the growth: as a list of rows says."""
+    random = Random(seed)
+    inline, keyed = random.choice([0, 100_000]), random.random() < 0.4
+    limits = Limits(inline_bytes_max=inline, part_bytes_max=3_000, cache_bytes_max=0)
+    world = World(limits, ("s",) if keyed else ())
+    read, schema = await world.create(), ROWS
+    expected: list[dict[str, object]] = []
+    for time in range(10):
+        kinds = [column.type for column in schema]
+        rows = [
+            {
+                name: f"s{random.randrange(50)}"
+                if pa.types.is_string(kind)
+                else random.randrange(9)
+                for name, kind in zip(schema.names, kinds, strict=True)
+            }
+            for _ in range(random.choice([1, 200]))
+        ]
+        table = pa.Table.from_pylist(
+            [{**row, "_time": time, "_diff": 1} for row in rows],
+            Description(schema).update_schema(),
+        )
+        await world.store.compare_and_append("c", frontier(time), frontier(time + 1), table, writer="w")  # fmt: skip
+        expected += rows
+        if time == 4 or random.random() < 0.4:
+            gained = pa.field(f"c{time}", random.choice([pa.int64(), pa.string()]))
+            schema = schema.insert(random.randrange(len(schema) + 1), gained)
+            await world.store.extend_schema("c", schema)
+        if random.random() < 0.3:
+            await world.store.compact("c")
+        whole = [tuple(row.get(name) for name in schema.names) for row in expected]
+        assert await _counted(world.store.snapshot(read, time)) == Counter(whole)
+        sought = dict(zip(schema.names, random.choice(whole), strict=True))
+        for equal in (sought, {"s": sought["s"]}):
+            wanted = Counter(
+                row for row in whole if equal.items() <= dict(zip(schema.names, row, strict=True)).items()
+            )  # fmt: skip
+            assert await _counted(world.store.snapshot(read, time, equal=equal)) == wanted
+    assert len(schema) > len(ROWS)
+    check = StoreCheck(world.consensus, world.blob, world.clock)
+    assert [finding async for finding in check.findings() if not finding.harmless] == []
+
+
+async def _counted(rows: Awaitable[pa.Table]) -> Counter[tuple[object, ...]]:
+    """Each row with its multiplicity."""
+    found: Counter[tuple[object, ...]] = Counter()
+    for row in (await rows).to_pylist():
+        count = row.pop("_diff")
+        found[tuple(row.values())] += count
+    return found
+
+
 @pytest.mark.rule("P8", "P9")
 async def test_objects_of_a_version_that_a_live_capability_keeps_are_not_deleted() -> None:
     world = World()
@@ -214,6 +273,57 @@ async def test_objects_of_a_version_that_a_live_capability_keeps_are_not_deleted
         assert await store.collect_garbage("c", grace_ms=0) == 2
     with pytest.raises(CapabilityExpired):
         await store.snapshot(slow, 3)
+
+
+@pytest.mark.rule("P8", "F11")
+async def test_a_read_that_garbage_collection_overtakes_keeps_what_it_reads() -> None:
+    world = World()
+    read = await world.create()
+    for time in range(4):
+        await world.write(time, time + 1, [(time, "x", time, 1)])
+    original, overtaken = world.blob.get, 0
+
+    async def get(key: str) -> bytes | None:
+        """Before each object is read, all that there are become garbage, and that is collected."""
+        nonlocal overtaken
+        state = await world.store.state("c")
+        upper = state.upper.elements[0]
+        await world.write(upper, upper + 1, [(upper, "y", upper, 1)])
+        world.blob.get = original  # type: ignore[method-assign]  # compaction reads without a race
+        await world.store.compact("c")
+        overtaken += await world.store.collect_garbage("c", grace_ms=0)
+        world.blob.get = get  # type: ignore[method-assign]
+        return await original(key)
+
+    world.blob.get = get  # type: ignore[method-assign]
+    rows = await asyncio.wait_for(world.store.snapshot(read, 3), 60)
+    world.blob.get = original  # type: ignore[method-assign]
+    assert sorted(rows["n"].to_pylist()) == [0, 1, 2, 3]
+    assert overtaken >= 4
+    assert [hold.keeps_ms for hold in (await world.store.state("c")).reads.values()] == [None]
+    world.clock.move(1)
+    assert await world.store.collect_garbage("c", grace_ms=0) > 0
+
+
+async def test_a_missing_object_is_corrupt_and_an_expired_reader_is_told_so() -> None:
+    world = World()
+    read = await world.create()
+    brief = await world.store.read_hold("c", owner="brief", lease_ms=5_000)
+    await world.write(0, 1, [(1, "x", 0, 1)])
+    original, waits = world.blob.get, iter([1, 1, 3, 6])
+
+    async def get(key: str) -> bytes | None:
+        world.clock.move(next(waits))
+        return None
+
+    world.blob.get = get  # type: ignore[method-assign]
+    with pytest.raises(Corrupt):
+        await world.store.snapshot(read, 0)
+    with pytest.raises(CapabilityExpired):
+        await world.store.snapshot(brief, 0)
+    world.blob.get = original  # type: ignore[method-assign]
+    assert (await world.store.snapshot(read, 0)).num_rows == 1
+    assert list((await world.store.state("c")).reads) == [read.id]
 
 
 @settings(max_examples=50, deadline=None)

@@ -114,11 +114,11 @@ class Merge:
         return rows
 
     async def _rows(self, parts: PartStore, low: int, high: int) -> AsyncIterator[pa.Table]:
-        schema, key = self._description.update_schema(), self._description.key
+        key = self._description.key
         for part in self._inputs:
             if part.hash_max < low or part.hash_min > high:
                 continue
-            table = await parts.table(part, schema, keep=False)
+            table = await parts.table(part, self._description, keep=False)
             if part.lower or part.upper is not None:
                 table = between(table, part.lower, part.upper)
             if part.hash_min < low or part.hash_max > high:

@@ -6,7 +6,8 @@ their identity are not compared, so a commit costs what it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ class _Description(msgspec.Struct, frozen=True, array_like=True):
     retain_ms: int | None
     allow_negative: bool
     user_writable: bool
+    arrived: list[str] = []
 
 
 class _Hold(msgspec.Struct, frozen=True, array_like=True):
@@ -118,7 +120,8 @@ def first_entry(attempt: str, state: State) -> Entry:
 
 def next_entry(attempt: str, rollup: tuple[str, int] | None, before: State, after: State) -> Entry:
     """The entry that leads from one state to the next."""
-    old, new = dict(_cells(before, unlike=after)), dict(_cells(after, unlike=before))
+    changed = {name for name in _FIELDS if getattr(before, name) is not getattr(after, name)}
+    old, new = dict(_cells(before, changed, after)), dict(_cells(after, changed, before))
     cells = {
         name: pack()
         for name, (value, pack) in new.items()
@@ -167,49 +170,50 @@ def unpack_part(data: bytes) -> Part:
 
 Packed = tuple[object, Callable[[], msgspec.Raw]]
 
+_FIELDS = tuple(each.name for each in fields(State))
 
-def _cells(state: State, unlike: State | None = None) -> Iterator[tuple[str, Packed]]:
-    """Every cell by name, as the object whose identity tells whether it changed and its packing.
 
-    With `unlike`, fields that are identical there are left out.
+def _cells(
+    state: State, among: Container[str] = _FIELDS, unlike: State | None = None
+) -> Iterator[tuple[str, Packed]]:
+    """Every cell of the fields `among` by name, as the object whose identity tells whether it changed and its packing.
+
+    Batches that `unlike` begins with, too, are left out.
     """
 
     def cell(name: str, value: Cell, shape: Callable[[Cell], object]) -> tuple[str, Packed]:
         return name, (value, lambda: msgspec.Raw(msgspec.msgpack.encode(shape(value))))
 
-    def differs(name: str) -> bool:
-        return unlike is None or getattr(state, name) is not getattr(unlike, name)
-
-    if differs("description"):
+    if "description" in among:
         yield cell("description", state.description, _packed_description)
-    if differs("since"):
+    if "since" in among:
         yield cell("since", state.since, list)
-    if differs("upper"):
+    if "upper" in among:
         yield cell("upper", state.upper, list)
-    if state.policy is not None and differs("policy"):
+    if "policy" in among and state.policy is not None:
         yield cell("policy", state.policy, list)
-    if differs("moved_by"):
+    if "moved_by" in among:
         yield cell("moved_by", state.moved_by, str)
     for prefix, holds, named in (("r", state.reads, "reads"), ("w", state.writes, "writes")):
-        if differs(named):
+        if named in among:
             for name, hold in holds.items():
                 yield cell(f"{prefix}/{name}", hold, _packed_hold)
-    if differs("expired"):
+    if "expired" in among:
         for name, at_ms in state.expired.items():
             yield cell(f"x/{name}", at_ms, int)
-    if differs("last_writes"):
+    if "last_writes" in among:
         for name, last in state.last_writes.items():
             yield cell(f"t/{name}", last, lambda last: _LastWrite(last.token, list(last.upper)))
-    if differs("batches"):
+    if "batches" in among:
         for batch in _not_shared(state.batches, unlike.batches if unlike else ()):
             yield cell(f"b/{_place(batch.lower)}", batch, _packed_batch)
-    if differs("staged"):
+    if "staged" in among:
         for name, parts in state.staged.items():
             yield cell(f"s/{name}", parts, lambda parts: [_packed_part(part) for part in parts])
-    if differs("garbage"):
+    if "garbage" in among:
         for name, at_ms in state.garbage.items():
             yield cell(f"g/{name}", at_ms, int)
-    if state.reaped_ms and differs("reaped_ms"):
+    if "reaped_ms" in among and state.reaped_ms:
         yield cell("reaped", state.reaped_ms, int)
 
 
@@ -229,7 +233,7 @@ def _place(lower: Frontier) -> str:
 def _packed_description(value: Description) -> _Description:
     return _Description(
         value.schema.serialize().to_pybytes(), value.kind, value.timeline, list(value.key),
-        value.retain_ms, value.allow_negative, value.user_writable,
+        value.retain_ms, value.allow_negative, value.user_writable, list(value.arrived),
     )  # fmt: skip
 
 
@@ -266,6 +270,7 @@ def _description(data: msgspec.Raw) -> Description:
     return Description(
         pa.ipc.read_schema(pa.py_buffer(packed.schema)), packed.kind, packed.timeline,
         tuple(packed.key), packed.retain_ms, packed.allow_negative, packed.user_writable,
+        tuple(packed.arrived),
     )  # fmt: skip
 
 

@@ -94,10 +94,10 @@ class StoreCheck:
     async def _part_problems(self, description: Description, part: Part) -> list[str]:
         self.checked["parts"] += 1
         self.checked["bytes"] += part.size
-        schema = description.update_schema()
+        schema, arrived = description.update_schema(), description.arrived
         try:
             data = await self._parts.data(part)
-            table = await computed(part.rows, lambda: decode_part(data, part, schema))
+            table = await computed(part.rows, lambda: decode_part(data, part, schema, arrived))
         except PartGone:
             return ["the object is missing"]
         except Corrupt as error:

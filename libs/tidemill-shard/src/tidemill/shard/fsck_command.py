@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tidemill.shard.claims.checking import ClaimsCheck
 from tidemill.shard.fsck import Finding, StoreCheck
-from tidemill.shard.stores import BlobPlace, open_blob, open_consensus
+from tidemill.shard.stores import BlobPlace, claims_file, open_blob, open_claims, open_consensus
 from tidemill.time import TidemillError
 
 
@@ -25,7 +27,7 @@ class _StillClock:
 
 
 def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
-    """Check every byte of a state directory and say what is wrong; nothing is changed.
+    """Check every byte of a state directory, claims included, and say what is wrong; nothing is changed.
 
     Stores that are elsewhere are named as for `up`: --consensus redis://…, --blob s3://…. Exit status 0
     if nothing is wrong (objects left behind are reported, and do no harm), 1 if something is, 2 if there
@@ -50,21 +52,41 @@ async def _check(address: str, place: BlobPlace) -> int:
     # Only reading: what the server may lose tomorrow does not matter today.
     consensus = open_consensus(address, allow_non_durable=True)
     blob = open_blob(place, lambda: "unused")
-    wrong = 0
+    check = StoreCheck(consensus, blob, _StillClock())
     try:
-        check = StoreCheck(consensus, blob, _StillClock())
-        async for finding in check.findings():
-            wrong += not finding.harmless
-            print(_line(finding))
+        wrong = await _told(check.findings())
     finally:
         await consensus.close()
         await blob.close()
+    more, groups = await _check_claims(address)
     checked = check.checked
     print(
         f"{checked['collections']} collections, {checked['versions']} versions, "
-        f"{checked['parts']} parts, {checked['rows']} updates, {checked['bytes']} bytes: "
-        f"{wrong or 'nothing'} wrong"
+        f"{checked['parts']} parts, {checked['rows']} updates, {checked['bytes']} bytes, "
+        f"claims of {groups} groups: {wrong + more or 'nothing'} wrong"
     )
+    return wrong + more
+
+
+async def _check_claims(address: str) -> tuple[int, int]:
+    """Print what is wrong with the claims beside the collections; how much, and of how many groups they are."""
+    file = claims_file(address)
+    if file is not None and not file.is_file():  # nothing was ever claimed
+        return 0, 0
+    claims = open_claims(address, allow_non_durable=True)
+    check = ClaimsCheck(claims)
+    try:
+        return await _told(check.findings()), check.checked["groups"]
+    finally:
+        await claims.close()
+
+
+async def _told(findings: AsyncIterator[Finding]) -> int:
+    """Print findings; how many are not harmless."""
+    wrong = 0
+    async for finding in findings:
+        wrong += not finding.harmless
+        print(_line(finding))
     return wrong
 
 

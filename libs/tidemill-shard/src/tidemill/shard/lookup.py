@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.parts import BLOCK_BYTES, ROWS_PER_GROUP, Part, check_blocks, grown
+from tidemill.shard.parts import BLOCK_BYTES, ROWS_PER_GROUP, Part, check_blocks, grown, sort_key
 from tidemill.shard.pruning import all_equal, matching
+from tidemill.shard.state import Description
 from tidemill.time import Corrupt
 
 Scalars: TypeAlias = "Mapping[str, pa.Scalar[pa.DataType]]"
@@ -30,21 +31,21 @@ class PartLookup:
         self._parts = parts
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 
-    async def rows(
-        self, part: Part, schema: pa.Schema, order: Sequence[str], scalars: Scalars
-    ) -> pa.Table:
+    async def rows(self, part: Part, description: Description, scalars: Scalars) -> pa.Table:
         """The updates of a part, whatever their time, whose columns have these values.
 
-        `order` is the sort order of the part. Raises: PartGone, Corrupt.
-        Cost: O(log rows) in memory if the first column of `order` is among those wanted; else O(rows).
+        Raises: PartGone, Corrupt.
+        Cost: O(log rows) in memory if the first column by which parts are sorted is among those wanted; else O(rows).
         """
+        schema = description.update_schema()
+        order = sort_key(schema, description.key)
         first = scalars.get(order[0]) if order else None
         table = self._parts.cached(part, schema)
         large = part.key is not None and part.rows > 4 * ROWS_PER_GROUP
         if table is None and large and first is not None and first.is_valid:
             table = grown(await self._groups(part, order[0], first), schema)
         if table is None:
-            table = await self._parts.table(part, schema)
+            table = await self._parts.table(part, description)
         if first is not None and searchable(first.type) and first.is_valid:
             table = run_of(table, order[0], first)
         return matching(table, all_equal(scalars)) if scalars and table.num_rows else table

@@ -139,16 +139,19 @@ class PartStore:
         self._held.move_to_end(part.key or "")
         return grown(held, schema)
 
-    async def table(self, part: Part, schema: pa.Schema, *, keep: bool = True) -> pa.Table:
+    async def table(self, part: Part, description: Description, *, keep: bool = True) -> pa.Table:
         """All updates of a part, also those outside its interval; kept in memory if `keep`.
 
         Raises: PartGone, Corrupt.
         """
+        schema, arrived = description.update_schema(), description.arrived
         held = self.cached(part, schema)
         if held is not None:
             return held
         data = await self.data(part)
-        table = await computed(part.rows, lambda: decode_part(data, part, schema).combine_chunks())
+        table = await computed(
+            part.rows, lambda: decode_part(data, part, schema, arrived).combine_chunks()
+        )
         if part.key is not None and keep:
             self._remember(part.key, table)
         return table

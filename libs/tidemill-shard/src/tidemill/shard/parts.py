@@ -140,28 +140,30 @@ def sort_key(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
 
 def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
     """Consolidated and sorted by (key, other columns, `_time`), columns as they came."""
-    names = updates.column_names
-    apart = _by_distinct_numbers(updates, sort_key(updates.schema, key)[:1])
+    apart = _by_distinct_numbers(updates, key)
     if apart is not None:
         return apart
     order = [*sort_key(updates.schema, key), TIME, DIFF]
-    return consolidate(updates.select(order)).select(names)
+    return consolidate(updates.select(order)).select(updates.column_names)
 
 
-def _by_distinct_numbers(updates: pa.Table, first: Sequence[str]) -> pa.Table | None:
-    """The updates sorted by a column of whole numbers that are all different; None if they are not.
+def _by_distinct_numbers(updates: pa.Table, key: Sequence[str]) -> pa.Table | None:
+    """The updates sorted by a first column of whole numbers that are all different; None if they are not.
 
     Then no two are of one record, and nothing has to be compared or added. Floats are left to
     `consolidate`, which writes each value in one way.
     """
     kinds = updates.schema.types
+    first = key[:1] or sort_key(updates.schema, key)[:1]
     if not first or any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in kinds):
         return None
     column = updates.column(first[0])
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
-    numbers = column.to_numpy()
     present = np.asarray(updates.column(DIFF).to_numpy()) != 0
+    if len(present) == 1:
+        return updates if present[0] else updates.slice(0, 0)
+    numbers = column.to_numpy()
     if _ascends(numbers):
         return updates if bool(present.all()) else updates.filter(pa.array(present))
     order = np.argsort(numbers)
@@ -220,15 +222,23 @@ def placed(part: Part, key: str) -> Part:
 
 
 def _described(piece: pa.Table, size: int, *, inline: bytes | None) -> Part:
-    times = np.asarray(piece.column(TIME).to_numpy(), np.uint64)
+    least, greatest = span_of(piece.column(TIME).to_numpy())
     return Part(
         rows=piece.num_rows,
         size=size,
-        time_min=int(times.min()),
-        time_max=int(times.max()),
+        time_min=least,
+        time_max=greatest,
         columns=piece.num_columns - 2,
         inline=inline,
     )
+
+
+def span_of(times: npt.NDArray[np.uint64]) -> tuple[int, int]:
+    """(least, greatest) of some times."""
+    if len(times) == 1:  # a call of NumPy's reductions costs as much as all the rest for one row
+        only = times.item()
+        return only, only
+    return int(times.min()), int(times.max())
 
 
 def _split(
@@ -309,7 +319,8 @@ def _limit(scalar: pa.Scalar[pa.DataType], kind: pa.DataType) -> int | float | s
 
 def _as_message(piece: pa.Table) -> bytes:
     """A record batch without its schema, which the collection knows."""
-    batch = piece.combine_chunks().to_batches()[0]
+    batches = piece.to_batches()
+    batch = batches[0] if len(batches) == 1 else piece.combine_chunks().to_batches()[0]
     if has_at_most(piece, PLAIN_BYTES_MAX):
         return bytes(batch.serialize().to_pybytes())
     sink = pa.BufferOutputStream()
@@ -378,14 +389,18 @@ def check_blocks(data: bytes, part: Part, start: int = 0) -> None:
         )
 
 
-def decode_part(data: bytes, part: Part, schema: pa.Schema) -> pa.Table:
+def decode_part(
+    data: bytes, part: Part, schema: pa.Schema, arrived: Sequence[str] = ()
+) -> pa.Table:
     """The updates of a part's bytes, those outside its interval included, as `schema` has them now.
 
-    Raises: Corrupt if the bytes are not the ones that were written.
+    `arrived`: its data columns in the order in which they came; none if that is their order. Raises: Corrupt if the bytes are not
+    the ones that were written.
     """
     try:
         if part.inline is not None:
-            known = [*list(schema)[: part.columns], *list(schema)[-2:]]
+            later = set((arrived or schema.names[:-2])[part.columns :])
+            known = [column for column in schema if column.name not in later]
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), pa.schema(known))
             table = pa.Table.from_batches([batch])
         else:

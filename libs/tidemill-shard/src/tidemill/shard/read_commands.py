@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,12 +12,21 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, advance, concatenate, stamp
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import ReadCapability
+from tidemill.shard.log import Answer
+from tidemill.shard.part_store import PartGone
 from tidemill.shard.pruning import Equal
 from tidemill.shard.reading import EVERYTHING, Query, Reader
 from tidemill.shard.state import State, compaction_frontier
 from tidemill.shard.subscription import Place, Progress, Subscription, Updates
 from tidemill.shard.versions import Core
-from tidemill.time import Frontier, NotYet, frontier
+from tidemill.time import (
+    CapabilityExpired,
+    Corrupt,
+    Frontier,
+    NotYet,
+    UnknownCapability,
+    frontier,
+)
 
 TOLD_MAX = 256
 TOLD_BYTES_MAX = 1024 * 1024
@@ -63,7 +72,7 @@ class ReadCommands:
             transitions.check_readable(state, as_of)
             return await self._reader.contents(state, as_of, query)
 
-        return await self._core.versions.read(capability.collection, read)
+        return await self._read(capability, read)
 
     async def changes(
         self,
@@ -95,29 +104,48 @@ class ReadCommands:
             reached = compaction_frontier(state.since)
             return advance(table, frontier(reached)) if lower == 0 < reached else table
 
-        return await self._core.versions.read(capability.collection, read)
+        return await self._read(capability, read)
+
+    async def _read(
+        self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]
+    ) -> Answer:
+        """What `read` makes of the newest version; of one that is kept for it if garbage collection was faster."""
+        try:
+            return await read(await self._core.versions.state(capability.collection))
+        except PartGone:
+            pass
+        async with self.kept_version(capability) as state:
+            return await read(state)
 
     @asynccontextmanager
     async def kept_version(self, capability: ReadCapability) -> AsyncIterator[State]:
-        """The newest version, whose objects nobody deletes as long as the capability lives (P8).
+        """The newest version, whose objects nobody deletes meanwhile (P8), however long reading them takes.
 
-        For one who hands out parts to be read by others and in its own time, such as a job. One version
-        for each capability: clone it to keep several. Raises: errors of the capability.
+        It is kept by a clone of the capability, with a lease as long as the capability has. Raises: errors of the
+        capability; Corrupt if an object is missing. Cost: two commits.
         """
-        now_ms = self._core.clock.now_ms()
+        commit, now_ms = self._core.versions.commit, self._core.clock.now_ms()
+        copy = self._core.ids()
 
         def kept(state: State) -> tuple[State, State]:
-            after = transitions.keep_version(state, capability.id, now_ms)
+            after = transitions.keep_version(state, capability.id, copy, now_ms)
             return after, after
 
-        state = await self._core.versions.commit(capability.collection, kept)
+        def dropped(state: State) -> tuple[None, State]:
+            return None, transitions.drop(state, copy, self._core.clock.now_ms())
+
+        state = await commit(capability.collection, kept)
         try:
             yield state
+        except PartGone as gone:
+            newest = await self._core.versions.state(capability.collection)
+            transitions.live_read(newest, copy)
+            raise Corrupt(
+                f"the object {gone} of {capability.collection} is missing", object=str(gone)
+            ) from gone
         finally:
-            await self._core.versions.commit(
-                capability.collection,
-                lambda held: (None, transitions.release_version(held, capability.id)),
-            )
+            with suppress(CapabilityExpired, UnknownCapability):
+                await commit(capability.collection, dropped)
 
     async def stored(self, collection: str) -> pa.Table:
         """All updates that upper has passed, at the times where compaction has left them."""
@@ -183,7 +211,7 @@ class ReadCommands:
                 table = concatenate([_stamped(present, place.at, table.schema), table])
             return table, state.upper
 
-        return await self._core.versions.read(capability.collection, read)
+        return await self._read(capability, read)
 
     async def _shared_changes(
         self, collection: str, state: State, lower: int, query: Query

@@ -135,11 +135,9 @@ class Reader:
         return tables
 
     async def _rows(self, description: Description, part: Part, scalars: Scalars) -> pa.Table:
-        schema = description.update_schema()
         if not scalars:
-            return await self._parts.table(part, schema)
-        order = sort_key(schema, description.key)
-        return await self._lookup.rows(part, schema, order, scalars)
+            return await self._parts.table(part, description)
+        return await self._lookup.rows(part, description, scalars)
 
 
 def _parted(state: State) -> tuple[State, State]:

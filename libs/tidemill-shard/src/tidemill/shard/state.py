@@ -30,7 +30,8 @@ class Description:
     `retain_ms`: since stays this far behind upper, or further if a reader holds it; None: since
     follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never moves.
     `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append by
-    compare-and-append on upper.
+    compare-and-append on upper. `arrived`: the columns in the order in which the collection got them,
+    where that is not the order of the schema.
     """
 
     schema: pa.Schema
@@ -40,6 +41,8 @@ class Description:
     retain_ms: int | None = None
     allow_negative: bool = False
     user_writable: bool = False
+    arrived: tuple[str, ...] = ()
+    _update_schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = self.schema.names
@@ -52,10 +55,12 @@ class Description:
             raise UsageError(f"the key {self.key} is not a set of columns", reason="Schema")
         if self.retain_ms is not None and self.retain_ms < 0:
             raise UsageError(f"history cannot be kept for {self.retain_ms} ms", reason="Retention")
+        lanes = self.schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64()))
+        object.__setattr__(self, "_update_schema", lanes)
 
     def update_schema(self) -> pa.Schema:
         """The data columns with the lanes `_time` and `_diff`."""
-        return self.schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64()))
+        return self._update_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +271,8 @@ def _sealed(state: State, upper: Frontier) -> State:
 def _meet(frontiers: Iterable[Frontier]) -> Frontier:
     met: Frontier | None = None
     for each in frontiers:
-        met = each if met is None else met.meet(each)
+        if met is None or each.precedes(met):  # in a total order one of two is their meet
+            met = each
     assert met is not None
     return met
 

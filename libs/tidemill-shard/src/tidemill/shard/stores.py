@@ -58,13 +58,20 @@ def open_consensus(address: str, *, allow_non_durable: bool = False) -> StoredCo
 def open_claims(address: str, *, allow_non_durable: bool = False) -> StoredConsensus:
     """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of its own."""
     url = urlsplit(address)
-    if url.scheme == "sqlite":
-        return open_consensus(f"{address}-claims")
+    file = claims_file(address)
+    if file is not None:
+        return SqliteConsensus(file)
     options = dict(parse_qsl(url.query))
     beside = {**options, "prefix": f"{options.get('prefix', PREFIX)}-claims"}
     return open_consensus(
         url._replace(query=urlencode(beside)).geturl(), allow_non_durable=allow_non_durable
     )
+
+
+def claims_file(address: str) -> Path | None:
+    """The file of the claims beside the collections at `address`, if they are in one."""
+    url = urlsplit(address)
+    return Path(f"{url.path}-claims") if url.scheme == "sqlite" else None
 
 
 def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:

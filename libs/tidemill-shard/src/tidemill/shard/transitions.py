@@ -146,21 +146,15 @@ def renew(state: State, capability: str, now_ms: int) -> State:
     return _with_hold(state, capability, lambda hold: replace(hold, renewed_ms=now_ms))
 
 
-def keep_version(state: State, capability: str, now_ms: int) -> State:
-    """The objects of this version are not deleted while the read capability lives and keeps it (P8)."""
-    hold = live_read(state, capability)
+def keep_version(state: State, capability: str, copy: str, now_ms: int) -> State:
+    """A clone of a read capability while which lives the objects of this version are not deleted (P8)."""
+    live_read(state, capability)
+    _, state = clone(state, capability, copy, now_ms)
     # Clocks differ: what is garbage by now is so by its stamp, whoever stamped it.
     keeps_ms = max([now_ms, *state.garbage.values()])
-    kept = replace(hold, keeps_ms=keeps_ms, renewed_ms=max(now_ms, hold.renewed_ms))
-    return replace(state, reads={**state.reads, capability: kept})
-
-
-def release_version(state: State, capability: str) -> State:
-    """Nothing is kept for the capability any more; one that is gone keeps nothing anyway."""
-    hold = state.reads.get(capability)
-    if hold is None or hold.keeps_ms is None:
-        return state
-    return replace(state, reads={**state.reads, capability: replace(hold, keeps_ms=None)})
+    return replace(
+        state, reads={**state.reads, copy: replace(state.reads[copy], keeps_ms=keeps_ms)}
+    )
 
 
 def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) -> State:
@@ -272,18 +266,28 @@ def set_retention(state: State, retain_ms: int | None, now_ms: int = 0) -> State
 def extend_schema(state: State, schema: pa.Schema) -> State:
     """The collection has these data columns from now on; rows from before are null in new ones.
 
-    Raises: UsageError unless the present columns come first, unchanged, and the new ones are nullable.
+    Raises: UsageError unless the present columns are there, unchanged and in their order, and new ones are nullable.
     """
-    held = state.description.schema
+    description = state.description
+    held = description.schema
     if schema.equals(held):
         return state
-    first, rest = list(schema)[: len(held)], list(schema)[len(held) :]
-    if first != list(held) or not all(column.nullable for column in rest):
+    kept = [column for column in schema if column.name in held.names]
+    gained = [column for column in schema if column.name not in held.names]
+    if kept != list(held) or not all(column.nullable for column in gained):
         raise UsageError(
             f"schema refused: {schema.names} is not {held.names} with nullable columns added",
             reason="Schema", held=held.names, target=schema.names,
         )  # fmt: skip
-    return replace(state, description=replace(state.description, schema=schema))
+    arrived = (*(description.arrived or held.names), *(column.name for column in gained))
+    # Parts stay split by what they were split by: a hash of more columns is another one.
+    wider = replace(
+        description,
+        schema=schema,
+        key=description.key or tuple(held.names),
+        arrived=() if list(arrived) == schema.names else arrived,
+    )
+    return replace(state, description=wider)
 
 
 def close(state: State, now_ms: int = 0) -> State:

@@ -13,7 +13,7 @@ from tidemill.shard import transitions
 from tidemill.shard.appending import Write, append, check_bounds, update
 from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
 from tidemill.shard.log import Transition
-from tidemill.shard.parts import Part, has_at_most
+from tidemill.shard.parts import Part, has_at_most, span_of
 from tidemill.shard.state import Batch, State
 from tidemill.shard.versions import Core
 from tidemill.time import Frontier, Indeterminate, TidemillError, UsageError
@@ -167,12 +167,11 @@ def _span(updates: pa.Table | None) -> tuple[int, int] | None:
     """(least, greatest) time of an update table. Raises: UsageError if it has no times."""
     if updates is None or not updates.num_rows:
         return None
-    if TIME not in updates.column_names:
+    if updates.schema.get_field_index(TIME) < 0:
         raise UsageError("updates lack the column _time", reason="CodecMismatch")
     times = updates.column(TIME)
     if times.type == pa.uint64() and not times.null_count:
-        numbers = times.to_numpy()
-        return int(numbers.min()), int(numbers.max())
+        return span_of(times.to_numpy())
     limits = pc.min_max(times)
     least, greatest = limits["min"].as_py(), limits["max"].as_py()
     if not isinstance(least, int) or not isinstance(greatest, int):

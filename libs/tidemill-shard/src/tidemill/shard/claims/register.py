@@ -17,6 +17,16 @@ TRUNCATE_EVERY = 64
 """So many versions may lie behind the newest: they are of no use, and forgetting them costs a flush."""
 
 
+def value_of(version: Version, key: str, kind: type[Value]) -> Value:
+    """The value that a version holds. Raises: Corrupt."""
+    where = f"version {version.number} of {key}"
+    payload = unframed(REGISTER, version.data, where)
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{where} cannot be read: {error}", object=where) from error
+
+
 class Register(Generic[Value]):
     """The value of `key`, `initial` until somebody writes. Raises as Consensus does, and Corrupt."""
 
@@ -32,13 +42,7 @@ class Register(Generic[Value]):
         if head is None:
             return None, self._initial
         if self._seen is None or self._seen[0] != head.number:
-            where = f"version {head.number} of {self._key}"
-            payload = unframed(REGISTER, head.data, where)
-            try:
-                value = msgspec.msgpack.decode(payload, type=type(self._initial))
-            except msgspec.MsgspecError as error:
-                raise Corrupt(f"{where} cannot be read: {error}", object=where) from error
-            self._seen = head.number, value
+            self._seen = head.number, value_of(head, self._key, type(self._initial))
         return self._seen
 
     async def replace(self, expected: int | None, value: Value) -> bool:

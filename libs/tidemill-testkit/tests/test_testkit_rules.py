@@ -9,7 +9,7 @@ from tidemill.testkit.rules import PAGE, PROMISES, family_of, marked_tests, page
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_every_rule_of_storage_has_a_test_that_names_it() -> None:
+def test_every_rule_has_a_test_that_names_it() -> None:
     assert unproved(marked_tests(ROOT)) == []
 
 

@@ -122,6 +122,27 @@ async def test_a_view_follows_its_inputs_and_survives_a_restart(tmp_path: Path) 
         assert {s.reason for s in await process.system.get(None, None)} == {"Running"}
 
 
+@pytest.mark.rule("MV7", "D2", "C1")
+async def test_what_a_view_derives_without_making_it_an_output_is_rebuilt_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    view = VIEW.replace("retain: all", "retain: all\n  outputs: [heard]").replace(
+        "not pings(h);", "not pings(h); heard(h) := hosts(h) ^ not silent(h);"
+    )
+    async with running(tmp_path) as process:
+        await apply(process, SOURCE, TABLE, view)
+        await insert(process, "a", "b", "c")
+        first = await pushed(process, "b")
+        assert await answer(process, "heard(h)", first) == [("b",)]
+    async with running(tmp_path) as process:
+        ids = await process.world.collections.ids()
+        assert any("heard" in each for each in ids)
+        assert not any("silent" in each for each in ids)
+        at = await pushed(process, "c")
+        assert await answer(process, "heard(h)", at) == [("b",), ("c",)]
+        assert await answer(process, "heard(h)", first) == [("b",)]
+
+
 async def test_what_cannot_change_is_refused_and_what_can_is_configured(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         await apply(process, SOURCE, TABLE)

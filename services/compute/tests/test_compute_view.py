@@ -68,6 +68,10 @@ PROGRAMS = {
         hops(a, c) @min(d + 1) := hops(a, b) @min(d) ^ link(b, c);
     """,
     "errors": "share(h, 6 / n) := ping(h, n);",
+    "rows and columns that nobody looks at": """
+        loud(h) := ping(h, n) if n >= 2;
+        some(1) := ping("a", _) @time(t) ^ host(_) if t > 9 ^ t < 30;
+    """,
 }
 
 HOST = pa.schema([("name", pa.string())])

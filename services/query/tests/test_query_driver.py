@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -323,3 +324,43 @@ async def test_every_collection_is_listed_with_who_holds_it() -> None:
     listed = {info.id: info for info in await world.query.collections()}
     assert [holder.owner for holder in listed["ping"].holders] == ["view:v"]
     assert [column.name for column in listed["v/loud"].columns] == LOUD.names
+
+
+async def test_a_proof_reads_only_the_rows_on_which_the_record_can_depend() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    read: list[int] = []
+    for name in ("snapshot", "changes"):
+        whole = getattr(world.collections, name)
+
+        async def counted(*rest: object, whole: Any = whole, **asked: object) -> pa.Table:
+            table = await whole(*rest, **asked)
+            read.append(table.num_rows)
+            return table
+
+        setattr(world.collections, name, counted)
+    proof = await world.query.why('loud("c") @time(30)', 70)
+    assert 'ping("c", 7) @time(30)' in proof.text
+    mine, read[:] = sum(read), []
+    assert "no_match" not in (await world.query.why_not('loud("z") @time(30)', 70)).text
+    assert 0 < mine < sum(read)  # why not has to know what else there is
+
+
+async def test_a_subscription_to_one_value_is_told_of_no_other() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    everything = await collected(world, "ping(h, n) @expires(_)", 15, 100)
+    one = await collected(world, 'ping("c", n) @expires(_)', 15, 100)
+    rows = [table.to_pylist() for table in tables_of(one)]
+    wanted = [
+        [row for row in table.to_pylist() if row["h"] == "c"] for table in tables_of(everything)
+    ]
+    for row in itertools.chain(*wanted):
+        del row["h"]
+    assert [r for r in rows if r] == [w for w in wanted if w] != []
+
+
+def tables_of(events: Sequence[Event]) -> list[pa.Table]:
+    return [event.table for event in events if isinstance(event, Changes)]

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, concatenate, stamp
+from tidemill.datalog.pushdown import EVERYTHING, Reading
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import U64_MAX, Frontier, sole_time
 
@@ -31,14 +32,31 @@ class Holds:
         return self._held[collection].frontier
 
     async def snapshot(
-        self, collection: str, as_of: int, *, where: pc.Expression | None = None
+        self,
+        collection: str,
+        as_of: int,
+        *,
+        where: pc.Expression | None = None,
+        reading: Reading = EVERYTHING,
     ) -> pa.Table:
-        """What the collection holds at `as_of`: data columns and multiplicity."""
-        return await self._collections.snapshot(self._held[collection], as_of, where=where)
+        """What the collection holds at `as_of`, as far as it is read: data columns and multiplicity."""
+        rows = await self._collections.snapshot(
+            self._held[collection],
+            as_of,
+            columns=reading.columns,
+            equal=reading.equal,
+            where=reading.where if where is None else where,
+        )
+        return reading.whole(rows)
 
-    async def changes(self, collection: str, lower: int, upper: int) -> pa.Table:
-        """All updates with lower <= _time < upper."""
-        return await self._collections.changes(self._held[collection], lower, upper)
+    async def changes(
+        self, collection: str, lower: int, upper: int, *, reading: Reading = EVERYTHING
+    ) -> pa.Table:
+        """All updates with lower <= _time < upper, as far as they are read."""
+        rows = await self._collections.changes(
+            self._held[collection], lower, upper, columns=reading.columns, where=reading.where
+        )
+        return reading.whole(rows)
 
     async def history(self, collection: str) -> pa.Table:
         """The updates from the hold up to the upper, what came before it at the hold."""

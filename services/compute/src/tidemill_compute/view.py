@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Frontier, NotYet, frontier, sole_time
@@ -59,6 +61,8 @@ class ViewDriver:
         self._maintainer: Maintainer = (
             Direct(target, settings) if target.ticks is None else Ticked(target, settings)
         )
+        self._scans = logical_plan(target.program).scans
+        self._readings: dict[str, Reading] = {}
         self._state_upper = 0
         self._last = self._waits = False
         self.progress = ViewProgress()
@@ -150,11 +154,12 @@ class ViewDriver:
         self._state_upper = sole_time(uppers[0])
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
+            self._readings[predicate] = await self._reading(predicate)
             if lower == 0:
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
-            present = await self._holds.snapshot(collection, at)
+            present = await self._holds.snapshot(collection, at, reading=self._readings[predicate])
             await asyncio.to_thread(living.restart, present, at + 1)
         state: frozenset[StateRow] = frozenset()
         contents: dict[str, list[Row]] = {}
@@ -167,6 +172,15 @@ class ViewDriver:
                 contents[collection] = rows_of(present, names)
         start = Start(lower, fresh, state, contents)
         await asyncio.to_thread(self._maintainer.begin, start, self._inputs)
+
+    async def _reading(self, predicate: str) -> Reading:
+        """What is read of an input: rows and columns that can matter, if no count in it may be negative."""
+        collection, shape = self._target.inputs[predicate]
+        scan = self._scans.get(predicate)
+        description = await self._collections.description(collection)
+        if scan is None or description.allow_negative:
+            return EVERYTHING
+        return reading_of(scan, shape.schema, shape.arguments)
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -191,7 +205,10 @@ class ViewDriver:
             while living.upper <= self.progress.lower:
                 upper = await self._wait(collection, self.progress.lower)
                 until = U64_MAX if upper.empty else sole_time(upper)
-                living.extend(await self._holds.changes(collection, living.upper, until), until)
+                news = await self._holds.changes(
+                    collection, living.upper, until, reading=self._readings[predicate]
+                )
+                living.extend(news, until)
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
 

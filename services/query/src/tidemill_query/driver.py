@@ -10,7 +10,10 @@ from dataclasses import replace
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.drawing import dot_of, svg_of
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.pushdown import EVERYTHING, reading_of
 from tidemill.datalog.records import Record, parse_record
 from tidemill.rpc.messages import (
     Answer,
@@ -143,7 +146,9 @@ class QueryDriver:
         compiled = row_goal(goal, readable) if rest else None
         at = await self._instant(readable.collection, None, math.inf) if start is None else start
         async with self._following(readable.collection) as held:
-            stream = self._collections.subscribe(held, at, snapshot=snapshot, up_to=until)
+            stream = self._collections.subscribe(
+                held, at, snapshot=snapshot, up_to=until, where=compiled and compiled.where
+            )
             async for item in stream:
                 if isinstance(item, Updates):
                     table = item.table if compiled is None else compiled.select(item.table)
@@ -221,8 +226,9 @@ class QueryDriver:
         at = await self._instant(collection, as_of, None)
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._settings.proof_history_ms)
+        scans = plans.scans_of_proof(view.program, asked) if reason is reasons.proof else {}
         inputs = {
-            predicate: await self._presences(readable, begins, at)
+            predicate: await self._presences(readable, begins, at, scans.get(predicate))
             for predicate, readable in view.inputs.items()
         }
         letters = [
@@ -258,16 +264,27 @@ class QueryDriver:
         async with self._reading(collection, "why") as held:
             return events(await self._collections.snapshot(held, at))
 
-    async def _presences(self, readable: Readable, begins: int, at: int) -> list[Presence]:
-        """What an input held at some instant in [begins, at], as far back as since allows."""
+    async def _presences(
+        self, readable: Readable, begins: int, at: int, scan: Scan | None = None
+    ) -> list[Presence]:
+        """What an input held at some instant in [begins, at], as far back as since allows.
+
+        With a `scan` only what passes it.
+        """
+        reading = EVERYTHING
+        if scan is not None:
+            schema = (await self._collections.description(readable.collection)).schema
+            reading = reading_of(scan, schema, readable.arguments, columns=False)
         status = await self._collections.status(readable.collection)
         since = 0 if status.since.empty else sole_time(status.since)
         begins = max(begins, since)
         if at < begins:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
         async with self._reading(readable.collection, "why") as held:
-            present = await self._collections.snapshot(held, begins)
-            news = await self._collections.changes(held, begins + 1, at + 1)
+            present = await self._collections.snapshot(
+                held, begins, equal=reading.equal, where=reading.where
+            )
+            news = await self._collections.changes(held, begins + 1, at + 1, where=reading.where)
         started: dict[Record, float] = dict.fromkeys(
             readable.records(present), -math.inf if begins == 0 else begins
         )
@@ -311,8 +328,9 @@ class QueryDriver:
     async def _analysis(self, found: ViewOf) -> list[str]:
         """The program derived once from what the inputs hold at the last definite instant."""
         at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
+        scans = logical_plan(found.program).scans
         inputs = {
-            predicate: await self._presences(readable, at, at)
+            predicate: await self._presences(readable, at, at, scans.get(predicate))
             for predicate, readable in found.inputs.items()
         }
         return await asyncio.to_thread(

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.datalog import ast
+from tidemill.datalog.evaluation.scans import all_of, compared
 from tidemill.datalog.goals import goal_over
+from tidemill.datalog.pushdown import expression_of
 from tidemill.time import UsageError
 from tidemill_query.directory import Readable
 
@@ -28,6 +30,17 @@ class RowGoal:
     fixed: Mapping[str, object]
     shown: tuple[tuple[str, str], ...]
     alike: tuple[tuple[str, str], ...]
+
+    @property
+    def where(self) -> pc.Expression | None:
+        """A filter that every row of the answer passes, where columns have literal values."""
+        kinds = {name: (at, kind) for at, (name, kind) in enumerate(self.readable.columns, 1)}
+        names = [name for name, _ in self.readable.columns]
+        test = all_of(
+            compared(*kinds[name], "==", value)  # type: ignore[arg-type]  # literals are values
+            for name, value in self.fixed.items()
+        )
+        return None if test is None else expression_of(test, names, None)
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The rows that match, with the answer's columns and whatever lanes there are."""

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.demand import demanded, pattern_scan
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
 
 
 def plan_lines(program: CheckedProgram) -> list[str]:
     """Strata, plan and arrangements, as for tables without facts."""
     return explain_plan(IncrementalEngine(program))
+
+
+def scans_of_proof(program: CheckedProgram, asked: Record) -> dict[str, Scan]:
+    """For each input what a proof of the record can depend on: nothing of those that are not there."""
+    patterns = demanded(logical_plan(program).rules, asked.predicate, asked.arguments)
+    return {
+        name: pattern_scan(program, name, patterns.get(name, ()))
+        for name in program.columns
+        if name not in program.derived
+    }
 
 
 def analysis_lines(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
     AtomForm,
@@ -16,6 +17,7 @@ from tidemill.datalog.evaluation.forms import (
     RuleForm,
     Variable,
 )
+from tidemill.datalog.evaluation.scans import Scan, all_of, any_of, compared
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.values import Value, equal
 
@@ -80,6 +82,20 @@ def _pattern(atom: AtomForm | AbsentForm, bound: Mapping[str, Value]) -> Pattern
         else:
             values.append(ANY)
     return tuple(values)
+
+
+def pattern_scan(checked: CheckedProgram, predicate: str, patterns: Iterable[Pattern]) -> Scan:
+    """All columns of the rows that fit some pattern, and perhaps of some more."""
+    kinds = [kind for _, kind in checked.columns[predicate]]
+    wanted = any_of(
+        all_of(
+            compared(at, kind, "==", value)
+            for at, (kind, value) in enumerate(zip(kinds, pattern, strict=True), 1)
+            if value is not ANY
+        )
+        for pattern in patterns
+    )
+    return Scan(predicate, tuple(range(1, len(kinds) + 1)), wanted)
 
 
 def matching_inputs(

@@ -80,6 +80,6 @@ def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expr
     if isinstance(test, AnyOf):
         if any(part is None for part in parts):
             return None
-        return reduce(or_, parts)
+        return reduce(or_, parts) if parts else pc.scalar(False)
     known = [part for part in parts if part is not None]
     return reduce(and_, known) if known else None

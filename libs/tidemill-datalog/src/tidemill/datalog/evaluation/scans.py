@@ -210,7 +210,7 @@ class _Readings:
             if kind not in _TESTED:
                 continue
             if isinstance(term, Constant):
-                tests.append(_compared(at, kind, "==", term.value))
+                tests.append(compared(at, kind, "==", term.value))
             elif isinstance(term, Variable):
                 places.setdefault(term.name, (at, kind))
         tests += [self._of_condition(condition, places) for condition in self._conditions]
@@ -237,7 +237,7 @@ class _Readings:
         place = places.get(variable.name)
         if place is None or self._rule.types.get(variable.name) is Type.ANY:
             return None
-        return _compared(*place, sign, value)
+        return compared(*place, sign, value)
 
 
 def _of_head(rule: RuleForm) -> list[Expression]:
@@ -261,8 +261,11 @@ def _known_functions(expression: Expression) -> bool:
     return known and all(map(_known_functions, expression.arguments))
 
 
-def _compared(position: int, kind: str, sign: str, value: Value) -> Test | None:
-    """A comparison with a value of the very type of the column, so that stores compare as the language does."""
+def compared(position: int, kind: str, sign: str, value: Value) -> Test | None:
+    """A comparison with a value of the very type of the column, so that stores compare as the language does.
+
+    None for any other value, of a column of a `kind`: "int", "float", "text" or "bool".
+    """
     if value is None:
         return Comparison(position, sign, None) if sign == "==" else None
     if kind == "int" and type(value) is int:

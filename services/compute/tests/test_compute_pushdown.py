@@ -1,0 +1,134 @@
+"""What a view reads of a collection: only the parts and rows that its program can use, with the same answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import consolidate
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard.part_store import Limits
+from tidemill.time import frontier
+from tidemill_compute.record_rows import shape_of_output, shape_of_relation
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.view import ViewDriver
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+
+SALE = pa.schema([("n", pa.int64()), ("shop", pa.string()), ("note", pa.string())])
+BATCHES, ROWS = 8, 50
+
+
+class Counting(MemoryBlob):
+    """Says which objects were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return await super().get(key)
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        self.read.append(key)
+        return await super().get_range(key, start, stop)
+
+
+class World:
+    """A collection of eight batches, each with numbers of its own, and a view over it."""
+
+    def __init__(self, text: str, *, allow_negative: bool = False) -> None:
+        self.clock, self.ids = ManualClock(0), map(str, itertools.count())
+        self.consensus, self.blob = MemoryConsensus(), Counting()
+        schema = InputSchema("sale", "relation", (("n", "int"), ("shop", "text"), ("note", "text")))
+        self.program = check(parse(text), Catalog({"sale": schema}))
+        outputs = {p: (f"v/{p}", shape_of_output(self.program, p)) for p in self.program.derived}
+        inputs = {"sale": ("sale", shape_of_relation("sale", SALE))}
+        self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
+        self.input = Description(SALE, key=("n",), allow_negative=allow_negative)
+
+    def process(self) -> Collections:
+        limits = Limits(inline_bytes_max=0, cache_bytes_max=0)
+        return Collections(
+            self.consensus, self.blob, self.clock, self.ids.__next__, limits=limits
+        )  # fmt: skip
+
+    async def create(self) -> None:
+        now = self.process()
+        await now.create("sale", self.input, start=frontier(0))
+        for number in range(BATCHES):
+            at, numbers = number * 10, range(number * ROWS, (number + 1) * ROWS)
+            rows = pa.table({
+                "n": pa.array(numbers, pa.int64()), "shop": [f"s{n % 3}" for n in numbers],
+                "note": [f"note {n}" for n in numbers], "_time": pa.array([at] * ROWS, pa.uint64()),
+                "_diff": pa.array([1] * ROWS, pa.int64()),
+            })  # fmt: skip
+            await now.compare_and_append(
+                "sale", frontier(at), frontier(at + 10), rows, writer="test"
+            )
+        made = {name: shape.schema for name, shape in self.target.outputs.values()}
+        for name, schema in (made | {"v/errors": ERROR_SCHEMA, "v/state": STATE_SCHEMA}).items():
+            await now.create(name, Description(schema), start=frontier(0))
+
+    async def followed(self, *, scans: bool = True) -> ViewDriver:
+        """The view when it has written all that is definite."""
+        settings = ComputeSettings(window_changes_max=60, hold_interval_s=0.0)
+        view = ViewDriver(self.target, self.process(), self.clock, settings)
+        if not scans:
+            view._scans = {}
+        self.blob.read.clear()
+        task = asyncio.create_task(view.maintain_forever())
+        while not task.done() and view.progress.lower < BATCHES * 10:
+            await asyncio.sleep(0)
+            self.clock.move(0.1)
+        self.read = len(self.blob.read)
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError), ended
+        return view
+
+    async def answer(self) -> dict[str, pa.Table]:
+        reader = self.process()
+        names = [name for name, _ in self.target.outputs.values()]
+        return {name: consolidate(await reader.stored(name)) for name in [*names, "v/errors"]}
+
+
+def alive(view: ViewDriver) -> int:
+    return view._inputs["sale"].alive
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "rows"),
+    [
+        (f"f(s) := sale(n, s, _) if n >= {ROWS * 6};", 2, 2 * ROWS),
+        ('f(n) := sale(n, "s1", _) if n < 60 ^ n >= 10;', 2, 17),
+        (f'f(x) := sale({ROWS * 3 + 1}, _, x);', 1, 1),
+        ("f(s) := sale(_, s, _);", BATCHES, 3),
+        ("f(s) := sale(n, s, _) if 6 / (n + 1) > 5;", BATCHES, BATCHES * ROWS),
+    ],
+)  # fmt: skip
+async def test_a_view_reads_the_parts_and_keeps_the_rows_that_can_match(
+    text: str, parts: int, rows: int
+) -> None:
+    world, twin = World(text), World(text)
+    for each in (world, twin):
+        await each.create()
+    view, unpushed = await world.followed(), await twin.followed(scans=False)
+    assert (world.read, alive(view)) == (parts, rows)
+    assert (twin.read, alive(unpushed)) == (BATCHES, BATCHES * ROWS)
+    assert await world.answer() == await twin.answer()
+    again = await world.followed()  # a restart reads a snapshot instead of changes
+    assert alive(again) <= rows
+
+
+async def test_a_collection_that_may_go_below_zero_is_read_whole() -> None:
+    world = World("f(s) := sale(n, s, _) if n >= 10000;", allow_negative=True)
+    await world.create()
+    assert alive(await world.followed()) == BATCHES * ROWS

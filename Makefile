@@ -29,6 +29,15 @@ chaos: setup ## faults on simulated and real stores; SECONDS=600 SEED=1 ONLY=sto
 	@infra/setup.sh redis objectstore
 	@$(PY) -m tidemill.testkit.faults --seconds $(SECONDS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
+.PHONY: chaos-services test-integration
+chaos-services: setup ## the whole system in processes over Kafka, Redis, S3 while all of it is killed, paused, cut off; SECONDS=600 SEED=1
+	@infra/setup.sh kafka redis objectstore
+	@$(PY) -m tidemill.testkit.service_faults --seconds $(SECONDS) --seed $(SEED)
+
+test-integration: setup ## the tests with real servers alone, one storm of make chaos-services among them; make test runs them too
+	@infra/setup.sh spark kafka redis objectstore prometheus
+	@$(PY) -m pytest -m server $(T)
+
 lint: ## ruff: format and rules; buf: rules of protos/, and that no released call breaks
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -14,7 +16,7 @@ from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.kits.log import LAWS, Law
 from tidemill.testkit.servers import kafka_server
-from tidemill.time.errors import Indeterminate, Unavailable, UsageError
+from tidemill.time.errors import Fenced, Indeterminate, Unavailable, UsageError
 
 pytestmark = pytest.mark.server
 NUMBERS = count()
@@ -46,6 +48,45 @@ async def test_a_reader_that_is_closed_before_it_has_read_leaves_its_user_alone(
         reader = await log.reader(topic, {0: 0})
         await reader.close()
         assert await log.bounds(topic) == {0: (0, 0)}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("point", ["begin_transaction", "send_batch", "commit_transaction"])
+async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_nothing(
+    point: str, kafka_bootstrap: str
+) -> None:
+    topic = f"paused-{next(NUMBERS)}"
+    async with (
+        closing(KafkaLog(kafka_bootstrap)) as log,
+        closing(KafkaLog(kafka_bootstrap)) as more,
+    ):
+        await log.create_topic(topic, 1)
+        paused = await log.fenced_writer(topic)
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        producer = paused._producer
+        assert producer is not None
+        step = getattr(producer, point)
+
+        async def later(*told: Any, **named: Any) -> Any:
+            reached.set()
+            await go_on.wait()
+            return await step(*told, **named)
+
+        setattr(producer, point, later)
+        late = asyncio.create_task(paused.append(topic, [Entry(b"k", b"late")]))
+        await reached.wait()
+        newer = await more.fenced_writer(topic)
+        await newer.append(topic, [Entry(b"k", b"once")])
+        go_on.set()
+        with pytest.raises(Fenced):
+            await late
+        bounds = await log.bounds(topic)
+        reader = await log.reader(topic, {0: 0})
+        values = []
+        while reader.positions()[0] < bounds[0][1]:
+            values += [record.value for record in await reader.poll(100, 5.0)]
+        assert values == [b"once"]
+        await reader.close()
 
 
 @pytest.mark.timeout(60)

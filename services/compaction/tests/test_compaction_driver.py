@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 import pyarrow as pa
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import frontier
+from tidemill.time import Unavailable, frontier
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_compaction.settings import CompactionSettings
 
@@ -144,3 +145,29 @@ async def test_a_damaged_collection_does_not_stop_the_others() -> None:
         await world.driver.look()
     assert set(told) == {"s"}
     assert (await world.collections.status("t")).batches == 1
+
+
+class AwayConsensus(MemoryConsensus):
+    """A Consensus that can be taken away."""
+
+    away = False
+
+    async def keys(self) -> Sequence[str]:
+        if self.away:
+            raise Unavailable("the store is away")
+        return await super().keys()
+
+
+async def test_a_look_while_the_store_is_away_is_counted_and_the_next_one_goes_on() -> None:
+    world, consensus, told = World(), AwayConsensus(), list[str]()
+    collections = Collections(
+        consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
+    )
+    driver = CompactionDriver(collections, world.clock, SETTINGS, lambda _, says: told.append(says))
+    await collections.create("t", Description(ROWS), lease_ms=None)
+    consensus.away = True
+    await driver.look()
+    assert (driver.counts.skipped, told) == (1, ["the store is away"])
+    consensus.away = False
+    await driver.look()
+    assert driver.counts.skipped == 1

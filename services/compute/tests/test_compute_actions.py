@@ -160,7 +160,7 @@ async def test_a_file_has_one_line_for_each_event_whatever_kills_the_process(
 
 async def test_a_topic_has_one_record_for_each_event(tmp_path: Path) -> None:
     world, log = World(5), EmbeddedLog(tmp_path)
-    sink = LogSink(log, "calls")
+    sink = LogSink(log, "calls", "calls")
     await world.create(sink)
     for lower, upper, writes in ((0, 9, 3), (9, 20, 2), (20, END, None)):
         await world.feed(lower, upper)

@@ -291,7 +291,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             if kind == "kafka":
                 log = KafkaLog(request.getfixturevalue("kafka_bootstrap"))
             closing_all.push_async_callback(log.close)
-            yield Place(lambda: LogSink(log, name), lambda: _log_keys(log, name))
+            yield Place(lambda: LogSink(log, name, "calls"), lambda: _log_keys(log, name))
 
 
 async def _counted(target: Target) -> Counter[str]:
@@ -315,13 +315,11 @@ async def _redis_keys(url: str, stream: str) -> Counter[str]:
 
 async def _log_keys(log: Log, topic: str) -> Counter[str]:
     bounds = await log.bounds(topic)
-    left = sum(high - low for low, high in bounds.values())
     reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
     found: Counter[str] = Counter()
-    while left > 0:
-        records = await reader.poll(left, 5.0)
+    while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
+        records = await reader.poll(1_000, 5.0)
         found.update(key_in(record.value or b"") for record in records)
-        left -= len(records)
     await reader.close()
     return found
 

@@ -63,7 +63,13 @@ class CompactionDriver:
     async def look(self) -> None:
         """One look at every collection."""
         self._looks += 1
-        for collection in await self.collections.ids():
+        try:
+            collections = await self.collections.ids()
+        except (Unavailable, Indeterminate) as error:
+            self.counts.skipped += 1
+            self.report("every", str(error))
+            return
+        for collection in collections:
             if not self.mine(collection):
                 continue
             try:

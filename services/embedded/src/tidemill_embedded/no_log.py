@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemill.runtime.log import Entry, LogReader
+from tidemill.runtime.log import Entry, FencedWriter, LogReader
 from tidemill.time import UsageError
 
 
@@ -26,6 +26,9 @@ class NoLog:
         raise _refused()
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
+        raise _refused()
+
+    async def fenced_writer(self, name: str) -> FencedWriter:
         raise _refused()
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:

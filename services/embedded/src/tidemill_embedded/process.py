@@ -31,7 +31,7 @@ from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
 from tidemill.shard.claims import Claimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
-from tidemill.time import Unavailable, UsageError
+from tidemill.time import Indeterminate, Unavailable, UsageError
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.announcing import Announcements
 from tidemill_embedded.authorizing import (
@@ -382,7 +382,7 @@ async def _look_forever(process: Process) -> None:
     world, compaction = process.world, process.compaction
     while True:
         await world.clock.sleep(FRESH_S)
-        with suppress(Unavailable):
+        with suppress(Unavailable, Indeterminate):
             for collection in await world.collections.ids():
                 if compaction.mine(collection):
                     await world.collections.state(collection)

@@ -121,7 +121,7 @@ class ActionRunner:
             )  # fmt: skip
             return HttpSink(endpoint)
         assert sink.log is not None
-        return LogSink(self._world.log, sink.log.topic)
+        return LogSink(self._world.log, sink.log.topic, self._stored.resource.name)
 
     async def prepare(self) -> None:
         """Hold what is watched, and create the outbox where firing begins."""
@@ -148,10 +148,13 @@ class ActionRunner:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Fire."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.driver.fire_forever())
-            tasks.create_task(self._count_forever())
-            ready()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.driver.fire_forever())
+                tasks.create_task(self._count_forever())
+                ready()
+        finally:
+            await self._guarded.close()
 
     async def _count_forever(self) -> None:
         effects = repeated = 0

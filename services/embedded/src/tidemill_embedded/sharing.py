@@ -141,11 +141,22 @@ class SharedWork:
     ) -> None:
         await work_claimed(self._claimants(role), wanted, work, self._world.clock)
 
+    async def _refreshed_anew(self) -> None:
+        """Read the catalog anew, as soon as the stores let us."""
+        while True:
+            try:
+                await self.refresh()
+                return
+            except (Unavailable, Indeterminate):
+                await self._world.clock.sleep(self._world.settings.retry_s_min)
+
     async def _follow_catalog(self) -> None:
         while True:
-            with suppress(Unavailable, Indeterminate):
+            try:
                 await self._store.until_changed(LOOK_S)
                 await self.refresh()
+            except (Unavailable, Indeterminate):
+                await self._world.clock.sleep(self._world.settings.retry_s_min)
 
     def _wanted(self, role: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
         async def wanted() -> list[str]:
@@ -171,7 +182,7 @@ class SharedWork:
 
     async def _work(self, role: str, claim: Claim) -> None:
         """Run one claimed part until the claim is over; a view that is changed begins again."""
-        await self.refresh()
+        await self._refreshed_anew()
         while (stored := self._live(claim.item)) is not None:
             if not await self._work_on(role, claim, stored):
                 return

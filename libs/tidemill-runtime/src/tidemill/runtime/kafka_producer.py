@@ -21,11 +21,15 @@ STOP_S_MAX = 1.0
 
 
 def new_producer(
-    bootstrap: str, client_id: str, deadline_s: float, options: Mapping[str, Any]
+    bootstrap: str,
+    client_id: str,
+    deadline_s: float,
+    options: Mapping[str, Any],
+    transactional_id: str | None = None,
 ) -> AIOKafkaProducer:
     """An idempotent producer that waits for all replicas; not started.
 
-    `options` say how the cluster is reached.
+    `options` say how the cluster is reached. With a `transactional_id` starting it ends others that have it.
     """
     return AIOKafkaProducer(
         bootstrap_servers=bootstrap,
@@ -35,6 +39,8 @@ def new_producer(
         compression_type="lz4",
         max_batch_size=BATCH_BYTES,
         request_timeout_ms=int(deadline_s * 1000),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=int(2 * deadline_s * 1000),
         **options,
     )
 
@@ -77,6 +83,10 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
         if sending is not None and not sending.done():
             sending.cancel()
             await asyncio.wait([sending], timeout=STOP_S_MAX)
+    ended = getattr(producer._txn_manager, "_transaction_waiter", None)
+    if ended is not None:
+        # How the transaction ended was told to whoever asked, or nobody wants to know.
+        ended.add_done_callback(lambda told: told.cancelled() or told.exception())
     # NB: not `stop`, which waits for batches that nobody sends any more.
     producer._closed = True
     await producer.client.close()

@@ -69,6 +69,24 @@ class LogReader(Protocol):
         ...
 
 
+class FencedWriter(Protocol):
+    """Appends under a name that one writer has at a time: the one that was opened last."""
+
+    async def append(self, topic: str, records: Sequence[Entry]) -> None:
+        """Append `records`, durably on return; nothing of them once a later writer of the name is open.
+
+        Readers see all of them or none, where the log can do that; otherwise an append that failed may
+        be there in part. After an error the writer is of no more use: open another one.
+        Raises: Fenced if a later writer of the name is open, or the log is closed; UsageError as
+        `Log.append`; Indeterminate if they may have been appended.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release what the writer holds; twice is once."""
+        ...
+
+
 class Log(Protocol):
     """Durable topics. Every method raises Unavailable if the log cannot be reached."""
 
@@ -105,6 +123,13 @@ class Log(Protocol):
         atomic over partitions.
         Raises: UsageError for an unknown topic or partition or a record that is too large, before
         anything is appended; Unavailable if nothing was; Indeterminate if some may have been.
+        """
+        ...
+
+    async def fenced_writer(self, name: str) -> FencedWriter:
+        """A writer that ends all earlier ones of its name, whichever process has them.
+
+        What those appended is there for all readers when this returns; what they still do has no effect.
         """
         ...
 

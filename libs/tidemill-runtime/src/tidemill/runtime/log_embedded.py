@@ -81,6 +81,7 @@ class EmbeddedLog:
         self._groups = GroupCommit(self._write_runs)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="embedded-log")
         self._readers: set[EmbeddedReader] = set()
+        self._fences: dict[str, int] = {}
         self._closed = False
         self._broken: OSError | None = None
         try:
@@ -132,6 +133,12 @@ class EmbeddedLog:
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
         return await self._groups.append(topic, records, [opened.place(entry) for entry in records])
+
+    async def fenced_writer(self, name: str) -> EmbeddedFencedWriter:
+        self._check_open()
+        # One process at a time has the directory open: to count within it is enough.
+        self._fences[name] = self._fences.get(name, 0) + 1
+        return EmbeddedFencedWriter(self, name, self._fences[name])
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> EmbeddedReader:
         reader = EmbeddedReader(self, self._topic(topic), self._clock)
@@ -228,6 +235,24 @@ class EmbeddedLog:
         except OSError as error:
             self._broken = error
             raise Indeterminate(f"append failed and could not be undone: {cause}") from error
+
+
+class EmbeddedFencedWriter:
+    """Appends unless a later writer of its name is open. An append that failed may be there in part."""
+
+    def __init__(self, log: EmbeddedLog, name: str, fence: int) -> None:
+        self._log = log
+        self._name = name
+        self._fence = fence
+
+    async def append(self, topic: str, records: Sequence[Entry]) -> None:
+        if self._log._fences[self._name] != self._fence:
+            raise Fenced(f"append to {topic} refused: a later writer {self._name} is open")
+        await self._log.append(topic, records)
+
+    async def close(self) -> None:
+        """It holds nothing."""
+        self._fence = 0
 
 
 class EmbeddedReader:

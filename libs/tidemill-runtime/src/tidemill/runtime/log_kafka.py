@@ -21,6 +21,7 @@ from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.kafka_access import KafkaAccess
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
+from tidemill.runtime.kafka_fencing import KafkaFencedWriter
 from tidemill.runtime.kafka_producer import discard_producer, new_producer, send_run
 from tidemill.runtime.kafka_topic_ids import topic_id
 from tidemill.runtime.log import (
@@ -81,6 +82,7 @@ class KafkaLog:
         self._committers: dict[str, AIOKafkaConsumer] = {}
         self._groups: dict[str, GroupCommit] = {}
         self._readers: set[KafkaReader] = set()
+        self._writers: set[KafkaFencedWriter] = set()
         self._described: _Described | None = None
         self._keyless = 0
         self._closed = False
@@ -134,6 +136,19 @@ class KafkaLog:
         group = self._groups.setdefault(topic, GroupCommit(self._write_runs))
         return await group.append(topic, records, [self._place(entry, count) for entry in records])
 
+    async def fenced_writer(self, name: str) -> KafkaFencedWriter:
+        self._check_open()
+        producer = new_producer(
+            self._bootstrap, self._client_id, self._deadline_s, self._options, name
+        )
+        with translated(f"opening the writer {name}"):
+            await self._start(producer)
+        writer = KafkaFencedWriter(
+            name, producer, self._placed, self._clock, self._deadline_s, self._writers.discard
+        )
+        self._writers.add(writer)
+        return writer
+
     async def reader(self, topic: str, starts: Mapping[int, int]) -> KafkaReader:
         await self._check_positions(topic, starts)
         consumer = self._consumer(None)
@@ -178,6 +193,7 @@ class KafkaLog:
             await group.drain()
         async with self._starting:  # what is being opened is closed as well
             stops = [reader.close() for reader in tuple(self._readers)]
+            stops += [writer.close() for writer in tuple(self._writers)]
             stops.append(self._discard_producer())
             stops += [committer.stop() for committer in self._committers.values()]
             if self._prober is not None:
@@ -244,6 +260,15 @@ class KafkaLog:
             return partition_of(entry.key, partitions)
         self._keyless += 1
         return self._keyless % partitions
+
+    async def _placed(self, topic: str, records: Sequence[Entry]) -> dict[Place, list[Entry]]:
+        """The records by where they go, once they are known to be allowed."""
+        count = await self._count(topic)
+        check_entries(topic, records, count)
+        runs: dict[Place, list[Entry]] = {}
+        for entry in records:
+            runs.setdefault((topic, self._place(entry, count)), []).append(entry)
+        return runs
 
     async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Outcome]:
         try:

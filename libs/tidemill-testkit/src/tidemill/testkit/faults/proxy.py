@@ -21,6 +21,9 @@ class Proxy:
     def __init__(self, port: int, *, delay_s: float = 0.3) -> None:
         self.port = 0
         self.passed: Counter[Mode] = Counter()
+        """Connections that were asked for, by the mode of then."""
+        self.pieces: Counter[Mode] = Counter()
+        """Pieces of data that arrived to be passed on, by the mode of then."""
         self._target = port
         self._delay_s = delay_s
         self._mode: Mode = "open"
@@ -28,6 +31,11 @@ class Proxy:
         self._opened.set()
         self._server: asyncio.Server | None = None
         self._connected: set[asyncio.StreamWriter] = set()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connected) // 2
 
     async def start(self) -> None:
         """Listen on a free port, which is `port` from then on."""
@@ -81,6 +89,7 @@ class Proxy:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(CHUNK_BYTES):
+                self.pieces[self._mode] += 1
                 if self._mode == "slow":
                     await asyncio.sleep(self._delay_s)  # noqa: TID251  real servers run in real time
                 await self._opened.wait()

@@ -341,6 +341,29 @@ async def committed_offsets_are_kept_for_each_group(open_log: OpenLog, topic: st
 
 
 @_law
+async def a_writer_ends_those_of_its_name(open_log: OpenLog, topic: str) -> None:
+    async with _opened(open_log) as log:
+        await log.create_topic(topic, 2)
+        first, other = await log.fenced_writer(f"{topic}-w"), await log.fenced_writer(f"{topic}-v")
+        await first.append(topic, _numbered(3, 0) + _numbered(2, 1))
+        second = await log.fenced_writer(f"{topic}-w")
+        with pytest.raises(Fenced):
+            await first.append(topic, _numbered(5, 0))
+        await second.append(topic, [Entry(b"k", b"second", 1)])
+        await other.append(topic, [Entry(b"k", b"other", 1)])
+        bounds = await log.bounds(topic)
+        reader = await log.reader(topic, {0: 0, 1: 0})
+        values: dict[int, list[bytes | None]] = {0: [], 1: []}
+        while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
+            for record in await reader.poll(100, PATIENCE_S):
+                values[record.partition].append(record.value)
+        assert values == {0: [b"0", b"1", b"2"], 1: [b"0", b"1", b"second", b"other"]}
+        await reader.close()
+        for writer in (first, second, other):
+            await writer.close()
+
+
+@_law
 async def what_was_acknowledged_is_there_after_reopening(open_log: OpenLog, topic: str) -> None:
     async with _opened(open_log) as log:
         await log.create_topic(topic, 2)

@@ -1,0 +1,143 @@
+"""The load: rows into topics and a table for as long as faults last, and what was said of each."""
+
+from __future__ import annotations
+
+import json
+from random import Random  # noqa: TID251  seeded
+from typing import Any
+
+from tidemill.client.rows import table_of
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.log import Entry, Log
+from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.scene import FLIGHTS, METER, PARTITIONS, SKEW_MS, VIPS, Scene
+from tidemill.testkit.service_faults.truth import Topic
+from tidemill.time import Indeterminate, TidemillError, Unavailable
+
+PLANES = (*VIPS, "N4", "N5", "N6")
+STEP_S = 0.25
+INSERT_S = 0.5
+ROWS_PER_STEP = 6
+BAD_SHARE = 0.01
+END_MS = 3_600_000
+
+
+class Load:
+    """Writes to both topics; `promised` is how far every partition of the events has come, as acknowledged."""
+
+    def __init__(self, log: Log, random: Random, clock: Clock, outcome: Outcome) -> None:
+        self.written: dict[tuple[str, int, int], bytes] = {}
+        """Every acknowledged record by topic, partition and offset."""
+        self._log = log
+        self._random = random
+        self._clock = clock
+        self._outcome = outcome
+        self._id = 0
+        self._latest = [0] * PARTITIONS[FLIGHTS]
+
+    @property
+    def promised(self) -> int:
+        """The event frontier that follows from what was acknowledged."""
+        return min(self._latest) - SKEW_MS
+
+    async def run(self) -> None:
+        """Write until cancelled; each partition gets something at each step."""
+        while True:
+            for partition in range(PARTITIONS[FLIGHTS]):
+                flights = [self._flight() for _ in range(self._random.randint(1, ROWS_PER_STEP))]
+                bad = [b"{not a row"] if self._random.random() < BAD_SHARE else []
+                rows = [json.dumps(flight).encode() for flight in flights]
+                latest = max(int(flight["at"]) for flight in flights)
+                if await self._append(FLIGHTS, partition, [*bad, *rows]):
+                    self._latest[partition] = max(self._latest[partition], latest)
+            for partition in range(PARTITIONS[METER]):
+                rows = [self._reading(self._random.randrange(5)) for _ in range(2)]
+                await self._append(METER, partition, rows)
+            await self._clock.sleep(STEP_S)
+
+    async def mark(self, k: int) -> None:
+        """Write one row that nothing else is like."""
+        while not await self._append(METER, k % PARTITIONS[METER], [self._reading(k)]):
+            await self._clock.sleep(0.1)
+
+    async def end(self) -> int:
+        """A last event in each partition, far past all others; everything is definite before this instant."""
+        at = self._clock.now_ms() + END_MS
+        for partition in range(PARTITIONS[FLIGHTS]):
+            row = json.dumps({**self._flight(), "at": at, "plane": "end", "delay": 0}).encode()
+            while not await self._append(FLIGHTS, partition, [row]):
+                await self._clock.sleep(0.1)
+        return at - SKEW_MS
+
+    def check(self, topics: dict[str, Topic]) -> None:
+        """What was acknowledged is where it was said to be."""
+        for (topic, partition, offset), row in self.written.items():
+            there = topics[topic].records[partition].get(offset)
+            self._outcome.expect(
+                there == row,
+                f"{topic}/{partition} has {there!r} at {offset}, acknowledged was {row!r}",
+            )
+
+    async def _append(self, topic: str, partition: int, rows: list[bytes]) -> bool:
+        entries = [Entry(None, row, partition) for row in rows]
+        try:
+            places = await self._log.append(topic, entries)
+        except (Unavailable, Indeterminate) as error:
+            self._outcome.happened[f"felt: an append to a topic was {type(error).__name__}"] += 1
+            return False
+        self._outcome.happened["records written"] += len(rows)
+        self.written.update(((topic, *place), row) for place, row in zip(places, rows, strict=True))
+        return True
+
+    def _flight(self) -> dict[str, Any]:
+        self._id += 1
+        return {
+            "plane": self._random.choice(PLANES),
+            "delay": self._random.randrange(60),
+            "at": self._clock.now_ms() - self._random.randrange(3_000),
+            "id": self._id,
+        }
+
+    def _reading(self, k: int) -> bytes:
+        self._id += 1
+        return json.dumps({"n": self._id, "k": k}).encode()
+
+
+class Ledger:
+    """Inserts rows through whichever process answers, each tried once, and knows what was said of it."""
+
+    def __init__(self, scene: Scene, random: Random, outcome: Outcome) -> None:
+        self._scene = scene
+        self._random = random
+        self._outcome = outcome
+        self._said: dict[int, str] = {}
+
+    async def run(self) -> None:
+        """Insert until cancelled."""
+        while True:
+            fronts = self._scene.fronts()
+            if fronts:
+                _, client = self._random.choice(fronts)
+                await self._insert(client, len(self._said))
+            await self._scene.clock.sleep(INSERT_S)
+
+    async def _insert(self, client: Any, number: int) -> None:
+        self._said[number] = "unknown"
+        try:
+            await client.insert("ledger", table_of([{"id": number}]))
+            self._said[number] = "written"
+        except Unavailable:
+            self._said[number] = "refused"
+        except TidemillError:
+            pass
+        self._outcome.happened[f"inserts {self._said[number]}"] += 1
+
+    def check(self, found: dict[int, int]) -> None:
+        """What was acknowledged is there once, what was refused is not."""
+        expected = {"written": {1}, "refused": {0}, "unknown": {0, 1}}
+        for number, said in self._said.items():
+            there = found.get(number, 0)
+            self._outcome.expect(
+                there in expected[said],
+                f"row {number} of the ledger was {said} and is there {there} times",
+            )

@@ -1,0 +1,289 @@
+"""One run: load and watching all the time, storms and rests in turn, everything checked at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random  # noqa: TID251  seeded
+from typing import Any
+
+from tidemill.client.rows import table_of
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.shard.fsck import StoreCheck
+from tidemill.testkit.service_faults.effects import check_effects, effects
+from tidemill.testkit.service_faults.load import Ledger, Load
+from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.scene import (
+    FLIGHTS,
+    METER,
+    PARTITIONS,
+    PROCESSES,
+    TICK_MS,
+    VIPS,
+    Scene,
+    scene,
+)
+from tidemill.testkit.service_faults.trouble import Trouble
+from tidemill.testkit.service_faults.truth import Topic, Truth
+from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
+from tidemill.time import (
+    Indeterminate,
+    NotYet,
+    Unavailable,
+    UnknownCollection,
+)
+
+STORM_S = 30.0
+GIVEN_UP_S = 180.0
+"""Who has not recovered after so long never will."""
+TOLD_S = 10.0
+STEADY_LOOKS = 5
+FAILOVER_ROLES = ("ingest", "remap", "reclock", "compute")
+TRIED_AGAIN = (Unavailable, Indeterminate, DeadlinePassed, NotYet, UnknownCollection)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What counts as recovered, and how much is measured.
+
+    Nothing is to be `lag_s_max` behind any more; a recovery that takes longer than `recovery_s_max` is a
+    violation. At each rest every role fails over `failovers` times, to see how long that takes.
+    """
+
+    lag_s_max: float = 3 * TICK_MS / 1000
+    recovery_s_max: float = 30.0
+    failovers: int = 1
+
+
+class Run:
+    """A run on a scene; `outcome` holds what came of it."""
+
+    def __init__(self, place: Scene, seed: int, pace: Pace, say: Callable[[str], None]) -> None:
+        self.outcome = Outcome()
+        self._pace = pace
+        self._scene = place
+        self._say = say
+        self._clock = place.clock
+        self._log: KafkaLog = place.log()
+        self._topics = {
+            name: Topic(self._log, name, count, place.clock) for name, count in PARTITIONS.items()
+        }
+        # Each part has its own numbers: what one of them draws changes nothing for the others.
+        self._load = Load(self._log, Random(f"{seed} load"), place.clock, self.outcome)
+        self._ledger = Ledger(place, Random(f"{seed} ledger"), self.outcome)
+        self._truth = Truth(self._topics[FLIGHTS], self._topics[METER])
+        self._frontiers = Frontiers(place, self._load, self.outcome)
+        self._answers = Answers(place, self._frontiers, Random(f"{seed} answers"), self.outcome)
+        self._trouble = Trouble(place, Random(f"{seed} trouble"), self.outcome)
+        self._marks = 1_000
+
+    async def play(self, seconds: float) -> None:
+        """Storms and rests until `seconds` are over, at least one of each; then the end."""
+        begin_s = self._clock.monotonic_s()
+        await self._prepare()
+        watching = [
+            asyncio.create_task(each.follow()) for each in self._topics.values()
+        ] + self._tasks(self._frontiers.run(), self._answers.run(), self._trouble.revive())
+        load = self._tasks(self._load.run(), self._ledger.run())
+        try:
+            await self._recovered()
+            storm_s = STORM_S if seconds >= 2 * STORM_S else seconds
+            while True:
+                await self._trouble.storm(storm_s)
+                await self._recovered(after_faults=True)
+                for _ in range(self._pace.failovers):
+                    await self._fail_over()
+                await self._check()
+                self._tell(begin_s, seconds)
+                if self._clock.monotonic_s() - begin_s >= seconds:
+                    break
+            await self._cancel(load)
+            await self._end()
+            _still_there([*watching])
+        finally:
+            await self._cancel([*load, *watching])
+            await self._log.close()
+            self._trouble.let_go_on()
+
+    def _tasks(self, *work: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(each) for each in work]
+
+    async def _cancel(self, tasks: list[asyncio.Task[None]]) -> None:
+        _still_there(tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _prepare(self) -> None:
+        """Topics, processes and resources, before anything goes wrong."""
+        for name, partitions in PARTITIONS.items():
+            await self._log.create_topic(name, partitions)
+        for name in PROCESSES:
+            self._scene.begin(name)
+        text = (self._scene.folder / "resources.yaml").read_text()
+        await self._asked(lambda client: client.apply([ResourceDocument(text, "resources.yaml")]))
+        rows = table_of([{"plane": vip} for vip in VIPS])
+        await self._asked(lambda client: client.insert("vip", rows))
+
+    async def _asked(self, ask: Callable[[Any], Any]) -> Any:
+        """What any process answers, asked again until one does."""
+        while True:
+            for _, client in self._scene.fronts():
+                try:
+                    return await ask(client)
+                except TRIED_AGAIN:
+                    continue
+            await self._clock.sleep(0.1)
+
+    async def _recovered(self, *, after_faults: bool = False) -> None:
+        """Wait until nothing is too far behind any more; after faults that is measured."""
+        began_s, steady = self._clock.monotonic_s(), 0
+        since_s = told_s = began_s
+        while steady < STEADY_LOOKS:
+            behind_s, slowest = self._frontiers.behind_s()
+            now_s = self._clock.monotonic_s()
+            if behind_s >= self._pace.lag_s_max:
+                steady, since_s = 0, now_s
+            else:
+                steady += 1
+            if now_s - told_s > TOLD_S:
+                told_s = now_s
+                self._say(
+                    f"  {slowest} is {behind_s:.1f} s behind, {now_s - began_s:.0f} s after the last fault"
+                )
+            if now_s - began_s > GIVEN_UP_S:
+                self.outcome.violations.append(f"{slowest} is {behind_s:.1f} s behind and stays so")
+                raise StuckError(slowest, self._scene.fleet.logs())
+            await self._clock.sleep(0.2)
+        took_s = since_s - began_s
+        if after_faults:
+            lag_s, limit_s = self._pace.lag_s_max, self._pace.recovery_s_max
+            self.outcome.measure(f"from the last fault until nothing is {lag_s:g} s behind", took_s)
+            self.outcome.expect(took_s <= limit_s, f"recovered after {took_s:.1f} s only")
+
+    async def _fail_over(self) -> None:
+        """Kill who writes, in each role, and measure until an answer has a row that came afterwards."""
+        self.outcome.measure("a new row in an answer, nothing wrong", await self._marked())
+        for role in FAILOVER_ROLES:
+            item = "View/totals" if role == "compute" else f"Source/{METER}"
+            owner = (await self._scene.owners(role)).get(item)
+            if owner is None:
+                continue
+            await self._trouble.kill(owner.name)
+            self.outcome.measure(
+                f"a new row in an answer, {role} killed before", await self._marked()
+            )
+            await self._recovered()
+
+    async def _marked(self) -> float:
+        """Write a row that nothing else is like; the seconds until an answer has what follows from it."""
+        self._marks += 1
+        mark, began_s = self._marks, self._clock.monotonic_s()
+        await self._load.mark(mark)
+        while True:
+            answer = await self._asked(lambda client: client.snapshot("totals/total"))
+            if any(row[0] == mark for row in rows_of("totals/total", answer.table)):
+                return self._clock.monotonic_s() - began_s
+            await self._clock.sleep(0.05)
+
+    async def _check(self) -> None:
+        """What was answered and done so far, while the load goes on."""
+        for name in (FLIGHTS, METER):
+            await self._topics[name].caught_up()
+        self._truth.take()
+        self._answers.check(self._truth)
+        done = await effects(self._scene, self._topics["alarms"])
+        # What the targets have was in the topic before.
+        await self._topics[FLIGHTS].caught_up()
+        self._truth.take()
+        check_effects(done, self._truth.alarms(2**63), self.outcome, all_done=False)
+
+    async def _end(self) -> None:
+        """Everything is definite; all of it is what it has to be."""
+        end = await self._load.end()
+        await self._check()
+        wanted = self._truth.alarms(end)
+        began_s = self._clock.monotonic_s()
+        while self._clock.monotonic_s() - began_s < GIVEN_UP_S:
+            done = await effects(self._scene, self._topics["alarms"])
+            if all(events.total() >= wanted.total() for events in done.values()):
+                break
+            await self._clock.sleep(0.2)
+        check_effects(done, wanted, self.outcome, all_done=True)
+        disordered = self._truth.disordered
+        self.outcome.expect(
+            not disordered, f"the generator wrote {disordered[:3]} behind its promise"
+        )
+        self._load.check(self._topics)
+        letters = await self._asked(lambda client: client.snapshot(f"{FLIGHTS}/deadletters"))
+        await self._check_letters(letters)
+        found: Counter[int] = Counter()
+        ledger = await self._asked(lambda client: client.snapshot("ledger"))
+        for row, count in rows_of("ledger", ledger.table).items():
+            found[int(str(row[0]))] += count
+        self._ledger.check(found)
+        await self._check_store()
+
+    async def _check_letters(self, letters: Any) -> None:
+        found = rows_of(f"{FLIGHTS}/deadletters", letters.table)
+        self.outcome.happened["dead letters"] = found.total()
+        self.outcome.expect(
+            found == Counter(self._truth.bad), f"dead letters are {found}, not {self._truth.bad}"
+        )
+
+    async def _check_store(self) -> None:
+        """Every byte of every object, and all that the versions say of them."""
+        consensus, blob = self._scene.stores()
+        check = StoreCheck(consensus, blob, self._clock)
+        async for finding in check.findings():
+            self.outcome.happened["objects left behind"] += finding.harmless
+            self.outcome.expect(finding.harmless, f"the check of the store found {finding}")
+        self.outcome.happened["objects of the store checked"] += check.checked.total()
+        await consensus.close()
+        await blob.close()
+
+    def _tell(self, begin_s: float, seconds: float) -> None:
+        passed_s = self._clock.monotonic_s() - begin_s
+        faults = sum(count for _, count in self.outcome.counted("fault: "))
+        self._say(
+            f"[{passed_s:.0f} of {seconds:.0f} s] {faults} faults, "
+            f"{self.outcome.happened['answers checked']} answers checked, "
+            f"violations so far: {len(self.outcome.violations) or 'none'}"
+        )
+
+
+PACE = Pace()
+
+
+class StuckError(Exception):
+    """The system does not recover: there is nothing more to be learned from the run."""
+
+
+def _still_there(tasks: list[asyncio.Task[None]]) -> None:
+    """Raises: what a task raised that was to run all the time."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+async def run(
+    folder: Path,
+    seed: int,
+    seconds: float,
+    *,
+    pace: Pace = PACE,
+    say: Callable[[str], None] = print,
+) -> Outcome:
+    """A run from nothing to its end, on servers of its own; takes about 40 seconds more than `seconds`."""
+    async with scene(folder) as place:
+        played = Run(place, seed, pace, say)
+        try:
+            await played.play(seconds)
+        except StuckError as stuck:
+            played.outcome.violations.append(f"the logs say {stuck}")
+        return played.outcome

@@ -1,0 +1,233 @@
+"""Where a run takes place: three brokers, Redis and a bucket behind proxies, and processes with roles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidemill.rpc.client import AsyncClient
+from tidemill.runtime.clock import Clock, SystemClock
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.shard import Collections
+from tidemill.shard.claims import Claimant, Owned
+from tidemill.shard.stores import (
+    BlobPlace,
+    StoredBlob,
+    StoredConsensus,
+    open_blob,
+    open_claims,
+    open_consensus,
+)
+from tidemill.testkit.faults.proxies import Proxies, proxies
+from tidemill.testkit.fleet import Fleet, Member, fleet
+from tidemill.testkit.servers import Server, kafka_server, object_server, redis_server
+
+LEASE_S = 6.0
+BROKERS = 3
+TICK_MS = 1_000
+SKEW_MS = 15_000
+ALIVE_MS = 60_000
+RETAIN_MS = 20_000
+LATE = 30
+VIPS: Final = ("N1", "N2", "N3")
+FLIGHTS, METER, ALARMS = "flights", "meter", "alarms"
+PARTITIONS: Mapping[str, int] = MappingProxyType({FLIGHTS: 3, METER: 2, ALARMS: 1})
+PROCESSES: Mapping[str, str] = MappingProxyType(
+    {
+        f"{role}-{which}": "query,compaction" if role == "query" else role
+        for role in ("query", "ingest", "remap", "reclock", "compute")
+        for which in "ab"
+    }
+)
+RESOURCES = f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {FLIGHTS}}}
+spec:
+  kafka: {{topic: {FLIGHTS}}}
+  columns: [{{name: plane, type: text}}, {{name: delay, type: int}}, {{name: at, type: int}}, {{name: id, type: int}}]
+  timestampInterval: {TICK_MS}ms
+  retain: all
+  eventTime: {{column: at, timeline: air, expiresAfter: {ALIVE_MS}ms, skew: {SKEW_MS}ms}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {METER}}}
+spec:
+  kafka: {{topic: {METER}}}
+  columns: [{{name: n, type: int}}, {{name: k, type: int}}]
+  timestampInterval: {TICK_MS}ms
+  retain: {RETAIN_MS}ms
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {{name: vip}}
+spec: {{timeline: air, retain: all, columns: [{{name: plane, type: text}}]}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {{name: ledger}}
+spec: {{retain: {RETAIN_MS}ms, columns: [{{name: id, type: int}}]}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {{name: delays}}
+spec:
+  retain: all
+  outputs: [late, alarm, busy]
+  program: |
+    late(plane: p, delay: d, id: i) := flight(p, d, _, i) if d > {LATE};
+    alarm(plane: p, id: i) := late(plane: p, id: i) ^ vip(p);
+    busy(plane: p) @count(i) @max(d) := flight(p, d, _, i);
+  inputs: {{flight: {FLIGHTS}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {{name: totals}}
+spec:
+  retain: {RETAIN_MS}ms
+  program: "total(part: k) @sum(n) @count(n) := s(n, k);"
+  inputs: {{s: {METER}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {{name: tell-file}}
+spec: {{view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {{file: {{path: alarms.jsonl}}}}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {{name: tell-topic}}
+spec: {{view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {{log: {{topic: {ALARMS}}}}}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {{name: tell-redis}}
+spec: {{view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {{redis: {{url: "REDIS", stream: alarms}}}}}}
+"""
+
+
+@dataclass(slots=True)
+class Scene:
+    """The servers, the proxies before them, the processes, and ways past the proxies for whoever checks."""
+
+    folder: Path
+    clock: Clock
+    fleet: Fleet
+    kafka: Server
+    redis: Server
+    proxies: Proxies
+    consensus: str
+    """The versions, past the proxy."""
+    blob: BlobPlace
+    """The objects, past the proxy."""
+    _begun: dict[str, int] = field(default_factory=dict)
+    _clients: dict[str, AsyncClient] = field(default_factory=dict)
+
+    def begin(self, name: str) -> Member:
+        """Start a process, which may have been there before."""
+        log = self.folder / name / "log"
+        self._begun[name] = log.stat().st_size if log.exists() else 0
+        return self.fleet.start(name, PROCESSES[name])
+
+    def said(self, name: str) -> str:
+        """What a process has written to its log since it began."""
+        return (self.folder / name / "log").read_bytes()[self._begun[name] :].decode()
+
+    def member(self, name: str) -> Member:
+        """A process, running or not."""
+        return self.fleet.members[name]
+
+    def fronts(self) -> list[tuple[str, AsyncClient]]:
+        """Processes that answer users, as far as they have said where, with connections to them."""
+        found = []
+        for name, member in self.fleet.members.items():
+            file = member.folder / "grpc.address"
+            address = file.read_text().strip() if file.exists() else ""
+            if "query" in member.roles and address:
+                if address not in self._clients:
+                    self._clients[address] = AsyncClient(address, timeout_s=5.0)
+                found.append((name, self._clients[address]))
+        return found
+
+    def stores(self) -> tuple[StoredConsensus, StoredBlob]:
+        """Versions and objects, past the proxies."""
+        return open_consensus(self.consensus), open_blob(self.blob, partial(token_hex, 8))
+
+    def collections(self) -> Collections:
+        """The collections, past the proxies."""
+        return Collections(*self.stores(), self.clock, partial(token_hex, 16))
+
+    def log(self) -> KafkaLog:
+        """The brokers; a connection of one's own."""
+        return KafkaLog(self.kafka.address, deadline_s=15.0, client_id="whoever-checks")
+
+    async def owners(self, role: str) -> dict[str, Owned]:
+        """Who has claimed what of a role, past the proxies."""
+        claims = open_claims(self.consensus)
+        try:
+            claimant = Claimant(
+                claims, role, self.clock, partial(token_hex, 8), name="whoever-checks"
+            )
+            return {owned.item: owned for owned in await claimant.owners()}
+        finally:
+            await claims.close()
+
+    async def control_broker(self, verb: str, number: int) -> None:
+        """Kill or start a broker."""
+        await asyncio.to_thread(self.kafka.control, verb, str(number))
+
+    async def close(self) -> None:
+        """End all connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[Scene]:
+    """Servers and proxies, and no process yet; everything is gone at the end. The folder is there."""
+    (folder / "secret").write_text("test-secret\n")
+    own, clock = f"chaos-{token_hex(4)}", SystemClock()
+    async with AsyncExitStack() as waiting:
+        stack = waiting.enter_context(ExitStack())
+        kafka = stack.enter_context(kafka_server("chaos-kafka", brokers=BROKERS))
+        redis = stack.enter_context(redis_server("chaos-redis"))
+        objects = stack.enter_context(object_server("chaos-objects"))
+        system = stack.enter_context(fleet(folder, LEASE_S))
+        blob = f"s3://tidemill/{own}?endpoint={objects.address}"
+        ends = {"redis": _port(redis.address), "s3": _port(objects.address)}
+        between = await waiting.enter_async_context(proxies(ends))
+        through = {name: (f":{ends[name]}", f":{port}") for name, port in between.ports.items()}
+        url = redis.address.replace(*through["redis"])
+        system.options = {
+            "store": {
+                "consensus": f"{url}?prefix={own}",
+                "blob": blob.replace(*through["s3"]),
+                "access_key": "test",
+                "secret_key_file": str(folder / "secret"),
+            },
+            "log": f"kafka:{kafka.address}",
+            "retry_s_max": 2.0,
+        }
+        (folder / "resources.yaml").write_text(RESOURCES.replace("REDIS", url))
+        made = Scene(
+            folder, clock, system, kafka, redis, between, f"{redis.address}?prefix={own}",
+            BlobPlace(blob, "test", "test-secret"),
+        )  # fmt: skip
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address).port
+    assert port is not None
+    return port

@@ -1,0 +1,293 @@
+"""What goes wrong: processes die and stand still, brokers and Redis die, connections to stores fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random  # noqa: TID251  seeded
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from redis.asyncio import Redis
+
+from tidemill.shard.claims import Owned
+from tidemill.testkit.faults.proxy import Mode
+from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
+from tidemill.testkit.service_faults.scene import (
+    ALARMS,
+    BROKERS,
+    FLIGHTS,
+    LEASE_S,
+    METER,
+    PROCESSES,
+    Scene,
+)
+from tidemill.time import Indeterminate, Unavailable
+
+PAUSE_S = 0.4
+CUT_OFF_S = 2.0
+AWAY_S = 4.0
+STOPPED_S = LEASE_S * 1.3
+NOTICED_S_MAX = 60.0
+
+SERVICES = ("kill", "pause", "kill both")
+REDIS = ("silent", "refusing", "slow", "cut", "restart")
+BUCKET = ("silent", "refusing", "slow", "cut")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a process had claimed, and by which epochs."""
+
+    claims: Mapping[tuple[str, str], int]
+
+
+class Trouble:
+    """Storms of faults, each with everything in it; all is well again when one is over."""
+
+    def __init__(self, scene: Scene, random: Random, outcome: Outcome) -> None:
+        self._scene = scene
+        self._random = random
+        self._outcome = outcome
+        self._away: set[str] = set()
+        self._killed: set[str] = set()
+
+    async def storm(self, seconds: float) -> None:
+        """Faults of all kinds at once for so long, and until each kind has happened."""
+        end_s = self._scene.clock.monotonic_s() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._again(SERVICES, self._service, end_s))
+            tasks.create_task(self._again(("kill",), self._broker, end_s))
+            tasks.create_task(self._again(REDIS, self._redis, end_s))
+            tasks.create_task(self._again(BUCKET, self._bucket, end_s))
+
+    async def _again(
+        self, kinds: tuple[str, ...], strike: Callable[[str], Awaitable[None]], end_s: float
+    ) -> None:
+        due, passes = list(kinds), 0
+        while passes == 0 or self._scene.clock.monotonic_s() < end_s:
+            await self._pause(PAUSE_S)
+            await strike(due.pop(self._random.randrange(len(due))))
+            if not due:
+                due, passes = list(kinds), passes + 1
+
+    async def _pause(self, seconds: float) -> None:
+        await self._scene.clock.sleep(seconds * (0.5 + self._random.random()))
+
+    def _done(self, kind: str) -> None:
+        self._outcome.happened[FAULT + kind] += 1
+
+    # -- services -------------------------------------------------------------------------------
+
+    async def _service(self, kind: str) -> None:
+        """A process dies or stands still, or both of one role die at once."""
+        name = self._random.choice(sorted(set(PROCESSES) - self._away))
+        role = name.partition("-")[0]
+        names = (
+            [each for each in PROCESSES if each.startswith(role)] if kind == "kill both" else [name]
+        )
+        self._away |= set(names)
+        try:
+            parts = [await self._parts_of(each) for each in names]
+            if kind == "pause":
+                await self._stand_still(name, parts[0])
+                return
+            for each in names:
+                await self.kill(each)
+            self._done(f"kill {role}" if kind == "kill" else f"kill both of {role}")
+            if kind == "kill":
+                await self._moved(name, parts[0])
+            else:
+                await self._pause(2.0)
+            for each in names:
+                self._killed.discard(each)
+                self._scene.begin(each)
+        finally:
+            self._away -= set(names)
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL; the process is gone when this returns."""
+        member = self._scene.member(name)
+        self._killed.add(name)
+        member.signalled(signal.SIGKILL)
+        while member.running:
+            await self._scene.clock.sleep(0.005)
+
+    async def _stand_still(self, name: str, parts: Parts) -> None:
+        """Stop a process until others have its work, then let it go on."""
+        member = self._scene.member(name)
+        member.signalled(signal.SIGSTOP)
+        self._done(f"pause {name.partition('-')[0]}")
+        try:
+            await self._scene.clock.sleep(STOPPED_S)
+            moved = await self._moved(name, parts)
+        finally:
+            member.signalled(signal.SIGCONT)
+        if moved:
+            await self._let_go(name, parts)
+
+    async def _let_go(self, name: str, parts: Parts) -> None:
+        """Wait until a process that woke has let go what others have taken, by what it writes to its log."""
+        member, woke_s = self._scene.member(name), self._scene.clock.monotonic_s()
+        for (role, item), epoch in parts.claims.items():
+            words = f"epoch={epoch} item={item} role={role}"
+            while role != "compaction" and member.running:
+                said = [line for line in member.log.splitlines() if line.endswith(words)]
+                if said and "let go" in said[-1]:
+                    self._outcome.happened[
+                        FELT + "a process woke and let go what others had taken"
+                    ] += 1
+                    break
+                if self._scene.clock.monotonic_s() - woke_s > NOTICED_S_MAX:
+                    self._outcome.violations.append(
+                        f"{name} woke and kept {item}, which others have"
+                    )
+                    break
+                await self._scene.clock.sleep(0.1)
+
+    async def _moved(self, name: str, parts: Parts) -> bool:
+        """Wait until everything that a process had is with another one; whether it had anything."""
+        began_s = self._scene.clock.monotonic_s()
+        left = dict(parts.claims)
+        while left and self._scene.clock.monotonic_s() - began_s < NOTICED_S_MAX:
+            now = await self._claims()
+            for key, epoch in list(left.items()):
+                if key in now and now[key].epoch > epoch and now[key].name != name:
+                    del left[key]
+                    self._outcome.happened[FELT + f"work of {key[0]} moved"] += 1
+            await self._scene.clock.sleep(0.1)
+        for role, item in left:
+            self._outcome.violations.append(f"{item} of {role} stayed with {name}, which was away")
+        return bool(parts.claims) and not left
+
+    async def _parts_of(self, name: str) -> Parts:
+        claims = await self._claims()
+        return Parts({key: owned.epoch for key, owned in claims.items() if owned.name == name})
+
+    async def _claims(self) -> dict[tuple[str, str], Owned]:
+        found: dict[tuple[str, str], Owned] = {}
+        while True:
+            try:
+                for role in ("ingest", "remap", "reclock", "compute", "compaction"):
+                    owners = await self._scene.owners(role)
+                    found |= {(role, item): owned for item, owned in owners.items()}
+                return found
+            except (Unavailable, Indeterminate):
+                await self._scene.clock.sleep(0.1)
+
+    # -- brokers --------------------------------------------------------------------------------
+
+    async def _broker(self, _: str) -> None:
+        """A broker dies for a while; what it led is led by the others."""
+        number = self._random.randint(1, BROKERS)
+        led = await self._led_by(number)
+        await self._scene.control_broker("kill", number)
+        self._done("kill a broker")
+        try:
+            await self._pause(AWAY_S)
+            async with asyncio.timeout(NOTICED_S_MAX):
+                while led and led & await self._led_by(number):
+                    await self._scene.clock.sleep(0.2)
+            self._outcome.happened[FELT + "partitions got another leader"] += len(led)
+        finally:
+            await self._scene.control_broker("start", number)
+
+    async def _led_by(self, number: int) -> set[tuple[str, int]]:
+        """The partitions of our topics that a broker leads, as the others say."""
+        while True:
+            admin: Any = AIOKafkaAdminClient(bootstrap_servers=self._scene.kafka.address)
+            try:
+                await admin.start()
+                topics = await admin.describe_topics()
+                return {
+                    (topic["topic"], partition["partition"])
+                    for topic in topics
+                    if topic["topic"] in (FLIGHTS, METER, ALARMS)
+                    for partition in topic["partitions"]
+                    if partition["leader"] == number
+                }
+            except KafkaError:
+                await self._scene.clock.sleep(0.2)
+            finally:
+                await admin.close()
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    async def _redis(self, kind: str) -> None:
+        if kind == "restart":
+            before = await self._run_of_redis()
+            await asyncio.to_thread(self._scene.redis.control, "kill")
+            self._done("kill Redis")
+            await self._pause(1.0)
+            await asyncio.to_thread(self._scene.redis.control, "up")
+            self._outcome.happened[FELT + "Redis came back as another run"] += (
+                await self._run_of_redis() != before
+            )
+        else:
+            await self._connection("redis", kind)
+
+    async def _run_of_redis(self) -> str:
+        client = Redis.from_url(self._scene.redis.address)
+        try:
+            return str((await client.info("server"))["run_id"])
+        finally:
+            await client.aclose()
+
+    async def _bucket(self, kind: str) -> None:
+        await self._connection("s3", kind)
+
+    async def _connection(self, end: str, kind: str) -> None:
+        """Whoever goes through a proxy finds the store silent, refusing or slow for a while, or is cut off."""
+        proxies = self._scene.proxies
+        self._done(f"{kind} {end}")
+        if kind == "cut":
+            self._outcome.happened[FELT + f"connections to {end} cut"] += await proxies.cut(end)
+            return
+        mode: Mode = kind  # type: ignore[assignment]  # one of its modes
+        before = await proxies.set_mode(end, mode)
+        try:
+            await self._pause(CUT_OFF_S)
+            # Not before somebody has come: a fault that nobody met was none.
+            end_s = self._scene.clock.monotonic_s() + NOTICED_S_MAX
+            while (met := await proxies.met(end, mode)) == before:
+                if self._scene.clock.monotonic_s() > end_s:
+                    break
+                await self._scene.clock.sleep(0.05)
+            self._outcome.happened[FELT + f"{end} was met {mode}"] += met - before
+        finally:
+            await proxies.set_mode(end, "open")
+
+    # -- processes that end ---------------------------------------------------------------------
+
+    async def revive(self) -> None:
+        """Begin again what has ended, as a cluster does, until cancelled."""
+        while True:
+            for name in sorted(set(PROCESSES) - self._away):
+                if not self._scene.member(name).running:
+                    self._judge(name)
+                    self._scene.begin(name)
+            await self._scene.clock.sleep(0.5)
+
+    def _judge(self, name: str) -> None:
+        """A process that was killed has ended, and one whose stores are away does not begin; no other ends."""
+        if name in self._killed:
+            self._killed.discard(name)
+            return
+        said = self._scene.said(name)
+        self._outcome.happened[FELT + "a process found its stores away and did not begin"] += 1
+        if "component=ready" in said:
+            failed = [
+                line for line in said.splitlines() if "failed" in line or "tidemill up:" in line
+            ]
+            self._outcome.violations.append(f"{name} ended by itself: {failed[:1]}")
+
+    def let_go_on(self) -> None:
+        """No process stands still any more."""
+        for member in self._scene.fleet.members.values():
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGCONT)

@@ -1,0 +1,210 @@
+"""What is true: the topics as they are, and by the definitions what has to follow from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.log import Log
+from tidemill.testkit.service_faults.scene import ALIVE_MS, LATE, SKEW_MS, VIPS
+from tidemill.time import Indeterminate, Unavailable
+
+RECORDS_PER_POLL = 10_000
+AGAIN_S = 0.5
+
+Rows = Counter[tuple[object, ...]]
+
+COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "flights": ("plane", "delay", "at", "id", "time", "expires"),
+        "delays/late": ("plane", "delay", "id", "time", "expires"),
+        "delays/alarm": ("plane", "id", "time", "expires"),
+        "delays/busy": ("plane", "count", "max"),
+        "meter": ("n", "k"),
+        "meter/remap": ("lo", "hi", "offset"),
+        "totals/total": ("part", "sum", "count"),
+        "ledger": ("id",),
+        "flights/deadletters": ("partition", "offset"),
+    }
+)
+"""What is compared of each collection, in this order."""
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """A row of the stream of events."""
+
+    plane: str
+    delay: int
+    at: int
+    id: int
+
+    @property
+    def expires(self) -> int:
+        """The first instant at which it is not present any more."""
+        return self.at + ALIVE_MS
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A row of the stream on the system timeline."""
+
+    n: int
+    k: int
+
+
+class Topic:
+    """The records of a topic by partition and offset, read by nobody who is looked at."""
+
+    def __init__(self, log: Log, name: str, partitions: int, clock: Clock) -> None:
+        self.name = name
+        self.records: list[dict[int, bytes]] = [{} for _ in range(partitions)]
+        self._log = log
+        self._clock = clock
+        self._next = dict.fromkeys(range(partitions), 0)
+
+    async def follow(self) -> None:
+        """Read for ever; a broker that is away is waited for."""
+        while True:
+            try:
+                reader = await self._log.reader(self.name, self._next)
+                try:
+                    while True:
+                        for record in await reader.poll(RECORDS_PER_POLL, 1.0):
+                            self.records[record.partition][record.offset] = record.value or b""
+                        self._next = reader.positions()
+                finally:
+                    await reader.close()
+            except (Unavailable, Indeterminate):
+                await self._clock.sleep(AGAIN_S)
+
+    async def caught_up(self) -> None:
+        """Wait until everything has been read that is there now."""
+        while True:
+            try:
+                bounds = await self._log.bounds(self.name)
+                break
+            except (Unavailable, Indeterminate):
+                await self._clock.sleep(AGAIN_S)
+        while any(self._next[p] < high for p, (_, high) in bounds.items()):
+            await self._clock.sleep(0.02)
+
+
+def decoded(record: bytes) -> dict[str, int | str] | None:
+    """A record's object; None for one that is to be a dead letter."""
+    try:
+        found = json.loads(record)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class Truth:
+    """By the definitions, of everything that the topics hold."""
+
+    def __init__(self, flights: Topic, meter: Topic) -> None:
+        self._flights = flights
+        self._meter = meter
+        self._taken = [0] * len(flights.records)
+        self._by_second: defaultdict[int, list[Flight]] = defaultdict(list)
+        self.bad: Counter[tuple[int, int]] = Counter()
+        """Partition and offset of each record that is no row."""
+        self.disordered: list[Flight] = []
+        """Events behind what their partition had promised: the generator never means to write one."""
+        self._latest = [0] * len(flights.records)
+
+    def take(self) -> None:
+        """Take in what has been read of the events since the last time."""
+        for partition, records in enumerate(self._flights.records):
+            for offset in range(self._taken[partition], len(records)):
+                row = decoded(records[offset])
+                if row is None:
+                    self.bad[partition, offset] += 1
+                    continue
+                flight = msgspec.convert(row, Flight)
+                if flight.at < self._latest[partition] - SKEW_MS:
+                    self.disordered.append(flight)
+                self._latest[partition] = max(self._latest[partition], flight.at)
+                self._by_second[flight.at // 1000].append(flight)
+            self._taken[partition] = len(records)
+
+    def alive(self, at: int) -> Iterator[Flight]:
+        """The events that are present at an instant of event time."""
+        for second in range((at - ALIVE_MS) // 1000, at // 1000 + 1):
+            yield from (f for f in self._by_second[second] if f.at <= at < f.expires)
+
+    def events_at(self, at: int) -> dict[str, Rows]:
+        """What the stream and the view over it hold at an instant of event time."""
+        alive = list(self.alive(at))
+        late = [f for f in alive if f.delay > LATE]
+        planes = {f.plane for f in alive}
+        return {
+            "flights": Counter((f.plane, f.delay, f.at, f.id, f.at, f.expires) for f in alive),
+            "delays/late": Counter((f.plane, f.delay, f.id, f.at, f.expires) for f in late),
+            "delays/alarm": Counter(
+                (f.plane, f.id, f.at, f.expires) for f in late if f.plane in VIPS
+            ),
+            "delays/busy": Counter(
+                (
+                    plane,
+                    sum(f.plane == plane for f in alive),
+                    max(f.delay for f in alive if f.plane == plane),
+                )
+                for plane in planes
+            ),
+        }
+
+    def alarms(self, before: int) -> Counter[int]:
+        """The events that are to fire whose presence begins before an instant."""
+        return Counter(
+            f.id
+            for flights in self._by_second.values()
+            for f in flights
+            if f.plane in VIPS and f.delay > LATE and f.at < before
+        )
+
+    def readings(self, bound: Mapping[int, int]) -> Iterator[Reading]:
+        """The rows of the other stream before these offsets."""
+        for partition, offset in bound.items():
+            records = self._meter.records[partition]
+            for place in range(offset):
+                row = decoded(records[place])
+                if row is not None:
+                    yield msgspec.convert(row, Reading)
+
+    def readings_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
+        """What that stream and the view over it hold where the bindings say so much."""
+        rows = list(self.readings(bound))
+        total: Counter[int] = Counter()
+        count: Counter[int] = Counter()
+        for row in rows:
+            total[row.k] += row.n
+            count[row.k] += 1
+        return {
+            "meter": Counter((row.n, row.k) for row in rows),
+            "totals/total": Counter((k, total[k], count[k]) for k in count),
+        }
+
+
+def bound_by(rows: Rows, partitions: int) -> dict[int, int]:
+    """The offset of each partition by the rows of a remap collection: the greatest that holds for it."""
+    bound = dict.fromkeys(range(partitions), 0)
+    for row in rows:
+        lo, hi, offset = (int(str(value)) for value in row)
+        for partition in bound:
+            if lo <= partition <= hi:
+                bound[partition] = max(bound[partition], offset)
+    return bound
+
+
+def difference(found: Rows, wanted: Rows) -> str:
+    """What is missing and what is too much, in short."""
+    return f"lacks {_few(wanted - found)}, has {_few(found - wanted)} beside"
+
+
+def _few(rows: Iterable[object]) -> str:
+    some = sorted(map(str, rows))
+    return f"{len(some)} ({', '.join(some[:3])}{', …' if len(some) > 3 else ''})"

@@ -1,0 +1,111 @@
+"""Those who look at the services under faults see what is wrong, and nothing where all is well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.log import Entry
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.testkit.faults.proxies import proxies
+from tidemill.testkit.service_faults.effects import check_effects
+from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.scene import ALIVE_MS, SKEW_MS
+from tidemill.testkit.service_faults.truth import Topic, Truth, bound_by, difference
+
+AT = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("done", "all_done", "says"),
+    [
+        ({7: 1, 8: 1}, True, []),
+        ({7: 1}, False, []),
+        ({7: 1}, True, ["did not do 1"]),
+        ({7: 2, 8: 1}, False, ["twice"]),
+        ({7: 1, 8: 1, 9: 1}, False, ["no alarms"]),
+    ],
+)
+def test_effects_that_are_twice_missing_or_strange_are_found(
+    done: dict[int, int], all_done: bool, says: list[str]
+) -> None:
+    outcome = Outcome()
+    check_effects({"target": Counter(done)}, Counter([7, 8]), outcome, all_done=all_done)
+    assert len(outcome.violations) == len(says)
+    assert all(words in found for words, found in zip(says, outcome.violations, strict=True))
+
+
+def flight(plane: str, delay: int, at: int, number: int) -> bytes:
+    return json.dumps({"plane": plane, "delay": delay, "at": at, "id": number}).encode()
+
+
+async def truth_of(folder: Path, flights: list[bytes], meter: list[bytes]) -> Truth:
+    """The truth of two topics with one partition each."""
+    log, clock = EmbeddedLog(folder), ManualClock()
+    topics = []
+    for name, rows in (("flights", flights), ("meter", meter)):
+        await log.create_topic(name, 1)
+        await log.append(name, [Entry(None, row) for row in rows])
+        topic = Topic(log, name, 1, clock)
+        topic.records[0] = dict(enumerate(rows))
+        topics.append(topic)
+    await log.close()
+    truth = Truth(*topics)
+    truth.take()
+    return truth
+
+
+async def test_what_holds_follows_from_the_records_by_the_definitions(tmp_path: Path) -> None:
+    rows = [
+        flight("N1", 40, AT, 1), b"{not a row", flight("N5", 50, AT + 1, 2), flight("N1", 30, AT + 2, 3),
+    ]  # fmt: skip
+    meter = [b'{"n": 4, "k": 0}', b'{"n": 5, "k": 0}', b'{"n": 6, "k": 1}']
+    truth = await truth_of(tmp_path, rows, meter)
+    assert truth.bad == {(0, 1): 1}
+    assert not truth.disordered
+    at_first = truth.events_at(AT)
+    assert at_first["delays/late"] == {("N1", 40, 1, AT, AT + ALIVE_MS): 1}
+    assert truth.events_at(AT + 2)["delays/busy"] == {("N1", 2, 40): 1, ("N5", 1, 50): 1}
+    assert truth.events_at(AT + ALIVE_MS + 2)["flights"] == Counter()
+    assert truth.alarms(AT + 1) == {1: 1}
+    assert truth.alarms(AT) == Counter()
+    assert truth.readings_at({0: 2})["totals/total"] == {(0, 9, 2): 1}
+    assert bound_by(Counter({(0, 0, 2): 1, (0, 9, 1): 1}), 2) == {0: 2, 1: 1}
+    assert "lacks 1" in difference(Counter(), at_first["delays/late"])
+
+
+async def test_an_event_behind_what_its_partition_promised_is_noticed(tmp_path: Path) -> None:
+    rows = [flight("N1", 40, AT, 1), flight("N1", 40, AT - SKEW_MS - 1, 2)]
+    truth = await truth_of(tmp_path, rows, [])
+    assert [late.id for late in truth.disordered] == [2]
+
+
+async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:
+    async def echo(reader: Any, writer: Any) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with proxies({"echo": port}) as between:
+        reader, writer = await asyncio.open_connection("127.0.0.1", between.ports["echo"])
+        writer.write(b"a")
+        assert await reader.read(1) == b"a"
+        assert await between.set_mode("echo", "slow") == 0
+        writer.write(b"b")
+        assert await reader.read(1) == b"b"
+        assert await between.met("echo", "slow") == 2
+        assert await between.cut("echo") == 1
+        with suppress(ConnectionError):
+            assert await reader.read(1) == b""
+        writer.close()
+    server.close()
+    await server.wait_closed()

@@ -1,0 +1,53 @@
+"""A topic as a sink: one start of an action at a time appends to it, whichever process it is in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+
+from tidemill.runtime.log import Log
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.time import Fenced
+from tidemill_compute.outbox import Firing, key_in
+from tidemill_compute.sink_log import LogSink
+
+
+async def keys_in(log: Log, topic: str) -> Counter[str]:
+    """How often each key is in a topic, for readers of committed records."""
+    bounds = await log.bounds(topic)
+    reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    found: Counter[str] = Counter()
+    while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
+        found.update(key_in(record.value or b"") for record in await reader.poll(1_000, 5.0))
+    await reader.close()
+    return found
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["embedded", "kafka"])
+async def test_a_topic_refuses_whoever_was_replaced(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    firing, topic = Firing("k", "calls", 1, "p()", "[]", None), f"replaced-{token_hex(4)}"
+    log: Log = (
+        KafkaLog(request.getfixturevalue("kafka_bootstrap"))
+        if kind == "kafka"
+        else EmbeddedLog(tmp_path / "log")
+    )
+    paused, newer, other = (LogSink(log, topic, who) for who in ("calls", "calls", "other"))
+    for sink in (paused, newer, other):
+        await sink.recover(())
+    with pytest.raises(Fenced):
+        await paused.fire([firing])
+    assert await keys_in(log, topic) == {}
+    await newer.fire([firing])
+    await other.fire([Firing("m", "other", 1, "p()", "[]", None)])
+    assert await newer.recover([firing]) == {"k", "m"}
+    assert await keys_in(log, topic) == {"k": 1, "m": 1}
+    for sink in (paused, newer, other):
+        await sink.close()
+    await log.close()

@@ -25,6 +25,31 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.serviceAccount.name | default (ternary (include "tidemill.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
+{{/* The settings of a process as a file; those of pods of jobs are given on their own. */}}
+{{- define "tidemill.settings" -}}
+{{- $settings := deepCopy .Values.settings }}
+{{- with .Values.spark.settings }}
+{{- $settings = mergeOverwrite $settings (dict "spark" (dict "pods" .)) }}
+{{- end }}
+{{- toYaml $settings }}
+{{- end }}
+
+{{- define "tidemill.sparkAccount" -}}
+{{- .Values.spark.serviceAccountName | default (printf "%s-spark" (include "tidemill.name" .)) }}
+{{- end }}
+
+{{/* Whether a pod launches jobs: those that do what jobs are for. Give it {root, component, role}. */}}
+{{- define "tidemill.launches" -}}
+{{- if .root.Values.spark.enabled }}
+{{- if eq .component "whole" }}yes
+{{- else }}
+{{- range list "reclock" "compute" "compaction" }}
+{{- if has . (splitList "," (default "" $.role)) }}yes{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "tidemill.sharedStores" -}}
 {{- if and .Values.stores.consensus .Values.stores.blob }}yes{{ end }}
 {{- end }}

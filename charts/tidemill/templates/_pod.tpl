@@ -36,6 +36,9 @@ labels: {{- include "tidemill.labels" .root | nindent 2 }}
   {{- if .answers }}
   tidemill.dev/answers: "true"
   {{- end }}
+  {{- if include "tidemill.launches" . }}
+  tidemill.dev/launches: "true"
+  {{- end }}
   {{- with .root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
   tidemill.dev/settings: {{ .settings | sha256sum }}
@@ -51,7 +54,7 @@ annotations:
 {{- define "tidemill.pod" -}}
 {{ include "tidemill.placement" . }}
 serviceAccountName: {{ include "tidemill.serviceAccount" .root }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ if include "tidemill.launches" . }}true{{ else }}false{{ end }}
 containers:
 - name: tidemill
   image: {{ include "tidemill.image" .root }}
@@ -101,6 +104,7 @@ containers:
   - {name: TIDEMILL_UP_SERVICES__SERVER_NAME, value: {{ .root.Values.services.tls.serverName | quote }}}
   {{- end }}
   {{- end }}
+  {{- if include "tidemill.launches" . }}{{ include "tidemill.sparkEnvironment" .root | nindent 2 }}{{ end }}
   {{- with .root.Values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
   ports:
   - {name: grpc, containerPort: 7474}
@@ -146,6 +150,36 @@ volumes:
 - name: state
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* How a process launches jobs as pods. */}}
+{{- define "tidemill.sparkEnvironment" -}}
+{{- $pods := "TIDEMILL_UP_SPARK__PODS__" -}}
+- {name: TIDEMILL_UP_SPARK__LAUNCHER, value: kubernetes}
+- {name: {{ $pods }}NAMESPACE, value: {{ .Values.spark.namespace | default .Release.Namespace | quote }}}
+- {name: {{ $pods }}IMAGE, value: {{ .Values.spark.image | default (include "tidemill.image" .) | quote }}}
+- {name: {{ $pods }}IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy }}}
+{{- if .Values.imagePullSecrets }}
+{{- $names := list }}
+{{- range .Values.imagePullSecrets }}{{ $names = append $names .name }}{{ end }}
+- {name: {{ $pods }}IMAGE_PULL_SECRETS, value: {{ $names | toJson | quote }}}
+{{- end }}
+- {name: {{ $pods }}SERVICE_ACCOUNT, value: {{ include "tidemill.sparkAccount" . | quote }}}
+{{- if or (not .Values.spark.namespace) (eq .Values.spark.namespace .Release.Namespace) }}
+- {name: {{ $pods }}OWNER, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+{{- end }}
+{{- with .Values.spark.blobSecret | default .Values.stores.blobSecret }}
+- {name: {{ $pods }}BLOB_SECRET, value: {{ . | quote }}}
+{{- end }}
+- {name: {{ $pods }}EXECUTORS, value: {{ .Values.spark.executors | quote }}}
+- {name: {{ $pods }}EXECUTOR_CORES, value: {{ .Values.spark.executor.cores | quote }}}
+- {name: {{ $pods }}EXECUTOR_CPU, value: {{ .Values.spark.executor.cpu | quote }}}
+- {name: {{ $pods }}EXECUTOR_MEMORY_MB, value: {{ .Values.spark.executor.memoryMiB | quote }}}
+- {name: {{ $pods }}EXECUTOR_OVERHEAD_MB, value: {{ .Values.spark.executor.overheadMiB | quote }}}
+- {name: {{ $pods }}DRIVER_CPU, value: {{ .Values.spark.driver.cpu | quote }}}
+- {name: {{ $pods }}DRIVER_MEMORY_MB, value: {{ .Values.spark.driver.memoryMiB | quote }}}
+- {name: {{ $pods }}DRIVER_OVERHEAD_MB, value: {{ .Values.spark.driver.overheadMiB | quote }}}
+- {name: {{ $pods }}TTL_S, value: {{ .Values.spark.ttlSeconds | quote }}}
 {{- end }}
 
 {{/* The Secrets that a pod of Tidemill mounts, by the folder that each is mounted as. */}}

@@ -74,6 +74,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "split": SPLIT,
     "all namespaces": {"operator": {"allNamespaces": True}},
     "no operator": {"operator": {"enabled": False}, "rbac": {"aggregate": False}},
+    "jobs in pods": {
+        "stores": {"blob": "s3://b/p", "blobSecret": "bucket"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "spark": {"enabled": True, "executors": 3, "executor": {"memoryMiB": 2048}},
+        "networkPolicy": {"enabled": True},
+    },
+    "jobs of roles": {
+        **SPLIT,
+        "spark": {
+            "enabled": True,
+            "namespace": "jobs",
+            "image": "other:1",
+            "blobSecret": "theirs",
+            "serviceAccountAnnotations": {"role": "arn"},
+            "settings": {"retries": {"driver": 4}, "node_selector": {"disk": "fast"}},
+        },
+    },
     "no volume": {"persistence": {"enabled": False}},
     "an existing claim": {"persistence": {"existingClaim": "mine"}},
 }
@@ -242,6 +259,84 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         if spec.get("automountServiceAccountToken") is not False
     ]
     assert tokens == ["one-tidemill-operator"]
+
+
+def process_settings(objects: list[dict[str, Any]], folder: Path, component: str) -> Any:
+    """The settings of the pods of a component, as the process reads them."""
+    config = of("ConfigMap", objects)["one-tidemill"]
+    (folder / "settings.yaml").write_text(config["data"]["settings.yaml"])
+    (container,) = [
+        spec["containers"][0] for metadata, spec in pods(objects)
+        if metadata["labels"]["app.kubernetes.io/component"] == component
+    ]  # fmt: skip
+    given = {each["name"]: each.get("value", "secret") for each in container["env"]}
+    return settings.load(EmbeddedSettings, folder / "settings.yaml", "TIDEMILL_UP_", given)
+
+
+def test_jobs_are_launched_as_the_values_say(tmp_path: Path) -> None:
+    whole = process_settings(rendered(VARIANTS["jobs in pods"]), tmp_path, "whole").spark
+    assert whole.launcher == "kubernetes"
+    assert whole.pods.namespace == "air"
+    assert whole.pods.image == "localhost/tidemill:0.1.0"
+    assert whole.pods.image_pull_secrets == ("registry",)
+    assert (whole.pods.executors, whole.pods.executor_memory_mb) == (3, 2048)
+    assert whole.pods.service_account == "one-tidemill-spark"
+    assert (whole.pods.blob_secret, whole.pods.owner) == ("bucket", "secret")
+    split = rendered(VARIANTS["jobs of roles"])
+    rest = process_settings(split, tmp_path, "rest").spark
+    assert rest.launcher == "kubernetes"
+    assert (rest.pods.namespace, rest.pods.image, rest.pods.owner) == ("jobs", "other:1", "")
+    assert (rest.pods.blob_secret, rest.pods.retries.driver) == ("theirs", 4)
+    assert rest.pods.node_selector == {"disk": "fast"}
+    assert process_settings(split, tmp_path, "query").spark.launcher == "process"
+    # Nothing of the kind is there unless it is asked for.
+    assert process_settings(rendered({}), tmp_path, "whole").spark.launcher == "process"
+
+
+def test_jobs_in_pods_need_a_bucket() -> None:
+    with pytest.raises(helm.HelmError, match=re.escape("set stores.blob")):
+        rendered({"spark": {"enabled": True}})
+
+
+@pytest.mark.parametrize(
+    ("variant", "namespace", "launching"),
+    [("jobs in pods", "air", ["whole"]), ("jobs of roles", "jobs", ["rest"])],
+)
+def test_who_launches_jobs_may_make_drivers_and_drivers_may_make_executors(
+    variant: str, namespace: str, launching: list[str]
+) -> None:
+    objects = rendered(VARIANTS[variant])
+    roles = of("Role", objects)
+    may = {
+        name: {(r, v) for rule in roles[name]["rules"] for r in rule["resources"] for v in rule["verbs"]}
+        for name in ("one-tidemill-launcher", "one-tidemill-spark")
+    }  # fmt: skip
+    assert may["one-tidemill-launcher"] == {
+        *(("pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
+        *(("events", verb) for verb in ("create", "get", "update")),
+    }
+    assert ("pods", "create") in may["one-tidemill-spark"]
+    assert not {("secrets", "get"), ("events", "create")} & may["one-tidemill-spark"]
+    bindings = of("RoleBinding", objects)
+    for name, account, home in (
+        ("one-tidemill-launcher", "one-tidemill", "air"),
+        ("one-tidemill-spark", "one-tidemill-spark", namespace),
+    ):
+        assert roles[name]["metadata"]["namespace"] == namespace
+        assert bindings[name]["metadata"]["namespace"] == namespace
+        assert bindings[name]["roleRef"]["name"] == name
+        (subject,) = bindings[name]["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account, home)
+    assert of("ServiceAccount", objects)["one-tidemill-spark"]["metadata"]["namespace"] == namespace
+    with_token = [
+        metadata["labels"]["app.kubernetes.io/component"] for metadata, spec in pods(objects)
+        if spec.get("automountServiceAccountToken") is not False
+    ]  # fmt: skip
+    assert sorted(with_token) == sorted([*launching, "operator"])
+    policies = of("NetworkPolicy", objects)
+    (rule,) = policies["one-tidemill-launcher"]["spec"]["egress"]
+    assert [each["port"] for each in rule["ports"]] == [443, 6443]
+    assert {"one-tidemill-spark", "one-tidemill-spark-driver"} <= policies.keys()
 
 
 def test_roles_follow_the_namespaces() -> None:

@@ -17,7 +17,8 @@ from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.launcher import LocalLauncher
+from tidemill.spark.local import LocalLauncher
+from tidemill.spark.local_settings import LocalSettings
 from tidemill.time import (
     PARTITIONED,
     Antichain,
@@ -26,8 +27,8 @@ from tidemill.time import (
     frontier,
     partition_frontier,
 )
-from tidemill_reclock.bulk import Backlog
-from tidemill_reclock.bulk_spark import BulkSettings, LogPlace, SparkBulkReclock
+from tidemill_reclock.bulk import Backlog, LogPlace
+from tidemill_reclock.bulk_spark import SparkBulkReclock
 
 COLUMNS = (Column("plane", "text"), Column("delay", "int", nullable=True))
 RECORDS = {0: 900, 1: 450}
@@ -95,12 +96,10 @@ def backlog(upper: int) -> Backlog:
 
 
 def bulk(collections: Collections, folder: Path, topic: str = "flights") -> SparkBulkReclock:
-    place = BlobPlace(f"file:{folder / 'blob'}")
-    settings = BulkSettings(place, folder / "jars", folder / "scratch", memory_mb=600)
-    return SparkBulkReclock(
-        LocalLauncher(folder / "jobs"), collections, LogPlace(topic, folder / "log"), COLUMNS,
-        JsonFormat(), settings,
-    )  # fmt: skip
+    session = LocalSettings(memory_mb=600, scratch=str(folder / "scratch"))
+    launcher = LocalLauncher(folder / "jobs", BlobPlace(f"file:{folder / 'blob'}"), session)
+    place = LogPlace(topic, folder / "log")
+    return SparkBulkReclock(launcher, collections, place, COLUMNS, JsonFormat())
 
 
 def as_bytes(table: pa.Table) -> bytes:

@@ -30,6 +30,7 @@ from tidemill.runtime.metrics import (
     SOURCE_OFFSET_KNOWN,
     SOURCE_UNBOUND_UPDATES,
     SPARK_JOBS,
+    SPARK_RETRIES,
     STORE_NOT_DURABLE,
     SUBSCRIPTIONS,
     VIEW_GLOBAL_LAG,
@@ -40,6 +41,8 @@ from tidemill.runtime.metrics import (
 )
 from tidemill.shard import Collections
 from tidemill.shard.state import KEEP_ALL_MS
+from tidemill.spark.board import JobBoard
+from tidemill.spark.launcher import FailureKind
 from tidemill.time import sole_time
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.readers import ActionRunner
@@ -55,6 +58,7 @@ def watch(
     collections: Collections,
     system: System,
     compaction: CompactionDriver,
+    board: JobBoard,
     risks: Sequence[str] = (),
     mine: Callable[[str], bool] | None = None,
 ) -> None:
@@ -80,7 +84,11 @@ def watch(
     metrics.watch(ACTION_FENCED, lambda: list(_action_counts(system, "fenced")))
     metrics.watch(REMAP_BINDINGS, lambda: list(_mints(system, "minted")))
     metrics.watch(MINT_RETRIES, lambda: list(_mints(system, "lost")))
-    metrics.watch(SPARK_JOBS, lambda: list(_jobs(system)))
+    metrics.watch(SPARK_JOBS, lambda: list(_jobs(board)))
+    metrics.watch(
+        SPARK_RETRIES,
+        lambda: [({"failure": str(kind)}, board.retries[kind]) for kind in FailureKind],
+    )
     metrics.watch(
         APPEND_MISMATCHES,
         lambda: list(_by_collection(_from_0(collections, collections.mismatches))),
@@ -188,10 +196,9 @@ def _mints(system: System, which: str) -> Iterator[Reading]:
         yield {"source": name}, counts.minted if which == "minted" else counts.lost
 
 
-def _jobs(system: System) -> Iterator[Reading]:
-    found = Counter(runner.job for _, runner in _sources(system) if runner.job is not None)
-    for state in ("running", "succeeded", "failed"):
-        yield {"state": state}, found[state]
+def _jobs(board: JobBoard) -> Iterator[Reading]:
+    for (kind, state), count in board.jobs().items():
+        yield {"kind": str(kind), "state": state}, count
 
 
 def _collections(

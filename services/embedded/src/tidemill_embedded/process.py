@@ -31,6 +31,7 @@ from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
 from tidemill.shard.claims import Claimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
+from tidemill.spark.board import JobBoard
 from tidemill.time import Indeterminate, Unavailable, UsageError
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.announcing import Announcements
@@ -40,6 +41,7 @@ from tidemill_embedded.authorizing import (
     AuthorizedStorage,
 )
 from tidemill_embedded.feeds import LocalFeeds, PeerFeeds
+from tidemill_embedded.launching import check_launching, launcher_of
 from tidemill_embedded.no_log import NoLog
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch
 from tidemill_embedded.peers import Peers
@@ -73,6 +75,7 @@ class Process:
     storage: StorageDriver
     compaction: CompactionDriver
     risks: tuple[str, ...]
+    board: JobBoard
     shared: Shared | None = None
     internal: Server | None = None
 
@@ -110,6 +113,7 @@ def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
         )
     if files is None and (chosen.services.names or chosen.services.server_name):
         raise UsageError("services.names and server_name need services.tls", reason="tls")
+    check_launching(chosen)
     return roles
 
 
@@ -136,7 +140,12 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
         metrics, shapes, readers = Metrics(clock), Shapes(), Readers()
         peers, claimants = _peers(chosen, clock, stack) if roles else (None, None)
         feeds = LocalFeeds(readers) if peers is None else PeerFeeds(readers, peers, clock)
-        world = World(collections, own, _open_kafka, clock, metrics, chosen, shapes, readers, feeds)
+        board = JobBoard()
+        launcher = await launcher_of(chosen, clock, board.hear)
+        stack.push_async_callback(launcher.close)
+        world = World(
+            collections, own, _open_kafka, clock, metrics, chosen, shapes, readers, feeds, launcher
+        )
         store = ResourceStore(collections, clock)
         process = Process(
             chosen, roles, world, store, System(world, store),
@@ -149,6 +158,7 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
                 ),
             ),
             (),
+            board,
         )  # fmt: skip
         await collections.open()
         process.risks = consensus.risks
@@ -296,6 +306,8 @@ class _Running:
             add("claims", self._claims)
             if process.settings.log:
                 add("announcements", self._announcements)
+        if process.world.launcher.remote:
+            add("jobs", self._jobs)
         add("http", self._web)
         if not process.roles or "query" in process.roles:
             add("grpc", self._rpc)
@@ -310,7 +322,7 @@ class _Running:
         await process.system.start()
         watch(
             process.world.metrics, process.world.collections, process.system,
-            process.compaction, process.risks,
+            process.compaction, process.board, process.risks,
             None if process.shared is None else process.shared.work.has_slot_of,
         )  # fmt: skip
         if self._files:
@@ -332,6 +344,11 @@ class _Running:
                     tasks.create_task(_look_forever(self._process))
 
         task = asyncio.create_task(work())
+        scope.ready()
+        await scope.until_stopping_or(task)
+
+    async def _jobs(self, scope: Scope) -> None:
+        task = asyncio.create_task(self._process.world.launcher.tend_forever())
         scope.ready()
         await scope.until_stopping_or(task)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from tidemill.rpc.tls import TlsFiles
 from tidemill.shard.stores import BlobPlace
+from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
@@ -19,16 +21,21 @@ from tidemill_reclock.settings import ReclockSettings
 
 
 class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a Spark job on this machine may use."""
+    """Where bulk jobs run, and what they may use."""
+
+    launcher: Literal["process", "kubernetes"] = "process"
+    """process: a job is a process of this machine. kubernetes: it is a pod, with executors in pods."""
 
     jars: str = ".cache/spark/jars"
-    """Folder with the jars of the Kafka connector; only sources on a Kafka broker need it."""
+    """Folder with the jars of the Kafka connector; only sources on a Kafka broker need it. For processes."""
 
     cores: int = 2
-    """Threads of the job."""
+    """Threads of a job that is a process."""
 
     memory_mb: int = 1_024
-    """Heap of the job's JVM."""
+    """Heap of the JVM of a job that is a process."""
+
+    pods: PodSettings = PodSettings()
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

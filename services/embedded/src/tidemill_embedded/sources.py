@@ -47,6 +47,7 @@ from tidemill_ingest.files import (
     files_of,
     names_many,
 )
+from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
 
@@ -98,8 +99,6 @@ class SourceRunner:
         self._kafka: Log | None = None
         self._reading = False
         self.backfilled = 0
-        self.job: str | None = None
-        """What became of the Spark job that wrote the backlog: running, succeeded or failed."""
         self.reclock.timed = lambda seconds: world.metrics.observe(
             RECLOCK_DURATION, seconds, source=self._source
         )
@@ -329,28 +328,35 @@ class SourceRunner:
     async def _write_backlog(self, starts: dict[int, int]) -> dict[int, int]:
         """Let Spark write what is bound and not written, if that is much or asked for."""
         spec, settings = self._spec, self._world.settings
-        if spec.engine == "local" or spec.file is not None or not self._spark_reads():
+        place = self._log_place()
+        if spec.engine == "local" or place is None or not self._spark_reads():
             return starts
         backlog = self.reclock.backlog(starts)
         if backlog is None or not backlog.records:
             return starts
         if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
             return starts
-        from tidemill_embedded.backlog import write_with_spark
+        from tidemill_reclock.bulk_spark import SparkBulkReclock  # it loads Spark, which is slow
 
-        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
-        self.job = "running"
-        try:
-            await write_with_spark(
-                backlog, topic_of(self._stored), bootstrap, self._shape.value,
-                self._shape.value_format, self._world,
-            )  # fmt: skip
-            self.job = "succeeded"
-        finally:
-            if self.job == "running":
-                self.job = "failed"
+        bulk = SparkBulkReclock(
+            self._world.launcher, self._world.collections, place, self._shape.value,
+            self._shape.value_format,
+        )  # fmt: skip
+        await bulk.write(backlog)
         self.backfilled += backlog.records
         return await self.reclock.resume()
+
+    def _log_place(self) -> LogPlace | None:
+        """Where a job finds the records; None if it cannot reach them."""
+        spec, world = self._spec, self._world
+        if spec.file is not None:
+            return None
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        bootstrap = bootstrap or world.settings.log.partition(":")[2] or None
+        if bootstrap is None and world.launcher.remote:
+            return None
+        directory = world.root / "log" if bootstrap is None else None
+        return LogPlace(topic_of(self._stored), directory, bootstrap)
 
     def _spark_reads(self) -> bool:
         """Whether a job can decode the records and reach the broker."""

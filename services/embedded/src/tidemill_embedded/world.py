@@ -12,6 +12,7 @@ from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description, ReadCapability
+from tidemill.spark.launcher import SparkLauncher
 from tidemill.time import (
     AlreadyUsed,
     Frontier,
@@ -39,6 +40,7 @@ class World:
     shapes: Shapes
     readers: Readers
     feeds: Feeds
+    launcher: SparkLauncher
 
     @property
     def root(self) -> Path:

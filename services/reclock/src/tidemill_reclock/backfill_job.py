@@ -1,14 +1,11 @@
-"""The Spark job that reclocks a backlog: reads its specification from standard input, writes parts.
+"""The Spark job that reclocks a backlog: writes parts and says which.
 
-Run as `python -m tidemill_reclock.backfill_job`. It commits nothing; the last line it prints says which
-parts it wrote, and the service appends them by compare-and-append.
+It commits nothing; the service appends the parts by compare-and-append.
 """
 
 from __future__ import annotations
 
-import base64
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -36,7 +33,7 @@ from tidemill.shard.parts import encode_parts, placed, sorted_updates
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.backfill import Decoded, Target, backfill
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
-from tidemill.spark.session import LocalSettings, jars_in, local_session
+from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
 
 ROWS_PER_BUCKET = 500_000
@@ -83,25 +80,20 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     record_format: JsonFormat | CsvFormat | TextFormat | BytesFormat
     rows: TargetSpec
     letters: TargetSpec
-    blob: BlobPlace
-    jars_directory: str
-    scratch_directory: str
-    cores: int
-    memory_mb: int
 
 
-class WrittenPart(msgspec.Struct, frozen=True):
-    """One part that the job wrote, as `tidemill.shard` packs it, in base64."""
+class Written(msgspec.Struct, frozen=True):
+    """What one task wrote of a collection: parts as `tidemill.shard` packs them."""
 
     collection: str
     updates: int
-    part: str
+    parts: list[bytes]
 
 
 class BackfillResult(msgspec.Struct, frozen=True):
-    """What the job prints on its last line."""
+    """What the job gives back."""
 
-    parts: list[WrittenPart]
+    written: list[Written]
 
 
 def decoder_of(spec: BackfillSpec) -> RowDecoder:
@@ -158,54 +150,31 @@ def _sorted(key: tuple[str, ...], table: pa.Table) -> pa.Table:
     return sorted_updates(table, key)
 
 
-def run(spec: BackfillSpec, say: Callable[[str], None]) -> BackfillResult:
-    """The whole job. `say` is told what happens."""
-    settings = LocalSettings(
-        spec.cores, spec.memory_mb, jars_in(Path(spec.jars_directory)), Path(spec.scratch_directory)
+def run(packed: bytes, here: Workplace) -> bytes:
+    """The whole job."""
+    spec = msgspec.msgpack.decode(packed, type=BackfillSpec)
+    ranges = tuple(OffsetRange(*each) for each in spec.ranges)
+    records = sum(part.stop - part.start for part in ranges)
+    here.say(f"reclocking {records} records of {spec.topic}")
+    if spec.log_directory is not None:
+        reader = partial(read_embedded, spec.log_directory, spec.topic)
+        frame = read_with(here.spark, reader, ranges)
+    else:
+        frame = read_kafka(here.spark, spec.bootstrap or "", spec.topic, ranges)
+    rows = pa.ipc.open_stream(spec.bindings).read_all()
+    times: list[Any] = rows["_time"].to_pylist()
+    since = min(times, default=0)
+    bindings = Bindings.of_rows(rows, since, frontier(spec.upper))
+    written = backfill(
+        frame,
+        partial(decode_batch, decoder_of(spec)),
+        partial(map_offsets, bindings),
+        _target(spec.rows, here.blob, records),
+        _target(spec.letters, here.blob, records // 100),
     )
-    spark = local_session(f"backfill {spec.source}", settings)
-    try:
-        ranges = tuple(OffsetRange(*each) for each in spec.ranges)
-        records = sum(part.stop - part.start for part in ranges)
-        say(f"reclocking {records} records of {spec.topic}")
-        if spec.log_directory is not None:
-            reader = partial(read_embedded, spec.log_directory, spec.topic)
-            frame = read_with(spark, reader, ranges)
-        else:
-            frame = read_kafka(spark, spec.bootstrap or "", spec.topic, ranges)
-        rows = pa.ipc.open_stream(spec.bindings).read_all()
-        times: list[Any] = rows["_time"].to_pylist()
-        since = min(times, default=0)
-        bindings = Bindings.of_rows(rows, since, frontier(spec.upper))
-        written = backfill(
-            frame,
-            partial(decode_batch, decoder_of(spec)),
-            partial(map_offsets, bindings),
-            _target(spec.rows, spec.blob, records),
-            _target(spec.letters, spec.blob, records // 100),
-        )
-        say(f"wrote {len(written)} parts")
-    finally:
-        spark.stop()
-    return BackfillResult(
-        [
-            WrittenPart(each.target, each.updates, base64.b64encode(each.part).decode())
-            for each in written
-        ]
-    )
-
-
-def unpack_parts(part: WrittenPart) -> list[bytes]:
-    """The packed parts behind one line of the result."""
-    return msgspec.msgpack.decode(base64.b64decode(part.part), type=list[bytes])
-
-
-def main() -> None:
-    """Read the specification, do the work, print the result as the last line."""
-    spec = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=BackfillSpec)
-    result = run(spec, lambda line: print(line, file=sys.stderr))
-    print(msgspec.json.encode(result).decode())
-
-
-if __name__ == "__main__":
-    main()
+    here.say(f"wrote {len(written)} parts")
+    parts = [
+        Written(each.target, each.updates, msgspec.msgpack.decode(each.part, type=list[bytes]))
+        for each in written
+    ]
+    return msgspec.msgpack.encode(BackfillResult(parts))

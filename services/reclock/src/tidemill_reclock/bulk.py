@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the source's topic is: the folder of an embedded log, or Kafka's bootstrap servers."""
+
+    topic: str
+    directory: Path | None = None
+    bootstrap: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -12,8 +10,7 @@ import pyarrow as pa
 from tidemill.runtime.formats import AvroFormat, Column, ProtobufFormat, RecordFormat
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
-from tidemill.shard.stores import BlobPlace
-from tidemill.spark.launcher import JobFailed, SparkLauncher
+from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
 from tidemill.spark.log_ranges import ranges_between
 from tidemill.time import Unavailable, frontier, sole_time
 from tidemill_reclock.backfill_job import (
@@ -21,31 +18,10 @@ from tidemill_reclock.backfill_job import (
     BackfillSpec,
     ColumnSpec,
     TargetSpec,
-    unpack_parts,
 )
-from tidemill_reclock.bulk import Backlog
+from tidemill_reclock.bulk import Backlog, LogPlace
 
 JOB = "tidemill_reclock.backfill_job"
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where the source's topic is: the folder of an embedded log, or Kafka's bootstrap servers."""
-
-    topic: str
-    directory: Path | None = None
-    bootstrap: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BulkSettings:
-    """What a job may use, and where its files are."""
-
-    blob: BlobPlace
-    jars_directory: Path
-    scratch_directory: Path
-    cores: int = 2
-    memory_mb: int = 1024
 
 
 class SparkBulkReclock:
@@ -58,32 +34,27 @@ class SparkBulkReclock:
         place: LogPlace,
         columns: Sequence[Column],
         record_format: RecordFormat,
-        settings: BulkSettings,
     ) -> None:
         self._launcher = launcher
         self._collections = collections
         self._place = place
         self._columns = tuple(columns)
         self._format = record_format
-        self._settings = settings
 
     async def write(self, backlog: Backlog) -> None:
         """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
         spec = await self._spec(backlog)
-        name = "backfill-" + backlog.source.replace("/", "-")
-        outcome = await self._launcher.launch(name, JOB, msgspec.msgpack.encode(spec))
+        job = Job(JobKind.BACKFILL, backlog.source, JOB, msgspec.msgpack.encode(spec))
+        outcome = await self._launcher.launch(job)
         if isinstance(outcome, JobFailed):
-            raise Unavailable(
-                f"the backfill of {backlog.source} ended with {outcome.exit_status}: "
-                f"{outcome.reason} (log: {outcome.log})"
-            )
-        result = msgspec.convert(outcome.result, BackfillResult)
+            raise Unavailable(f"the backfill of {backlog.source} failed: {outcome}")
+        result = msgspec.msgpack.decode(outcome.result, type=BackfillResult)
         for target in (spec.letters, spec.rows):
             parts = [
                 unpack_part(packed)
-                for written in result.parts
+                for written in result.written
                 if written.collection == target.collection
-                for packed in unpack_parts(written)
+                for packed in written.parts
             ]
             await self._collections.append_parts(
                 target.collection, frontier(target.lower), frontier(backlog.upper), parts,
@@ -93,7 +64,6 @@ class SparkBulkReclock:
     async def _spec(self, backlog: Backlog) -> BackfillSpec:
         ranges = ranges_between(backlog.starts, backlog.stops)
         assert not isinstance(self._format, AvroFormat | ProtobufFormat)  # no job reads these
-        settings = self._settings
         directory = self._place.directory
         return BackfillSpec(
             source=backlog.source,
@@ -107,11 +77,6 @@ class SparkBulkReclock:
             record_format=self._format,
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
-            blob=settings.blob,
-            jars_directory=str(settings.jars_directory.resolve()),
-            scratch_directory=str(settings.scratch_directory.resolve()),
-            cores=settings.cores,
-            memory_mb=settings.memory_mb,
         )
 
     async def _target(self, collection: str) -> TargetSpec:

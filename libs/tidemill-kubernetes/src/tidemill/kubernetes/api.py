@@ -13,7 +13,7 @@ from aiohttp import ClientError, ClientTimeout
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 from tidemill.time import (
     AlreadyUsed,
     Fenced,
@@ -38,12 +38,15 @@ class Expired(TidemillError):
 
 
 async def in_this_place() -> Configuration:
-    """How to reach the API server: as a pod of the cluster, else as kubectl would."""
+    """How to reach the API server: as a pod of the cluster, else as kubectl would. Raises: UsageError."""
     configuration = Configuration()
-    if in_cluster():
-        load_incluster_config(client_configuration=configuration)
-    else:
-        await load_kube_config(client_configuration=configuration)
+    try:
+        if in_cluster():
+            load_incluster_config(client_configuration=configuration)
+        else:
+            await load_kube_config(client_configuration=configuration)
+    except ConfigException as error:
+        raise UsageError(f"no API server is known here: {error}", reason="cluster") from error
     return configuration
 
 
@@ -82,10 +85,11 @@ class KubernetesApi:
         found: Json = json.loads(text)
         return found
 
-    async def list(self, path: str, labels: str = "") -> tuple[list[Json], str]:
-        """All objects, or those with `labels`, and the version from which to watch."""
-        query = {"labelSelector": labels} if labels else None
-        found = await self.call("GET", path, query=query)
+    async def list(
+        self, path: str, only: Mapping[str, str] | None = None
+    ) -> tuple[list[Json], str]:
+        """All objects, or those that the selectors in `only` name; the version from which to watch."""
+        found = await self.call("GET", path, query=only)
         return found["items"], found["metadata"]["resourceVersion"]
 
     async def watch(

@@ -505,10 +505,26 @@ SPARK = Board(
                     (1, 3),
                 ),
                 Panel(
-                    "Jobs by state",
-                    "How many are in each state.",
-                    (Query("sum by (state) (tidemill_spark_jobs{$sel})", "{{state}}"),),
-                    width=24,
+                    "Jobs by kind and state",
+                    "How many are in each state; a pending one waits for a driver or for room.",
+                    (
+                        Query(
+                            "sum by (kind, state) (tidemill_spark_jobs{$sel})",
+                            "{{kind}} {{state}}",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Attempts begun again",
+                    "By why the attempt before had failed.",
+                    (
+                        Query(
+                            "sum by (failure) (increase(tidemill_spark_retries_total{$sel}[1h]))",
+                            "{{failure}}",
+                        ),
+                    ),
+                    width=12,
                 ),
             ),
         ),

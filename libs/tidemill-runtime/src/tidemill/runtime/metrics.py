@@ -211,7 +211,14 @@ COMPACTION_REFUSALS = _counter(
 ORPHANS_DELETED = _counter(
     "tidemill_orphans_deleted_total", "Objects deleted that no version of a collection named."
 )
-SPARK_JOBS = _gauge("tidemill_spark_jobs", "Bulk jobs by state.", "state")
+SPARK_JOBS = _gauge(
+    "tidemill_spark_jobs", "Bulk jobs of this process by what became of them last.", "kind", "state"
+)
+SPARK_RETRIES = _counter(
+    "tidemill_spark_retries_total",
+    "Times a bulk job was begun again, by why it had failed.",
+    "failure",
+)
 
 _OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
 GRPC_STARTED = _counter("grpc_server_started_total", "Calls that arrived.", *_OF_A_CALL)

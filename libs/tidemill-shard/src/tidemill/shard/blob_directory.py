@@ -49,6 +49,10 @@ class DirectoryBlob:
                 unfinished.unlink()
             raise Unavailable(f"the object {key} could not be written: {error}") from error
 
+    def get_now(self, key: str) -> bytes | None:
+        """`get` for the same callers."""
+        return _read(self._root / key, None)
+
     async def put(self, key: str, data: bytes) -> None:
         await asyncio.to_thread(self.put_now, key, data)
 

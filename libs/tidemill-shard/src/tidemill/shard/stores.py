@@ -25,12 +25,14 @@ class BlobPlace(msgspec.Struct, frozen=True):
     """Where the objects are, and the keys of a bucket.
 
     `address` is `file:FOLDER` or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`; without an endpoint it
-    is that of the region. Without keys the environment's are used, as by every AWS client.
+    is that of the region. The secret may be in a file, read where the bucket is opened. Without keys the
+    environment's are used, as by every AWS client.
     """
 
     address: str
     access_key: str = ""
     secret_key: str = ""
+    secret_key_file: str = ""
 
     def __repr__(self) -> str:
         return f"BlobPlace({self.address})"
@@ -87,7 +89,7 @@ def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
             endpoint=options.get("endpoint"),
             region=options.get("region", REGION if "endpoint" in options else None),
             access_key=place.access_key or None,
-            secret_key=place.secret_key or None,
+            secret_key=place.secret_key or _read(place.secret_key_file) or None,
             prefix=url.path.strip("/"),
         )
         return bucket_blob(bucket)
@@ -96,6 +98,16 @@ def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
         f"{_named(url)} {why}: say s3://BUCKET/PREFIX?endpoint=URL&region=NAME, or file:FOLDER",
         reason="StoreAddress",
     )
+
+
+def _read(file: str) -> str:
+    """The text of a file of a secret, empty if none is named. Raises: UsageError with its name alone."""
+    try:
+        return Path(file).read_text().strip() if file else ""
+    except OSError as error:
+        raise UsageError(
+            f"the file of a secret {file} cannot be read: {error.strerror}", reason="secret"
+        ) from error
 
 
 def _named(url: SplitResult) -> str:

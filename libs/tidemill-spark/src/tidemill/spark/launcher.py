@@ -1,86 +1,142 @@
-"""Starting Spark jobs off the hot path: a job is a process of its own that is told what to do."""
+"""The port to whoever runs bulk jobs, off the hot path: a job is told what to do, and gives bytes back."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from enum import StrEnum
+from hashlib import blake2b
 from typing import Protocol
 
-from tidemill.time import Unavailable
+NAME_CHARS_MAX = 40
+"""So long is the name of a job at most: the names of its pods are longer, and end at 63."""
+
+
+class JobKind(StrEnum):
+    """What bulk jobs do."""
+
+    BACKFILL = "backfill"
+    ARRANGEMENT = "arrangement"
+    COMPACTION = "compaction"
+    HYDRATION = "hydration"
+
+
+class FailureKind(StrEnum):
+    """Why a job ended badly; what is tried again, and how often, depends on it."""
+
+    IMAGE = "ImageUnavailable"
+    """The image cannot be had."""
+
+    SCHEDULING = "Unschedulable"
+    """There is no room for the driver."""
+
+    START = "NotStarted"
+    """The driver has a node, and does not begin."""
+
+    EVICTED = "Evicted"
+    """The node put the driver out."""
+
+    VANISHED = "Vanished"
+    """The driver is gone without a word."""
+
+    MEMORY = "OutOfMemory"
+    """Driver or executors needed more than they may."""
+
+    DEADLINE = "DeadlineExceeded"
+    """It took longer than a job may."""
+
+    DRIVER = "DriverFailed"
+    """The job itself ended with an error."""
+
+    REFUSED = "Refused"
+    """What the job was asked to do, or its pod, is refused: the same again fails the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job for `of`, such as a source: `module` has `run(spec, workplace)`, which gives the result.
+
+    Two jobs of one kind and `of` are the same work: a launcher runs one of them at a time.
+    """
+
+    kind: JobKind
+    of: str
+    module: str
+    spec: bytes
+
+    @property
+    def name(self) -> str:
+        """A label of Kubernetes and a file name at once; different for whatever is different."""
+        plain = re.sub(r"[^a-z0-9]+", "-", f"{self.kind}-{self.of}".lower()).strip("-")
+        if plain == f"{self.kind}-{self.of}" and len(plain) <= NAME_CHARS_MAX:
+            return plain
+        told = blake2b(f"{self.kind}-{self.of}".encode(), digest_size=4).hexdigest()
+        return f"{plain[: NAME_CHARS_MAX - 9].strip('-')}-{told}"
+
+    @property
+    def digest(self) -> str:
+        """Which of all possible specifications it is."""
+        return blake2b(self.module.encode() + b"\0" + self.spec, digest_size=5).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """A job that ended well; `result` is what it printed on its last line."""
+    """A job that ended well, with what its module gave."""
 
-    result: Mapping[str, object]
+    result: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job that ended badly; `reason` is the end of its log, `log` where the whole is."""
+    """A job that ended badly, after all attempts; `log` says where more is to be read."""
 
-    exit_status: int
+    kind: FailureKind
     reason: str
-    log: Path
+    log: str
+    exit_status: int | None = None
+    attempts: int = 1
+
+    def __str__(self) -> str:
+        ended = "" if self.exit_status is None else f" with {self.exit_status}"
+        tried = "" if self.attempts == 1 else f" after {self.attempts} attempts"
+        return f"{self.kind}{ended}{tried}: {self.reason} (log: {self.log})"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSaid:
+    """A job, or one attempt of it, came to another state: for counters and people."""
+
+    job: Job
+    state: str
+    """pending, running, succeeded, failed, or retried."""
+
+    failure: FailureKind | None = None
+
+
+Told = Callable[[JobSaid], None]
 
 
 class SparkLauncher(Protocol):
     """Runs a job somewhere and waits for it."""
 
-    async def launch(self, name: str, module: str, spec: bytes) -> JobDone | JobFailed:
-        """Run `python -m module` with `spec` on its standard input until it ends.
+    @property
+    def remote(self) -> bool:
+        """Whether jobs run elsewhere: they reach brokers and buckets, and no files of this machine."""
+        ...
 
-        A job is idempotent by compare-and-append, so a launcher may be asked again after any
-        failure. Cancelling ends the job.
+    async def launch(self, job: Job) -> JobDone | JobFailed:
+        """Run the job until it ends, again where that may help.
+
+        A job only writes objects that nobody names yet, and who asked for it commits them by
+        compare-and-append: so it may be begun any number of times. Cancelling ends it.
         """
+        ...
 
+    async def tend_forever(self) -> None:
+        """Clear away what jobs have left once nobody wants it any more, until cancelled."""
+        ...
 
-class LocalLauncher:
-    """Runs a job as a child process on this machine, with its log in `directory`."""
-
-    def __init__(self, directory: Path, *, stop_grace_s: float = 5.0) -> None:
-        self._directory = directory
-        self._stop_grace_s = stop_grace_s
-
-    async def launch(self, name: str, module: str, spec: bytes) -> JobDone | JobFailed:
-        """Guarantees of SparkLauncher. Raises Unavailable if the process cannot be started."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        log = self._directory / f"{name}.log"
-        with log.open("wb") as sink:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", module,
-                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=sink,
-                    start_new_session=True,
-                )  # fmt: skip
-            except OSError as error:
-                raise Unavailable(f"the job {name} could not be started: {error}") from error
-            try:
-                printed, _ = await process.communicate(spec)
-            finally:
-                await self._stop(process)
-        status = process.returncode or 0
-        if status != 0:
-            return JobFailed(status, _tail(log), log)
-        return JobDone(json.loads(printed.decode().strip().splitlines()[-1]))
-
-    async def _stop(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), self._stop_grace_s)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-def _tail(log: Path, lines: int = 3) -> str:
-    """The last lines that say something."""
-    kept = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return " | ".join(kept[-lines:])
+    async def close(self) -> None:
+        """Release what the launcher holds; again is fine."""
+        ...

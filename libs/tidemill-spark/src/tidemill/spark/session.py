@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """A session on this machine: `cores` threads, one JVM of `memory_mb`, extra `jars`."""
-
-    cores: int = 2
-    memory_mb: int = 1024
-    jars: tuple[Path, ...] = ()
-    scratch: Path | None = None
+from tidemill.spark.local_settings import LocalSettings
 
 
 def local_session(app: str, settings: LocalSettings) -> SparkSession:
@@ -40,12 +31,25 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
         .config("spark.python.worker.reuse", "true")
     )
-    if settings.jars:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in settings.jars))
-    if settings.scratch is not None:
-        builder = builder.config("spark.local.dir", str(settings.scratch)).config(
-            "spark.sql.warehouse.dir", str(settings.scratch / "warehouse")
+    jars = jars_in(Path(settings.jars)) if settings.jars else ()
+    if jars:
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
+    if settings.scratch:
+        builder = builder.config("spark.local.dir", settings.scratch).config(
+            "spark.sql.warehouse.dir", str(Path(settings.scratch) / "warehouse")
         )
+    return _opened(builder)
+
+
+def session_of(app: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session with exactly these settings."""
+    builder = SparkSession.builder.appName(app)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return _opened(builder)
+
+
+def _opened(builder: SparkSession.Builder) -> SparkSession:
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # Workers run the interpreter we run in; without spark-submit the only other door is an

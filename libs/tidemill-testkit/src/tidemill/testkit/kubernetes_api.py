@@ -5,15 +5,16 @@
 
 Faithful in what a controller depends on: resource versions, list and watch with 410 after the history
 was forgotten, generation, the status subresource, finalizers that keep a deleted object, server-side
-apply with owners of fields and conflicts, optimistic concurrency on update. It has no schemas, no
-authorisation and no built-in controllers.
+apply with owners of fields and conflicts, optimistic concurrency on update, selectors, preconditions of
+deletions. It has no schemas, no authorisation and no built-in controllers. Faults are put into it one by
+one, and are gone once they have happened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,20 @@ class _Stored:
     owners: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the next request with this beginning, such as `POST /api/v1`, is answered.
+
+    With `after` it has its effect all the same: only the answer is another.
+    """
+
+    request: str
+    code: int
+    reason: str
+    message: str = "put in by the test"
+    after: bool = False
+
+
 Key = tuple[str, str, str]  # plural, namespace, name
 
 
@@ -62,6 +77,10 @@ class ApiServer:
         self._forgotten = 0
         self._news = asyncio.Condition()
         self._cut = 0
+        self.faults: list[Fault] = []
+        self.happened: list[Fault] = []
+        self.created: Callable[[str, Json], None] = lambda plural, document: None
+        """Told of every object that a request has made."""
 
     # -- what a test does beside the controller --------------------------------------------------
 
@@ -95,6 +114,19 @@ class ApiServer:
             await self._write(key, marked, stored.owners)
             return
         await self._gone(key)
+
+    async def say(self, plural: str, name: str, status: Json, namespace: str = "default") -> None:
+        """Set the status of an object, as its node or controller would."""
+        key = (plural, namespace, name)
+        stored = self._known(key)
+        kept = {path: value for path, value in stored.fields.items() if path[0] != "status"}
+        await self._write(key, {**kept, **flat({"status": status})}, stored.owners)
+
+    async def cut_watches(self) -> None:
+        """End every watch without a word, as a connection that breaks does."""
+        async with self._news:
+            self._cut += 1
+            self._news.notify_all()
 
     async def forget_history(self) -> None:
         """End every watch; resource versions of before are too old from now on."""
@@ -200,12 +232,25 @@ class ApiServer:
         if parts[0] == "namespaces":
             namespace, parts = parts[1], parts[2:]
         plural, name, part = (*parts, "", "")[:3]
+        fault = self._fault(f"{request.method} {request.path_qs}")
         try:
+            if fault is not None and not fault.after:
+                raise Refused(fault.code, fault.reason, fault.message)
             if request.method == "GET" and not name and request.query.get("watch"):
                 return await self._watch(request, plural, namespace)
-            return web.json_response(await self._answer(request, plural, namespace, name, part))
+            answer = await self._answer(request, plural, namespace, name, part)
+            if fault is not None:
+                raise Refused(fault.code, fault.reason, fault.message)
+            return web.json_response(answer)
         except Refused as refused:
             return web.json_response(refused.status, status=refused.code)
+
+    def _fault(self, request: str) -> Fault | None:
+        found = next((each for each in self.faults if request.startswith(each.request)), None)
+        if found is not None:
+            self.faults.remove(found)
+            self.happened.append(found)
+        return found
 
     async def _answer(
         self, request: web.Request, plural: str, namespace: str, name: str, part: str
@@ -219,10 +264,17 @@ class ApiServer:
                     nested(each.fields) for (p, n, _), each in self._objects.items()
                     if p == plural and namespace in ("", n)
                 ]  # fmt: skip
+                items = [each for each in items if _selected(each, request.query)]
                 return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
             case "POST":
-                return await self._create(plural, namespace, await request.json())
+                made = await self._create(plural, namespace, await request.json())
+                self.created(plural, made)
+                return made
             case "DELETE":
+                text = await request.text()
+                wanted = json.loads(text or "{}").get("preconditions", {}).get("uid")
+                if wanted not in (None, self.get(*key)["metadata"]["uid"]):
+                    raise Refused(409, "Conflict", "the UID in the precondition is another")
                 await self.delete(plural, name, namespace)
                 return {"status": "Success"}
         body = json.loads(await request.text())
@@ -255,12 +307,23 @@ class ApiServer:
                     continue
             for version, what, kind, document in found:
                 seen = version
-                if kind == plural and namespace in ("", document["metadata"]["namespace"]):
+                here = namespace in ("", document["metadata"]["namespace"])
+                if kind == plural and here and _selected(document, request.query):
                     await reply.write(_line(what, document))
 
 
 def _line(what: str, document: Mapping[str, Any]) -> bytes:
     return json.dumps({"type": what, "object": document}).encode() + b"\n"
+
+
+def _selected(document: Json, query: Mapping[str, str]) -> bool:
+    """Whether the selectors of a request, all of them equalities, name an object."""
+    metadata = document["metadata"]
+    labels = dict(e.split("=") for e in query.get("labelSelector", "").split(",") if e)
+    fields = dict(e.split("=") for e in query.get("fieldSelector", "").split(",") if e)
+    assert set(fields) <= {"metadata.name"}
+    named = fields.get("metadata.name") in (None, metadata["name"])
+    return named and labels.items() <= metadata.get("labels", {}).items()
 
 
 def _spec(fields: Fields) -> Fields:

@@ -1,0 +1,327 @@
+"""Jobs as pods of a cluster: makes driver pods through the API server and follows them to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from tidemill.kubernetes.api import Expired, KubernetesApi, own_namespace
+from tidemill.kubernetes.events import About, tell
+from tidemill.shard.ports import Blob
+from tidemill.shard.stores import BlobPlace
+from tidemill.spark.launcher import (
+    FailureKind,
+    Job,
+    JobDone,
+    JobFailed,
+    JobSaid,
+    Told,
+)
+from tidemill.spark.pod_settings import PodSettings
+from tidemill.spark.pod_specs import DIGEST_LABEL, JOB_LABEL, MINE, Attempt, driver_pod
+from tidemill.spark.pod_states import (
+    Failure,
+    PodState,
+    Running,
+    Succeeded,
+    Waiting,
+    decide,
+    ended_ms,
+    state_of,
+)
+from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
+
+COMPONENT = "tidemill-launcher"
+PAUSE_S = 1.0
+"""Pause before a watch that failed is begun again."""
+
+LOOK_S = 5.0
+"""A driver that does not get on is looked at so often, whatever a watch says."""
+
+Json: TypeAlias = dict[str, Any]
+"""A document of the API."""
+
+
+class Clock(Protocol):
+    """Time of this machine: for deadlines and pauses."""
+
+    def now_ms(self) -> int: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one pod; None once it is gone."""
+
+    uid: str
+    pod: Json | None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, pod: Json | None) -> None:
+        """Another of the same name is not this one."""
+        same = pod is not None and pod["metadata"]["uid"] == self.uid
+        self.pod = pod if same else None
+        self.changed.set()
+
+
+class PodLauncher:
+    """Guarantees of SparkLauncher, by pods: one driver at a time for each job, and no spark-submit.
+
+    A driver that is found at work for the very same specification is taken over, one for another
+    specification of the same job is ended first. The drivers that have ended are deleted after
+    `ttl_s`, by `tend_forever`.
+    """
+
+    remote = True
+
+    def __init__(
+        self, api: KubernetesApi, blob: Blob, place: BlobPlace, settings: PodSettings,
+        clock: Clock, told: Told = lambda said: None,
+    ) -> None:  # fmt: skip
+        self._api = api
+        self._blob = blob
+        self._place = place
+        self._settings = settings
+        self._clock = clock
+        self._told = told
+        self.namespace = settings.namespace or own_namespace()
+        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+    # -- a job -------------------------------------------------------------------------------------
+
+    async def launch(self, job: Job) -> JobDone | JobFailed:
+        """Guarantees of SparkLauncher.
+
+        Raises: Unavailable if the API server or Blob is away; a driver that is at work then goes on,
+        and is found by whoever launches the same again.
+        """
+        self._told(JobSaid(job, "pending"))
+        state = "failed"
+        try:
+            await self._blob.put(Attempt(job, 0).spec_key, job.spec)
+            outcome = await self._attempts(job)
+            state = "succeeded" if isinstance(outcome, JobDone) else "failed"
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(job))
+            raise
+        finally:
+            self._told(JobSaid(job, state))
+        await self._forget(job)
+        return outcome
+
+    async def _attempts(self, job: Job) -> JobDone | JobFailed:
+        """Drivers of the job, one after the other, until one ends well or nothing is left to try."""
+        number, pod = await self._begun_before(job)
+        failures: list[Failure] = []
+        growth = 1.0
+        while True:
+            attempt = Attempt(job, number, growth)
+            outcome = await self._attempt(attempt, pod)
+            if isinstance(outcome, JobDone):
+                return outcome
+            failures.append(outcome)
+            again = decide(tuple(each.kind for each in failures), self._settings.retries)
+            if again is None:
+                log = f"kubectl -n {self.namespace} logs {attempt.pod}"
+                return JobFailed(
+                    outcome.kind, outcome.reason, log, outcome.exit_status, len(failures)
+                )
+            self._told(JobSaid(job, "retried", outcome.kind))
+            await self._clock.sleep(again.pause_s)
+            number, growth, pod = number + 1, again.growth, None
+
+    async def _give_up(self, job: Job) -> None:
+        """End the drivers of this specification: nobody waits for them any more."""
+        labels = f"{JOB_LABEL}={job.name},{DIGEST_LABEL}={job.digest}"
+        with suppress(TidemillError):
+            for pod in (await self._api.list(self._pods, {"labelSelector": labels}))[0]:
+                if ended_ms(pod) is None:
+                    await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
+        await self._forget(job)
+
+    async def _begun_before(self, job: Job) -> tuple[int, Json | None]:
+        """The number of the next driver, or the driver of this very job that is there already.
+
+        IMPORTANT: drivers of other specifications of the job are gone before the next one is made.
+        """
+        found, _ = await self._api.list(self._pods, {"labelSelector": f"{JOB_LABEL}={job.name}"})
+        number, taken = 1, None
+        for pod in found:
+            metadata = pod["metadata"]
+            ended = ended_ms(pod) is not None
+            if metadata["labels"].get(DIGEST_LABEL) != job.digest:
+                if not ended:
+                    await self._delete(metadata["name"], metadata["uid"])
+                continue
+            at = int(metadata["name"].rpartition("-")[2])
+            if at >= number:
+                failed = isinstance(state_of(pod, self._settings), Failure)
+                # What a driver that ended well has left was taken by who launched it.
+                over = failed or (ended and await self._result(Attempt(job, at)) is None)
+                number, taken = (at + 1, None) if over else (at, pod)
+        return number, taken
+
+    async def _attempt(self, attempt: Attempt, pod: Json | None) -> JobDone | Failure:
+        """One driver to its end."""
+        reason = "Adopted"
+        if pod is None:
+            made = await self._make(attempt)
+            if isinstance(made, Failure):
+                return made
+            pod, reason = made, "Launched"
+        seen = _Seen(pod["metadata"]["uid"], pod)
+        await self._tell(attempt, seen, reason, f"{attempt.job.kind} of {attempt.job.of}")
+        ended = await self._followed(attempt, seen)
+        if isinstance(ended, Succeeded):
+            result = await self._result(attempt)
+            if result is not None:
+                await self._tell(attempt, seen, "Succeeded", "the result has been taken")
+                return JobDone(result)
+            ended = Failure(FailureKind.DRIVER, "the driver ended well and left no result")
+        await self._tell(attempt, seen, str(ended.kind), ended.reason, warning=True)
+        return ended
+
+    async def _make(self, attempt: Attempt) -> Json | Failure:
+        """The pod of a driver, made now; a failure if the API server refuses it."""
+        body = driver_pod(attempt, self.namespace, self._settings, self._place, await self._owner())
+        try:
+            return await self._api.call("POST", self._pods, body)
+        except AlreadyUsed:
+            # Somebody made it since we looked, or we did and never heard.
+            return await self._api.call("GET", f"{self._pods}/{attempt.pod}")
+        except UsageError as error:
+            crowded = "exceeded quota" in str(error)
+            kind = FailureKind.SCHEDULING if crowded else FailureKind.REFUSED
+            return Failure(kind, str(error))
+
+    async def _owner(self) -> Json | None:
+        """A reference to the pod that drivers go with; none if it is not here."""
+        name = self._settings.owner
+        if not name:
+            return None
+        try:
+            pod = await self._api.call("GET", f"{self._pods}/{name}")
+        except UnknownCollection:
+            return None
+        return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+
+    async def _followed(self, attempt: Attempt, seen: _Seen) -> Succeeded | Failure:
+        """How the driver ended; one that does not begin in time is deleted."""
+        following = asyncio.create_task(self._follow_forever(attempt.pod, seen))
+        began = False
+        try:
+            while True:
+                seen.changed.clear()
+                state: PodState = state_of(seen.pod, self._settings)
+                match state:
+                    case Succeeded():
+                        return state
+                    case Failure():
+                        if seen.pod is not None and ended_ms(seen.pod) is None:
+                            await self._delete(attempt.pod, seen.uid)
+                        return state
+                    case Running() if not began:
+                        began = True
+                        self._told(JobSaid(attempt.job, "running"))
+                        await self._tell(attempt, seen, "Started", "the driver works")
+                    case Waiting() if self._clock.now_ms() >= state.until_ms:
+                        await self._delete(attempt.pod, seen.uid)
+                        return state.failure
+                await self._until_changed(seen)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _until_changed(self, seen: _Seen) -> None:
+        waiting = asyncio.ensure_future(seen.changed.wait())
+        looking = asyncio.ensure_future(self._clock.sleep(LOOK_S))
+        try:
+            await asyncio.wait((waiting, looking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            looking.cancel()
+
+    # -- one pod -----------------------------------------------------------------------------------
+
+    async def _follow_forever(self, name: str, seen: _Seen) -> None:
+        """Keep what is known of a pod true: list, watch, and list again whenever that is needed."""
+        only = {"fieldSelector": f"metadata.name={name}"}
+        version: str | None = None
+        while True:
+            try:
+                if version is None:
+                    found, version = await self._api.list(self._pods, only)
+                    seen.take(found[0] if found else None)
+                version = await self._watched(version, only, seen)
+            except Expired:
+                version = None
+            except TidemillError:
+                version = None
+                await self._clock.sleep(PAUSE_S)
+
+    async def _watched(self, version: str, only: dict[str, str], seen: _Seen) -> str:
+        """Follow until the server ends the watch; the version to go on from."""
+        watch = self._api.watch(self._pods, version, self._settings.watch_s, only)
+        async for what, pod in watch:
+            version = pod["metadata"]["resourceVersion"]
+            if what != "BOOKMARK":
+                seen.take(None if what == "DELETED" else pod)
+        return version
+
+    async def _delete(self, name: str, uid: str) -> None:
+        """Delete this pod, and no other of its name; nothing if it is gone."""
+        body: Json = {
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
+            "gracePeriodSeconds": 5,
+        }  # fmt: skip
+        with suppress(UnknownCollection, Fenced, AlreadyUsed):
+            await self._api.call("DELETE", f"{self._pods}/{name}", body)
+
+    async def _tell(
+        self, attempt: Attempt, seen: _Seen, reason: str, message: str, *, warning: bool = False
+    ) -> None:
+        """An event at the driver's pod; that it cannot be told stops nothing."""
+        about = About("v1", "Pod", self.namespace, attempt.pod, seen.uid)
+        with suppress(TidemillError):
+            await tell(
+                self._api, COMPONENT, about, self._clock.now_ms(), reason, message, warning=warning
+            )
+
+    # -- what is left ------------------------------------------------------------------------------
+
+    async def _result(self, attempt: Attempt) -> bytes | None:
+        return await self._blob.get(attempt.result_key)
+
+    async def _forget(self, job: Job) -> None:
+        """Delete the objects of this specification, and what others have left for longer than a job takes."""
+        before_ms = self._clock.now_ms() - int(self._settings.deadline_s * 1000)
+        with suppress(TidemillError):
+            for entry in await self._blob.list(f"{Attempt(job, 0).folder}/"):
+                if job.digest in entry.key or entry.modified_ms < before_ms:
+                    await self._blob.delete(entry.key)
+
+    async def tend_forever(self) -> None:
+        """Delete the drivers that have ended, some time after they have, until cancelled."""
+        while True:
+            with suppress(TidemillError):
+                await self.tend()
+            await self._clock.sleep(min(60.0, max(1.0, self._settings.ttl_s / 2)))
+
+    async def tend(self) -> int:
+        """Delete the drivers that ended longer ago than `ttl_s`; how many."""
+        found, _ = await self._api.list(self._pods, {"labelSelector": MINE})
+        before_ms = self._clock.now_ms() - int(self._settings.ttl_s * 1000)
+        deleted = 0
+        for pod in found:
+            ended = ended_ms(pod)
+            if ended is not None and ended <= before_ms:
+                await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
+                deleted += 1
+        return deleted

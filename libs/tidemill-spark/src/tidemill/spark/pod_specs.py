@@ -1,0 +1,277 @@
+"""The objects of a job in a cluster, as pure functions: a driver pod, and the template of its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tidemill.shard.stores import BlobPlace
+from tidemill.spark.launcher import Job
+from tidemill.spark.pod_settings import PodSettings
+
+Json: TypeAlias = dict[str, Any]
+"""A document of the API."""
+
+JOB_LABEL = "tidemill.dev/job"
+KIND_LABEL = "tidemill.dev/job-kind"
+DIGEST_LABEL = "tidemill.dev/job-digest"
+MINE = "app.kubernetes.io/managed-by=tidemill-launcher"
+"""The labels that every driver of ours has, as a selector."""
+
+HOME = "/var/lib/tidemill"
+SECRETS = "/etc/tidemill-secrets/blob"
+SECRET_FILE = f"{SECRETS}/AWS_SECRET_ACCESS_KEY"
+DRIVER_PORT, BLOCKS_PORT = 7078, 7079
+MODULE = "tidemill.spark.pod_job"
+UID = 10001
+TEMPLATE_FILE = "/tmp/executor.json"
+"""Where a driver leaves the template for Spark; JSON is YAML."""
+
+
+class PodJob(msgspec.Struct, frozen=True):
+    """What a driver is told on its command line; `$(NAME)` in it is filled in by the kubelet.
+
+    The specification is the object `spec`; the result becomes the object `result`. `conf` are the
+    settings of the session; `template` is the pod of an executor; `jars` a folder of the image.
+    """
+
+    module: str
+    spec: str
+    result: str
+    blob: BlobPlace
+    conf: dict[str, str]
+    template: Json
+    jars: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One driver of a job: the `number`-th, with `growth` times the memory."""
+
+    job: Job
+    number: int
+    growth: float = 1.0
+
+    @property
+    def pod(self) -> str:
+        """The name of the driver's pod: whoever launches the same again finds the same pod."""
+        return f"{self.job.name}-{self.job.digest}-{self.number}"
+
+    @property
+    def folder(self) -> str:
+        """Where in Blob the job's objects are; folders of collections are named otherwise."""
+        return folder_of(self.job.name)
+
+    @property
+    def spec_key(self) -> str:
+        """The object with the specification."""
+        return f"{self.folder}/{self.job.digest}.spec"
+
+    @property
+    def result_key(self) -> str:
+        """The object with the result of this driver."""
+        return f"{self.folder}/{self.pod}.result"
+
+
+def folder_of(job: str) -> str:
+    """The Blob folder of a job."""
+    return f"job-{job}"
+
+
+def driver_pod(
+    attempt: Attempt, namespace: str, settings: PodSettings, blob: BlobPlace, owner: Json | None
+) -> Json:
+    """The pod of a driver, fit for the restricted Pod Security Standard.
+
+    It calls the API server as its service account; `owner` is a reference to who launched it. Its
+    memory is the heap and what is beside it, asked for and allowed alike.
+    """
+    memory = scaled(settings.driver_memory_mb + settings.driver_overhead_mb, attempt.growth)
+    metadata: Json = {
+        "name": attempt.pod, "namespace": namespace,
+        "labels": labels_of(attempt, "driver", settings),
+        "annotations": dict(settings.annotations),
+    }  # fmt: skip
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    told = PodJob(
+        module=attempt.job.module,
+        spec=attempt.spec_key,
+        result=attempt.result_key,
+        blob=seen_from_pods(blob, settings),
+        conf=spark_conf(attempt, namespace, settings),
+        template=executor_template(attempt, settings),
+        jars=settings.jars,
+    )
+    container: Json = {
+        "name": "driver",
+        "command": ["python3", "-m", MODULE],
+        "args": [msgspec.json.encode(told).decode()],
+        "workingDir": HOME,
+        "env": [
+            *({"name": name, "value": value} for name, value in _ENVIRONMENT.items()),
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "ports": [
+            {"name": "rpc", "containerPort": DRIVER_PORT},
+            {"name": "blocks", "containerPort": BLOCKS_PORT},
+        ],
+        "resources": {
+            "requests": {"cpu": settings.driver_cpu, "memory": f"{memory}Mi"},
+            "limits": {"memory": f"{memory}Mi"},
+        },
+        # The end of the log is all that an API server without a node keeps of it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **_container(settings),
+    }
+    spec: Json = {
+        "serviceAccountName": settings.service_account,
+        "automountServiceAccountToken": True,
+        "activeDeadlineSeconds": int(settings.deadline_s),
+        "terminationGracePeriodSeconds": 5,
+        **_pod(settings),
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def executor_template(attempt: Attempt, settings: PodSettings) -> Json:
+    """The pod of an executor; Spark adds image, resources, arguments, and the driver as its owner."""
+    spec: Json = {
+        "automountServiceAccountToken": False,
+        **_pod(settings),
+        "containers": [{"name": "executor", **_container(settings, image=False)}],
+    }
+    spec.pop("imagePullSecrets", None)
+    metadata = {
+        "labels": labels_of(attempt, "executor", settings),
+        "annotations": dict(settings.annotations),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[str, str]:
+    """The settings of the session of a driver in a pod."""
+    grown = attempt.growth
+    conf = {
+        "spark.master": "k8s://https://kubernetes.default.svc",
+        "spark.submit.deployMode": "client",
+        "spark.driver.host": "$(POD_IP)",
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        "spark.driver.memory": f"{scaled(settings.driver_memory_mb, grown)}m",
+        # Whoever can reach the port of a driver could run code in it.
+        "spark.authenticate": "true",
+        "spark.kubernetes.namespace": namespace,
+        # Makes the driver the owner of its executors: they go when it goes.
+        "spark.kubernetes.driver.pod.name": attempt.pod,
+        "spark.kubernetes.executor.podNamePrefix": attempt.pod,
+        "spark.kubernetes.container.image": settings.image,
+        "spark.kubernetes.container.image.pullPolicy": settings.image_pull_policy,
+        "spark.kubernetes.executor.request.cores": settings.executor_cpu,
+        "spark.kubernetes.executor.podTemplateFile": TEMPLATE_FILE,
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        "spark.kubernetes.allocation.batch.delay": "500ms",
+        "spark.executor.instances": str(settings.executors),
+        "spark.executor.cores": str(settings.executor_cores),
+        "spark.executor.memory": f"{scaled(settings.executor_memory_mb, grown)}m",
+        "spark.executor.memoryOverhead": f"{scaled(settings.executor_overhead_mb, grown)}m",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.local.dir": "/tmp/spark",
+        "spark.sql.warehouse.dir": "/tmp/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(settings.executors * settings.executor_cores),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.python.worker.reuse": "true",
+        **{f"spark.executorEnv.{name}": value for name, value in _ENVIRONMENT.items()},
+    }
+    if settings.image_pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(settings.image_pull_secrets)
+    if settings.executor_service_account:
+        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = (
+            settings.executor_service_account
+        )
+    return conf | dict(settings.spark)
+
+
+def labels_of(attempt: Attempt, role: str, settings: PodSettings) -> dict[str, str]:
+    """The labels of a pod of a job; those of Tidemill's own pods are others."""
+    return {
+        **settings.labels,
+        "app.kubernetes.io/name": "tidemill-spark",
+        "app.kubernetes.io/component": f"spark-{role}",
+        "app.kubernetes.io/managed-by": "tidemill-launcher" if role == "driver" else "spark",
+        JOB_LABEL: attempt.job.name,
+        KIND_LABEL: str(attempt.job.kind),
+        DIGEST_LABEL: attempt.job.digest,
+    }
+
+
+def seen_from_pods(blob: BlobPlace, settings: PodSettings) -> BlobPlace:
+    """The same objects with the secret where pods have it: it travels in no command line."""
+    file = SECRET_FILE if settings.blob_secret else ""
+    return BlobPlace(blob.address, blob.access_key if file else "", secret_key_file=file)
+
+
+def scaled(megabytes: int, growth: float) -> int:
+    """So much memory, grown."""
+    return int(megabytes * growth)
+
+
+_ENVIRONMENT: Mapping[str, str] = {
+    "HOME": HOME,
+    "NUMBA_CACHE_DIR": f"{HOME}/machine-code",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def _container(settings: PodSettings, *, image: bool = True) -> Json:
+    mounts = [{"name": "home", "mountPath": HOME}, {"name": "temporary", "mountPath": "/tmp"}]
+    if settings.blob_secret:
+        mounts.append({"name": "blob-secret", "mountPath": SECRETS, "readOnly": True})  # type: ignore[dict-item]  # a flag beside texts
+    what: Json = {
+        "securityContext": {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": mounts,
+    }  # fmt: skip
+    if image:
+        what |= {"image": settings.image, "imagePullPolicy": settings.image_pull_policy}
+    return what
+
+
+def _pod(settings: PodSettings) -> Json:
+    volumes: list[Json] = [
+        {"name": "home", "emptyDir": {}},
+        {"name": "temporary", "emptyDir": {}},
+    ]
+    if settings.blob_secret:
+        # Of the Secret the pods get the one key that they need.
+        items = [{"key": "AWS_SECRET_ACCESS_KEY", "path": "AWS_SECRET_ACCESS_KEY"}]
+        secret = {"secretName": settings.blob_secret, "items": items, "defaultMode": 0o440}
+        volumes.append({"name": "blob-secret", "secret": secret})
+    spec: Json = {
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID, "fsGroup": UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumes": volumes,
+    }  # fmt: skip
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    if settings.node_selector:
+        spec["nodeSelector"] = dict(settings.node_selector)
+    if settings.tolerations:
+        spec["tolerations"] = [dict(each) for each in settings.tolerations]
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    return spec

@@ -1,0 +1,41 @@
+"""What a job is handed wherever it runs: a session, the objects, somebody to talk to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+from pyspark.sql import SparkSession
+
+from tidemill.shard.stores import BlobPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """`blob` is where the objects of collections are, as executors see it; it may be pickled."""
+
+    spark: SparkSession
+    blob: BlobPlace
+    say: Callable[[str], None]
+
+
+class JobModule(Protocol):
+    """What the module of a job has."""
+
+    def run(self, spec: bytes, here: Workplace) -> bytes:
+        """Do the work of a specification and give the result. Commits nothing."""
+        ...
+
+
+def run_module(module: str, spec: bytes, here: Workplace) -> bytes:
+    """The result of the job in `module`."""
+    job = cast(JobModule, import_module(module))
+    return job.run(spec, here)
+
+
+def say(line: str) -> None:
+    """Into the log of the job."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,290 @@
+"""Jobs in pods against an API server over HTTP, whose node and answers go wrong one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from kubernetes.aio.client.configuration import Configuration
+
+from tidemill.kubernetes.api import KubernetesApi
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard.stores import BlobPlace
+from tidemill.shard.stores_memory import MemoryBlob
+from tidemill.spark.board import JobBoard
+from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobKind
+from tidemill.spark.pod_launcher import PodLauncher
+from tidemill.spark.pod_settings import PodSettings, Retries
+from tidemill.spark.pod_specs import PodJob
+from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
+from tidemill.testkit.pod_node import (
+    Fate,
+    PodNode,
+    evicted,
+    fails,
+    no_image,
+    no_room,
+    out_of_memory,
+    runs_on,
+    succeeds,
+    vanishes,
+)
+from tidemill.time import Unavailable
+
+JOB = Job(JobKind.BACKFILL, "flights", "jobs.backfill", b"what to do")
+FOR_EVER_S = 1e9
+QUICK = PodSettings(
+    namespace="default",
+    image_wait_s=FOR_EVER_S, scheduling_wait_s=FOR_EVER_S, start_wait_s=FOR_EVER_S,
+    retries=Retries(pause_s=0.01, pause_s_max=0.02),
+)  # fmt: skip
+WAIT_S = 60.0
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@dataclass
+class Site:
+    """A cluster, and a launcher in it."""
+
+    api: ApiServer
+    blob: MemoryBlob
+    node: PodNode
+    launcher: PodLauncher
+    board: JobBoard = field(default_factory=JobBoard)
+
+    def told(self) -> list[tuple[str, str]]:
+        """Reasons and messages of all events, in order."""
+        return [(each["reason"], each["message"]) for each in self.api.listed("events")]
+
+    def memory(self) -> list[int]:
+        """What each driver was allowed, in MiB."""
+        limits = [
+            pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in self.node.pods
+        ]
+        return [int(each.removesuffix("Mi")) for each in limits]
+
+
+Fates = Callable[[MemoryBlob], Sequence[Fate]]
+
+
+@asynccontextmanager
+async def site(fates: Fates, settings: PodSettings = QUICK) -> AsyncIterator[Site]:
+    async with api_server() as api:
+        configuration = Configuration()
+        configuration.host = api.address
+        blob, board = MemoryBlob(), JobBoard()
+        launcher = PodLauncher(
+            KubernetesApi(configuration, "tests"), blob, BlobPlace("s3://bucket"), settings,
+            SystemClock(), board.hear,
+        )  # fmt: skip
+        try:
+            yield Site(api, blob, PodNode(api, fates(blob)), launcher, board)
+        finally:
+            await launcher.close()
+
+
+def worked(blob: MemoryBlob) -> Fate:
+    """A driver that does as it is told: the result is the specification backwards."""
+
+    async def work(pod: dict[str, Any]) -> None:
+        told = msgspec.json.decode(pod["spec"]["containers"][0]["args"][0], type=PodJob)
+        spec = await blob.get(told.spec)
+        assert spec is not None
+        await blob.put(told.result, spec[::-1])
+
+    return succeeds(work)
+
+
+async def until(holds: Callable[[], Any], what: str) -> None:
+    for _ in range(int(WAIT_S / 0.02)):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(what)
+
+
+async def test_a_job_gives_its_result_and_leaves_no_objects() -> None:
+    async with site(lambda blob: [worked(blob)]) as here:
+        assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
+        assert await here.blob.list("") == []
+        reasons = [reason for reason, _ in here.told()]
+        assert [each for each in reasons if each != "Started"] == ["Launched", "Succeeded"]
+        assert here.board.jobs()[JobKind.BACKFILL, "succeeded"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (vanishes, FailureKind.VANISHED),
+        (evicted, FailureKind.EVICTED),
+        (out_of_memory, FailureKind.MEMORY),
+        (fails(52), FailureKind.MEMORY),
+        (fails(1), FailureKind.DRIVER),
+    ],
+)
+async def test_a_driver_that_ended_badly_is_followed_by_another(
+    fault: Fate, kind: FailureKind
+) -> None:
+    async with site(lambda blob: [fault, worked(blob)]) as here:
+        assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
+        await here.node.settle()
+        assert here.node.met == [fault.__name__, "succeeded"]
+        assert str(kind) in [reason for reason, _ in here.told()]
+        assert here.board.retries == {kind: 1}
+        grown = here.memory()[1] > here.memory()[0]
+        assert grown == (kind == FailureKind.MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "waits"),
+    [
+        (no_image, FailureKind.IMAGE, {"image_wait_s": 0.0}),
+        (no_room, FailureKind.SCHEDULING, {"scheduling_wait_s": 0.0}),
+    ],
+)
+async def test_a_driver_that_does_not_begin_is_deleted_and_told_of(
+    fault: Fate, kind: FailureKind, waits: dict[str, float]
+) -> None:
+    settings = msgspec.structs.replace(QUICK, **waits, start_wait_s=FOR_EVER_S)
+    if kind is FailureKind.SCHEDULING:
+        # A pod whose fate has not been met has no node either: it is to wait for that.
+        settings = msgspec.structs.replace(settings, retries=Retries(scheduling=1, pause_s=0.01))
+    async with site(lambda blob: [fault] * 4, settings) as here:
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.attempts) == (kind, 2)
+        assert here.api.names("pods") == []
+        assert str(kind) in [reason for reason, _ in here.told()]
+        assert here.board.jobs()[JobKind.BACKFILL, "failed"] == 1
+
+
+async def test_the_same_failure_again_and_again_ends_the_job_with_its_reason() -> None:
+    async with site(lambda blob: [fails(1, "line\nValueError: not this")] * 5) as here:
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.exit_status) == (FailureKind.DRIVER, 1)
+        assert outcome.attempts == len(here.node.pods) == 2
+        assert "ValueError: not this" in str(outcome)
+        assert outcome.log.endswith(here.node.pods[-1]["metadata"]["name"])
+
+
+async def test_what_is_refused_is_not_tried_again() -> None:
+    async with site(lambda blob: [fails(2, "refused: no such column")]) as here:
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.attempts) == (FailureKind.REFUSED, 1)
+    async with site(lambda blob: []) as here:
+        here.api.faults.append(Fault(f"POST {PODS}", 403, "Forbidden", "pods is forbidden"))
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.reason.endswith("pods is forbidden")) == ("Refused", True)
+        assert len(here.api.happened) == 1
+
+
+async def test_a_quota_is_waited_for() -> None:
+    async with site(lambda blob: [worked(blob)]) as here:
+        here.api.faults.append(Fault(f"POST {PODS}", 403, "Forbidden", "exceeded quota: small"))
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert here.board.retries == {FailureKind.SCHEDULING: 1}
+        assert len(here.api.happened) == 1
+
+
+async def test_an_answer_that_was_lost_makes_no_second_driver() -> None:
+    async with site(lambda blob: [worked(blob)]) as here:
+        here.api.faults.append(Fault(f"POST {PODS}", 500, "InternalError", after=True))
+        with pytest.raises(Unavailable):
+            await here.launcher.launch(JOB)
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert len(here.node.pods) == len(here.api.happened) == 1
+        assert "Adopted" in [reason for reason, _ in here.told()]
+
+
+async def test_a_driver_that_somebody_made_meanwhile_is_taken_over() -> None:
+    """409: between the look and the creation another launcher was there."""
+    async with site(lambda blob: [worked(blob)]) as here:
+        here.api.faults.append(
+            Fault(f"POST {PODS}", 409, "AlreadyExists", "it already exists", after=True)
+        )
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert len(here.node.pods) == len(here.api.happened) == 1
+
+
+async def test_a_driver_for_another_specification_is_ended_first() -> None:
+    async with site(lambda blob: [runs_on, worked(blob)]) as here:
+        older = asyncio.create_task(here.launcher.launch(JOB))
+        await until(lambda: here.node.met, "the first driver does not run")
+        newer = Job(JOB.kind, JOB.of, JOB.module, b"something else")
+        assert await here.launcher.launch(newer) == JobDone(b"esle gnihtemos")
+        requests = [each for each in here.api.requests if PODS in each]
+        first, second = (pod["metadata"]["name"] for pod in here.node.pods[:2])
+        deleted = requests.index(f"DELETE {PODS}/{first}")
+        made = [at for at, each in enumerate(requests) if each == f"POST {PODS}"]
+        assert deleted < made[1]
+        assert first != second
+        older.cancel()
+        await asyncio.gather(older, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", ["cut", "forgotten", "away"])
+async def test_the_end_of_a_driver_is_seen_although_a_watch_broke(how: str) -> None:
+    async with site(lambda blob: [runs_on]) as here:
+        launched = asyncio.create_task(here.launcher.launch(JOB))
+        await until(lambda: here.board.jobs()[JobKind.BACKFILL, "running"], "it does not run")
+        name = here.node.pods[0]["metadata"]["name"]
+        lists = lambda: sum(  # noqa: E731
+            each == f"GET {PODS}" for each in here.api.requests
+        )
+        before = lists()
+        if how == "away":
+            here.api.faults += [Fault(f"GET {PODS}?", 503, "ServiceUnavailable")] * 2
+        await here.blob.put(f"job-{JOB.name}/{name}.result", b"found")
+        if how == "forgotten":
+            await here.api.forget_history()
+        else:
+            await here.api.cut_watches()
+        await until(lambda: lists() > before, "nothing was asked after the watch broke")
+        await here.node.ended(name, 0, "Completed")
+        assert await asyncio.wait_for(launched, WAIT_S) == JobDone(b"found")
+        assert len(here.api.happened) == (2 if how == "away" else 0)
+
+
+async def test_a_job_that_is_given_up_takes_its_driver_with_it() -> None:
+    async with site(lambda blob: [runs_on]) as here:
+        launched = asyncio.create_task(here.launcher.launch(JOB))
+        await until(lambda: here.node.met, "it does not run")
+        launched.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await launched
+        assert here.api.names("pods") == []
+        assert await here.blob.list("") == []
+
+
+async def test_drivers_that_have_ended_go_after_a_while_and_others_stay() -> None:
+    settings = msgspec.structs.replace(QUICK, ttl_s=3600.0)
+    async with site(lambda blob: [fails(1), worked(blob), runs_on], settings) as here:
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        other = asyncio.create_task(
+            here.launcher.launch(Job(JobKind.BACKFILL, "weather", "jobs.backfill", b""))
+        )
+        await until(lambda: len(here.node.met) == 3, "the third does not run")
+        assert await here.launcher.tend() == 2  # they ended on the first day of the year
+        assert here.api.names("pods") == [here.node.pods[2]["metadata"]["name"]]
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+
+
+async def test_a_driver_belongs_to_the_pod_that_launched_it() -> None:
+    settings = msgspec.structs.replace(QUICK, owner="tidemill-0")
+    async with site(lambda blob: [worked(blob), worked(blob)], settings) as here:
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        await here.api.put("pods", {"metadata": {"name": "tidemill-0"}, "spec": {}})
+        other = Job(JobKind.BACKFILL, "weather", "jobs.backfill", b"else")
+        assert isinstance(await here.launcher.launch(other), JobDone)
+        owners = [pod["metadata"].get("ownerReferences") for pod in here.node.pods]
+        assert owners[0] is None
+        assert [each["name"] for each in owners[1]] == ["tidemill-0"]

@@ -1,0 +1,130 @@
+"""A node for tests: each driver pod that a launcher makes meets the next of some fates.
+
+    async with api_server() as api:
+        node = PodNode(api, [out_of_memory, succeeds(work)])
+
+A fate is a function from (node, pod) that sets the pod's status as a kubelet would. `met` lists the
+fates that pods have met, so that a test can say that its fault has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
+
+from tidemill.testkit.kubernetes_api import ApiServer, Json
+
+WHEN = "2026-01-01T00:00:00Z"
+Fate: TypeAlias = Callable[["PodNode", str], Awaitable[None]]
+Work: TypeAlias = Callable[[Json], Awaitable[None]]
+"""What a driver that works does, given its pod."""
+
+
+class PodNode:
+    """Runs what pods would, one fate for each new pod; pods beyond the fates wait for ever."""
+
+    def __init__(self, api: ApiServer, fates: Iterable[Fate]) -> None:
+        self.api = api
+        self.met: list[str] = []
+        self.pods: list[Json] = []
+        self._fates = iter(fates)
+        self._tasks: set[asyncio.Task[None]] = set()
+        api.created = self._created
+
+    def _created(self, plural: str, document: Json) -> None:
+        if plural != "pods":
+            return
+        self.pods.append(document)
+        fate = next(self._fates, None)
+        if fate is not None:
+            task = asyncio.create_task(self._meet(fate, document["metadata"]["name"]))
+            self._tasks.add(task)
+
+    async def _meet(self, fate: Fate, name: str) -> None:
+        await fate(self, name)
+        self.met.append(fate.__name__)
+
+    async def settle(self) -> None:
+        """Wait for all fates; raises what went wrong in one."""
+        await asyncio.gather(*self._tasks)
+
+    async def running(self, name: str) -> None:
+        """The container of a pod runs."""
+        state = {"running": {"startedAt": WHEN}}
+        await self.api.say("pods", name, {**_placed("Running"), **_container(state)})
+
+    async def ended(self, name: str, code: int, reason: str, message: str = "") -> None:
+        """The container of a pod has ended."""
+        told = {"exitCode": code, "reason": reason, "message": message, "finishedAt": WHEN}
+        phase = "Succeeded" if code == 0 else "Failed"
+        await self.api.say("pods", name, {**_placed(phase), **_container({"terminated": told})})
+
+
+def _placed(phase: str) -> Json:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": WHEN}
+    return {"phase": phase, "conditions": [scheduled]}
+
+
+def _container(state: Json) -> Json:
+    return {"containerStatuses": [{"name": "driver", "state": state}]}
+
+
+def succeeds(work: Work) -> Fate:
+    """It runs, does its work and ends well."""
+
+    async def succeeded(node: PodNode, name: str) -> None:
+        await node.running(name)
+        await work(node.api.get("pods", "default", name))
+        await node.ended(name, 0, "Completed")
+
+    return succeeded
+
+
+def fails(code: int, message: str = "ValueError: no") -> Fate:
+    """It runs and ends with an exit status."""
+
+    async def failed(node: PodNode, name: str) -> None:
+        await node.running(name)
+        await node.ended(name, code, "Error", message)
+
+    return failed
+
+
+async def out_of_memory(node: PodNode, name: str) -> None:
+    """The kernel ends it for its memory."""
+    await node.running(name)
+    await node.ended(name, 137, "OOMKilled")
+
+
+async def vanishes(node: PodNode, name: str) -> None:
+    """It runs, and then the pod is gone, as after a node was removed by force."""
+    await node.running(name)
+    await node.api.delete("pods", name)
+
+
+async def evicted(node: PodNode, name: str) -> None:
+    """The kubelet puts it out for want of disk."""
+    await node.running(name)
+    told = {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
+    await node.api.say("pods", name, {"phase": "Failed", **told})
+
+
+async def no_image(node: PodNode, name: str) -> None:
+    """Its image cannot be had."""
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+    await node.api.say("pods", name, {**_placed("Pending"), **_container(waiting)})
+
+
+async def no_room(node: PodNode, name: str) -> None:
+    """No node has room for it."""
+    told = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient memory.",
+    }  # fmt: skip
+    await node.api.say("pods", name, {"phase": "Pending", "conditions": [told]})
+
+
+async def runs_on(node: PodNode, name: str) -> None:
+    """It runs and does not end."""
+    await node.running(name)

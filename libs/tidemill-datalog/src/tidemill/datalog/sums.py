@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, finite, whole
 
 
 class ExactSum:
@@ -43,6 +43,15 @@ class ExactSum:
             self._shift = shift
         self._total += sign * (numerator << (self._shift - shift))
 
+    def add_all(self, values: Sequence[Value], sign: int = 1) -> None:
+        """Add many numbers, or take them away again."""
+        if set(map(type, values)) == {int}:
+            self.count += sign * len(values)
+            self._total += sign * (sum(values) << self._shift)  # type: ignore[arg-type]  # all are ints
+            return
+        for value in values:
+            self.add(value, sign)
+
     def sum(self) -> int | float | None:
         """The sum, rounded once if any number is a float; null for none. Raises: Failed(overflow)."""
         if self.count == 0:
@@ -60,6 +69,15 @@ class ExactSum:
             return self._total / (divisor << self._shift)
         except OverflowError:
             raise Failed(OVERFLOW) from None
+
+
+def require_number(value: Value) -> None:
+    """Say whether a sum takes a value: a finite number, or null. Raises: Failed."""
+    if value is None or type(value) is int:
+        return
+    if type(value) is not float:
+        raise Failed(WRONG_TYPE)
+    finite(value)
 
 
 def exact_sum(values: Iterable[Value]) -> int | float | None:

@@ -20,7 +20,14 @@ from tidemill.datalog.incremental.changes import (
     FactChange,
     netted,
 )
-from tidemill.datalog.incremental.facts import FactTable, Value, merged_value, row_of, same_value
+from tidemill.datalog.incremental.facts import (
+    GIVEN,
+    PLAIN,
+    Value,
+    merged_value,
+    row_of,
+    same_value,
+)
 from tidemill.datalog.incremental.program import AnyUnit, build_units
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
 from tidemill.datalog.incremental.surroundings import Present, Update
@@ -90,7 +97,8 @@ class IncrementalEngine:
         self._upper: Instant = begin
         self._inputs: dict[tuple[str, Record], _Input] = {}
         self._negative: dict[tuple[str, Record], None] = {}
-        self._given: dict[tuple[str, Key], FactTable] = {}
+        self._copies: dict[str, dict[Key, int]] = {}
+        self._given: dict[str, dict[Key, None]] = {}
         self._before: dict[tuple[str, Key], Row | None] = {}
         self._blocks: dict[str, list[FactBlock]] = {}
         self._reported = frozenset((*checked.derived, *watch))
@@ -131,37 +139,62 @@ class IncrementalEngine:
 
     def _apply(self, update: Update) -> None:
         predicate, record, diff = update
+        if record.expires is not None or record.parafacts:
+            self._apply_marked(predicate, record, diff)
+            return
+        key = (record.time, *self._widened(predicate, record))
+        copies = self._copies.setdefault(predicate, {})
+        before = copies.get(key, 0)
+        after = before + diff
+        if after:
+            copies[key] = after
+        else:
+            copies.pop(key, None)
+        if (before > 0) != (after > 0):
+            if after > 0:
+                self.support(predicate, key, GIVEN, PLAIN)
+            else:
+                self.withdraw(predicate, key, GIVEN)
+        if before < 0 or after < 0:
+            self._note_negative(predicate, record, after)
+
+    def _apply_marked(self, predicate: str, record: Record, diff: int) -> None:
+        """A record that ends or carries something is told apart from others of its fact."""
         known = self._inputs.get((predicate, record))
         if known is None:
             known = self._inputs[predicate, record] = self._input(predicate, record)
         before = known.copies
         known.copies += diff
         if (before > 0) != (known.copies > 0):
-            self._give(predicate, known, known.copies > 0)
+            if known.copies > 0:
+                self.support(predicate, known.key, known, known.value)
+            else:
+                self.withdraw(predicate, known.key, known)
         if not known.copies:
             del self._inputs[predicate, record]
-        if known.copies < 0:
+        self._note_negative(predicate, record, known.copies)
+
+    def _note_negative(self, predicate: str, record: Record, copies: int) -> None:
+        if copies < 0:
             self._negative[predicate, record] = None
         else:
             self._negative.pop((predicate, record), None)
 
-    def _input(self, predicate: str, record: Record) -> _Input:
-        arguments = record.arguments
+    def _widened(self, predicate: str, record: Record) -> tuple[Any, ...]:
+        """The arguments of a record, as the columns have them."""
         floats = self._floats.get(predicate)
-        if floats:
-            values = list(arguments)
-            for at in floats:
-                values[at] = widen(values[at])
-            arguments = tuple(values)
+        if not floats:
+            return record.arguments
+        values = list(record.arguments)
+        for at in floats:
+            values[at] = widen(values[at])
+        return tuple(values)
+
+    def _input(self, predicate: str, record: Record) -> _Input:
         parafacts = inject(record, self.present.lattices) if record.parafacts else None
         expires = END if record.expires is None else record.expires
-        return _Input((record.time, *arguments), (expires, parafacts))
-
-    def _give(self, predicate: str, known: _Input, present: bool) -> None:
-        if present:
-            self.support(predicate, known.key, known, known.value)
-        else:
-            self.withdraw(predicate, known.key, known)
+        key = (record.time, *self._widened(predicate, record))
+        return _Input(key, (expires, parafacts))
 
     def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
         """A fact is given from outside at this instant, for this reason."""
@@ -171,7 +204,7 @@ class IncrementalEngine:
         else:
             table = self.present.table(predicate)
             table.support(key, source, value)
-            self._given[predicate, key] = table
+            self._given.setdefault(predicate, {})[key] = None
         self._flow()
 
     def withdraw(self, predicate: str, key: Key, source: Any) -> None:
@@ -182,7 +215,7 @@ class IncrementalEngine:
         else:
             table = self.present.table(predicate)
             table.withdraw(key, source)
-            self._given[predicate, key] = table
+            self._given.setdefault(predicate, {})[key] = None
         self._flow()
 
     def _flow(self) -> None:
@@ -194,20 +227,27 @@ class IncrementalEngine:
     def _settle_inputs(self) -> None:
         """Give the facts of inputs what their records say together."""
         given, self._given = self._given, {}
-        for (predicate, key), table in given.items():
-            old = table.get(key)
-            supports = table.supports.get(key)
-            new: Row | None = None
-            if supports:
-                try:
-                    value = merged_value(supports, self.present.lattices)
-                    assert value is not None
-                    new = old if old is not None and same_value(old, value) else row_of(key, value)
-                except Failed:
-                    new = None
-            if new is not old:
-                table.put(key, new)
-                self.changed(self, predicate, key, old)
+        for predicate, keys in given.items():
+            table, olds = self.present.table(predicate), []
+            for key in keys:
+                old, supports = table.get(key), table.supports.get(key)
+                new = None if supports is None else self._row(key, old, supports)
+                if new is not old:
+                    table.put(key, new)
+                    olds.append((key, old))
+            self._tell(self, predicate, olds)
+            if predicate in self._reported:
+                for key, old in olds:
+                    self._before.setdefault((predicate, key), old)
+
+    def _row(self, key: Key, old: Row | None, supports: Mapping[Any, Value]) -> Row | None:
+        """The row that supports make together: the old one if it says the same."""
+        try:
+            value = merged_value(supports, self.present.lattices)
+        except Failed:
+            return None
+        assert value is not None
+        return old if old is not None and same_value(old, value) else row_of(key, value)
 
     # One instant after the other.
 
@@ -270,21 +310,23 @@ class IncrementalEngine:
             self._before.setdefault((predicate, key), old)
 
     def changed_together(
-        self, unit: object, block: FactBlock, rows: Callable[[], Iterable[tuple[Key, Row | None]]]
+        self, unit: object, block: FactBlock, rows: Callable[[], Collection[tuple[Key, Row | None]]]
     ) -> None:
         """Facts have changed: remember them for the answer, and tell the units that read them by `rows`."""
         predicate = block.predicate
         if predicate in self._reported:
             self._blocks.setdefault(predicate, []).append(block)
-        readers = [reader for reader in self._readers.get(predicate, ()) if reader is not unit]
-        if not readers:
-            return
-        olds = rows()
-        for reader in readers:
-            inbox = reader.inbox.setdefault(predicate, {})
-            for key, old in olds:
-                inbox.setdefault(key, old)
-            self._scheduler.schedule(reader)
+        if any(reader is not unit for reader in self._readers.get(predicate, ())):
+            self._tell(unit, predicate, rows())
+
+    def _tell(self, unit: object, predicate: str, olds: Collection[tuple[Key, Row | None]]) -> None:
+        """Let the units that read a predicate see which rows have changed, and what they were."""
+        for reader in self._readers.get(predicate, ()):
+            if reader is not unit and olds:
+                inbox = reader.inbox.setdefault(predicate, {})
+                for key, old in olds:
+                    inbox.setdefault(key, old)
+                self._scheduler.schedule(reader)
 
     def schedule(self, unit: AnyUnit) -> None:
         """The unit has something to do at this instant."""

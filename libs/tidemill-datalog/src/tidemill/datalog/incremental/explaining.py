@@ -14,6 +14,7 @@ from tidemill.datalog.evaluation.tables import Readable
 from tidemill.datalog.evaluation.words import absent_text, join_lines, looked_up, scan_lines
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.incremental.engine import IncrementalEngine
+from tidemill.datalog.incremental.folding import Folded
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.program import AnyUnit
@@ -49,7 +50,7 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
             for compiled in unit.compiled:
                 lines += _planned_lines(compiled.form, engine, rules, by_change=False)
         else:
-            for matches in unit.rules:
+            for matches in unit.every_rule:
                 if not matches.predicate.startswith("#clock"):
                     lines += _matched_lines(matches, rules, checked)
     lines += ["", "arrangements", *_arrangement_lines(engine)]
@@ -80,7 +81,7 @@ def _form_lines(form: RuleForm, rules: Mapping[int, Rule]) -> list[str]:
 
 
 def _matched_lines(
-    matches: Matches, rules: Mapping[int, Rule], checked: CheckedProgram
+    matches: Matches | Folded, rules: Mapping[int, Rule], checked: CheckedProgram
 ) -> list[str]:
     """The joins that changes of each atom run, as they are bound to the tables."""
     form = matches.form
@@ -137,7 +138,7 @@ def explain_analysis(engine: IncrementalEngine) -> list[str]:
         rows += [
             (f"  rule {rule.form.number}", "", "", "", f"{len(rule)}", f"{rule.found}",
              f"{rule.seconds * 1000:.2f}")
-            for rule in (unit.rules if isinstance(unit, Unit) else ())
+            for rule in (unit.every_rule if isinstance(unit, Unit) else ())
         ]  # fmt: skip
     return _aligned(rows)
 

@@ -39,6 +39,10 @@ Ranged: TypeAlias = "dict[Any, tuple[list[Any], list[Row]]]"
 
 PLAIN: Value = (END, None)
 """The value of what neither ends nor carries anything; one object, so that it is told by identity."""
+GIVEN = "given"
+"""The source of facts that are given from outside, and neither end nor carry anything."""
+_ALONE: dict[Any, Value] = {GIVEN: PLAIN}
+"""The supports of every fact that has no other; shared by all of them, and never changed."""
 _SAMPLE = 1_000
 _MANY = 16
 
@@ -123,8 +127,10 @@ class FactTable:
         """A fact has this support from now on, or this value of it."""
         known = self.supports.get(key)
         if known is None:
-            self.supports[key] = {source: value}
+            self.supports[key] = _ALONE if source is GIVEN and value is PLAIN else {source: value}
             return
+        if known is _ALONE:
+            known = self.supports[key] = dict(_ALONE)
         old = known.get(source)
         known[source] = value
         if len(known) < _MANY:
@@ -142,6 +148,9 @@ class FactTable:
     def withdraw(self, key: Key, source: Any) -> Value:
         """A fact has this support no longer; the value that it had."""
         known = self.supports[key]
+        if known is _ALONE and source is GIVEN:
+            del self.supports[key]
+            return PLAIN
         value = known.pop(source)
         expiries = self._expiries_of.get(key)
         if expiries is not None:
@@ -342,6 +351,8 @@ def _power(value: float) -> int:
 
 def merged_value(supports: Mapping[Any, Value], lattices: Mapping[str, Lattice]) -> Value | None:
     """The value that the supports of a fact have together, None for no supports. Raises: Failed."""
+    if supports is _ALONE:
+        return PLAIN
     expires: Instant | None = None
     parafacts: Parafacts = None
     for mine, passed in supports.values():

@@ -78,6 +78,13 @@ class _Count:
             if self._kind != "count":
                 self._total.add(value, sign)
 
+    def move_all(self, values: Sequence[Value], sign: int) -> None:
+        """Let many values enter (sign 1) or leave (-1)."""
+        known = values if None not in values else [v for v in values if v is not None]
+        self._count += sign * len(known)
+        if self._kind != "count":
+            self._total.add_all(known, sign)
+
     def inner(self) -> Tally:
         if self._kind == "count":
             value: Value = self._count
@@ -110,17 +117,20 @@ class Group:
     """The living solutions of one group, and the record they make together.
 
     With `remembers`, the tallies of a record keep the contributions as they were then (a copy for each
-    record); without, nobody may ask for them, because no tally of the program ever meets another.
+    record); without, nobody may ask for them, because no tally of the program ever meets another. With `keeps`, it
+    knows all its members, else only those that pass something on.
     """
 
     __slots__ = (
         "_columns",
+        "_keeps",
         "_latest",
         "_lattices",
         "_passed",
         "_remembers",
         "_soonest",
         "arguments",
+        "count",
         "error",
         "home",
         "members",
@@ -132,8 +142,11 @@ class Group:
         arguments: tuple[Any, ...],
         lattices: Mapping[str, Lattice],
         remembers: bool,
+        keeps: bool = True,
     ) -> None:
         self.arguments = arguments
+        self.count = 0
+        self._keeps = keeps
         self.home: tuple[Any, ...] | None = None
         self.error: str | None = None
         self.members: dict[Any, Member] = {}
@@ -172,23 +185,45 @@ class Group:
 
     def enter(self, source: Any, member: Member) -> None:
         """Add a solution."""
-        self.members[source] = member
+        self.count += 1
+        if self._keeps or member[3] is not None:
+            self.members[source] = member
         self._move(member, True)
 
     def leave(self, source: Any) -> None:
-        """Take a solution away."""
+        """Take a solution away, for who keeps them."""
+        self.count -= 1
         self._move(self.members.pop(source), False)
+
+    def change(self, moved: Sequence[tuple[Any, Member]], sign: int) -> None:
+        """Let solutions enter (sign 1) or leave (-1), each with its source."""
+        for source, member in moved:
+            if self._keeps or member[3] is not None:
+                if sign > 0:
+                    self.members[source] = member
+                else:
+                    del self.members[source]
+                self._passed += sign if member[3] is not None else 0
+        self.count += sign * len(moved)
+        for _, (time, expires, _, _, _) in moved:
+            if time is not None:
+                (self._latest.enter if sign > 0 else self._latest.leave)(time)
+            if expires != END:
+                (self._soonest.enter if sign > 0 else self._soonest.leave)(expires)
+        for _, at, column in self._columns:
+            values = [member[2][position] for _, member in moved for position in at]
+            if isinstance(column, _Count):
+                column.move_all(values, sign)
+                continue
+            for value in values:
+                (column.enter if sign > 0 else column.leave)(value)
 
     def _move(self, member: Member, entering: bool) -> None:
         time, expires, values, passed, _ = member
-        if entering:
-            self._latest.enter(time)
-            if expires != END:
-                self._soonest.enter(expires)
-        else:
-            self._latest.leave(time)
-            if expires != END:
-                self._soonest.leave(expires)
+        if time is not None:
+            (self._latest.enter if entering else self._latest.leave)(time)
+        if expires != END:
+            (self._soonest.enter if entering else self._soonest.leave)(expires)
         self._passed += (1 if entering else -1) if passed is not None else 0
         for _, at, column in self._columns:
             move = column.enter if entering else column.leave

@@ -20,8 +20,8 @@ from tidemill.datalog.evaluation.runtime import (
 )
 from tidemill.datalog.evaluation.tables import TIME, Key, Row
 from tidemill.datalog.incremental.established import Established
-from tidemill.datalog.incremental.facts import PLAIN, Value
-from tidemill.datalog.incremental.groups import Group, Member
+from tidemill.datalog.incremental.facts import PLAIN
+from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
 from tidemill.datalog.incremental.joining import Join, Joins
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts
@@ -75,20 +75,8 @@ class Match:
         self.error: str | None = None
 
 
-class Target(Protocol):
+class Target(GroupTarget, Protocol):
     """Where the contributions of a rule go."""
-
-    def support(self, predicate: str, key: Key, source: Any, value: Value) -> None:
-        """The fact has this support from now on, or this value of it."""
-        ...
-
-    def withdraw(self, predicate: str, key: Key, source: Any) -> None:
-        """The fact has this support no longer."""
-        ...
-
-    def touch(self) -> None:
-        """A group of the rule has changed and is to be settled."""
-        ...
 
     def defer(self, happen: Callable[[], None]) -> None:
         """Something is due at this instant, but not before the changes of the instant are followed."""
@@ -115,7 +103,6 @@ class Matches:
         self._present = present
         self._target = target
         self._silent = silent
-        self._remembers = remembers
         self._decorates = decorates and form.head.aggregates
         self._names = [name for name, _ in form.head.lattices]
         self._tallied = any(name in TALLIES for name in self._names)
@@ -123,10 +110,11 @@ class Matches:
         self._failed_clocks: dict[tuple[Key, ...], Match] = {}
         self._uses: list[dict[Key, dict[Match, None]]] = [{} for _ in form.atoms]
         self._absences = [_Absence(absent, present) for absent in form.absent]
-        self._groups: dict[Any, Group] | None = (
-            {} if form.head.aggregates and not self._decorates else None
+        self._groups = (
+            RuleGroups(form, self.predicate, present, target, remembers=remembers)
+            if form.head.aggregates and not self._decorates
+            else None
         )
-        self._dirty_groups: dict[Any, Group] = {}
         self.established = Established(self) if form.outlives else None
         self.foresees = bool(self.joins.clocks) and bool(self.joins.ordinary)
         """Whether ticks are matched before they come, because the guards say which can match."""
@@ -391,25 +379,14 @@ class Matches:
             value = PLAIN if expires == END and passed is None else (expires, passed)
             self._target.support(self.predicate, key, source, value)
             return key
-        name = (arguments, time) if self.form.head.time else (arguments,)
-        group = self._groups.get(name)
-        if group is None:
-            group = Group(self._names, arguments, self._present.lattices, self._remembers)
-            self._groups[name] = group
-        member: Member = (time, expires, values, passed, identity)
-        group.enter(source, member)
-        self._dirty_groups[name] = group
-        self._target.touch()
-        return name
+        return self._groups.enter(source, arguments, (time, expires, values, passed, identity))
 
     def leave(self, source: Any, home: Any) -> None:
         """Take back what `enter` contributed."""
         if self._groups is None:
             self._target.withdraw(self.predicate, home, source)
             return
-        self._groups[home].leave(source)
-        self._dirty_groups[home] = self._groups[home]
-        self._target.touch()
+        self._groups.leave(source, home)
 
     def withdraw(self, match: Match) -> None:
         """Take back what a match contributes."""
@@ -422,42 +399,8 @@ class Matches:
 
     def settle(self) -> None:
         """Let the groups that changed support what they now say."""
-        if not self._dirty_groups:
-            return
-        assert self._groups is not None
-        for name, group in self._dirty_groups.items():
-            home, value = None, None
-            if group.members:
-                home = (group.time(), *group.arguments)
-                value = self._value(group, home)
-            else:
-                self._value(group, None)
-                del self._groups[name]
-            if group.home is not None and (value is None or group.home != home):
-                self._target.withdraw(self.predicate, group.home, group)
-                group.home = None
-            if value is not None:
-                assert home is not None
-                self._target.support(self.predicate, home, group, value)
-                group.home = home
-        self._dirty_groups.clear()
-
-    def _value(self, group: Group, key: Key | None) -> Value | None:
-        """What the group says; None, and an error, where an aggregate has no value."""
-        errors, number = self._present.errors, self.form.number
-        if group.error is not None:
-            errors.remove(number, group.error)
-            group.error = None
-        if key is None:
-            return None
-        try:
-            return group.value()
-        except Failed as failed:
-            group.error = self._present.match_text(
-                failed.reason, [self.form.head.predicate], ((None,) * TIME + key,)
-            )
-            errors.add(number, group.error)
-            return None
+        if self._groups is not None:
+            self._groups.settle()
 
 
 class _Absence:

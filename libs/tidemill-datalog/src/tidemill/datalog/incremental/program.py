@@ -19,6 +19,7 @@ from tidemill.datalog.evaluation.logical import (
 )
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.clocks import Demand, Ticking, demand_form
+from tidemill.datalog.incremental.folding import Folded, folds
 from tidemill.datalog.incremental.looped import LoopedUnit, loops
 from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.surroundings import Present
@@ -122,13 +123,18 @@ def _add_rule(
     present: Present,
     remembering: Mapping[str, bool],
 ) -> None:
+    predicate = None if form.deductive else component.predicates[0]
+    remembers = remembering.get(component.predicates[0], False)
+    if folds(form, component.recursive):
+        unit.fold(Folded(form, present, unit, predicate=predicate, remembers=remembers))
+        return
     rule = Matches(
         form,
         present,
         unit,
-        predicate=None if form.deductive else component.predicates[0],
+        predicate=predicate,
         decorates=component.recursive and reads_any(form, component.predicates),
-        remembers=remembering.get(component.predicates[0], False),
+        remembers=remembers,
     )
     unit.add(rule)
     _add_clocks(unit, rule, present)

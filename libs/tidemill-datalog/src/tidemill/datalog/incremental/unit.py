@@ -9,7 +9,7 @@ recursion, or (where facts carry no values) if it only needs facts that were the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from tidemill.datalog.incremental.facts import (
     row_of,
     same_value,
 )
+from tidemill.datalog.incremental.folding import Folded
 from tidemill.datalog.incremental.matches import Match, Matches
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.presence import END
@@ -45,7 +46,7 @@ class Reporter(Protocol):
         ...
 
     def changed_together(
-        self, unit: object, block: FactBlock, rows: Callable[[], Iterable[tuple[Key, Row | None]]]
+        self, unit: object, block: FactBlock, rows: Callable[[], Collection[tuple[Key, Row | None]]]
     ) -> None:
         """Facts have changed; `rows` makes their rows and gives, for each, its row before."""
         ...
@@ -76,6 +77,7 @@ class Unit:
         self.seconds = 0.0
         self.present = present
         self.rules: list[Matches] = []
+        self.folded: list[Folded] = []
         self.inbox: dict[str, dict[Key, Row | None]] = {}
         self.ticks: list[tuple[Matches, int, Row]] = []
         self.clocks: list[Ticking] = []
@@ -85,6 +87,7 @@ class Unit:
         self._limits = limits
         self._reading: dict[str, list[tuple[Matches, int]]] = {}
         self._denying: dict[str, list[tuple[Matches, int]]] = {}
+        self._folding: dict[str, list[Folded]] = {}
         self._due: list[Callable[[], None]] = []
         self._tables = {name: present.table(name) for name in self.component}
         self._dirty: dict[str, dict[Key, None]] = {name: {} for name in self.component}
@@ -115,15 +118,27 @@ class Unit:
             if not absent.is_clock:
                 self._denying.setdefault(absent.predicate, []).append((rule, j))
 
+    def fold(self, rule: Folded) -> None:
+        """Take a rule of which no matches are kept."""
+        self.folded.append(rule)
+        self._folding.setdefault(rule.form.atoms[0].predicate, []).append(rule)
+
+    @property
+    def every_rule(self) -> list[Matches | Folded]:
+        """All rules, in the order of the text."""
+        return sorted([*self.rules, *self.folded], key=lambda rule: rule.form.number)
+
     @property
     def reads(self) -> set[str]:
         """The predicates of other units and inputs that the rules read."""
-        return {*self._reading, *self._denying} - set(self.component)
+        return {*self._reading, *self._denying, *self._folding} - set(self.component)
 
     def monotone_in(self, predicate: str) -> bool:
         """Whether more facts of a predicate can only mean more facts of the component."""
-        return predicate not in self._denying and not any(
-            rule.form.head.lattices for rule, _ in self._reading.get(predicate, ())
+        return (
+            predicate not in self._denying
+            and not any(rule.form.head.lattices for rule, _ in self._reading.get(predicate, ()))
+            and predicate not in self._folding
         )
 
     def begin(self) -> None:
@@ -201,12 +216,7 @@ class Unit:
             self.seconds += timer() - began
 
     def _catch_up(self) -> None:
-        changes: list[tuple[str, Key, Row | None]] = [
-            (predicate, key, old)
-            for predicate, olds in self.inbox.items()
-            for key, old in olds.items()
-        ]
-        self.inbox = {}
+        changes, self.inbox = self.inbox, {}
         rounds = 0
         while True:
             self._follow(changes)
@@ -226,35 +236,44 @@ class Unit:
                 )  # fmt: skip
         self._report()
 
-    def _follow(self, changes: Iterable[tuple[str, Key, Row | None]]) -> None:
+    def _follow(self, changes: Mapping[str, Mapping[Key, Row | None]]) -> None:
         """Let matches go and find new ones after changes of the facts they read."""
         for rule in self.rules:
             rule.refresh()
         stale: list[tuple[Matches, int, Key, FactTable]] = []
         coming: dict[str, list[Row]] = {}
+        going: dict[str, list[Row]] = {}
         unblocked: list[tuple[Matches, Match]] = []
-        for predicate, key, old in changes:
-            table = self.present.table(predicate)
-            new = table.get(key)
-            if new is old:
-                continue
-            if new is not None:
-                coming.setdefault(predicate, []).append(new)
-            if old is not None:
-                self._let_go(predicate, key, old, new, table, stale)
-            for rule, j in self._denying.get(predicate, ()):
-                for match, blocked in rule.toggled(j, old, new):
-                    if blocked:
-                        rule.reconsider(match)
-                    else:
-                        unblocked.append((rule, match))
+        for predicate, olds in changes.items():
+            table, denying = self.present.table(predicate), self._denying.get(predicate, ())
+            come, go = coming.setdefault(predicate, []), going.setdefault(predicate, [])
+            for key, old in olds.items():
+                new = table.get(key)
+                if new is old:
+                    continue
+                if new is not None:
+                    come.append(new)
+                if old is not None:
+                    go.append(old)
+                    self._let_go(predicate, key, old, new, table, stale)
+                for rule, j in denying:
+                    for match, blocked in rule.toggled(j, old, new):
+                        if blocked:
+                            rule.reconsider(match)
+                        else:
+                            unblocked.append((rule, match))
         if self.recursive:
             self._overdelete()
+        for predicate, rows in going.items():
+            for folded in self._folding.get(predicate, ()) if rows else ():
+                folded.leave(rows)
         for predicate, rows in coming.items():
             table = self.present.table(predicate)
             rows = [row for row in rows if table.get(row[4:]) is row]
-            for rule, i in self._reading.get(predicate, ()):
+            for rule, i in self._reading.get(predicate, ()) if rows else ():
                 rule.join(i, rows)
+            for folded in self._folding.get(predicate, ()) if rows else ():
+                folded.join(rows)
         ticks, self.ticks = self.ticks, []
         for rule, i, row in ticks:
             if rule.joins.beginning_with_ticks(i) is None:
@@ -273,6 +292,8 @@ class Unit:
             happen()
         for rule in self.rules:
             rule.settle()
+        for folded in self.folded:
+            folded.settle()
 
     def _let_go(
         self,
@@ -293,9 +314,9 @@ class Unit:
 
     # From supports to facts.
 
-    def _settle(self) -> list[tuple[str, Key, Row | None]]:
+    def _settle(self) -> dict[str, dict[Key, Row | None]]:
         """Give every fact whose supports changed the value that they have together now."""
-        changes: list[tuple[str, Key, Row | None]] = []
+        changes: dict[str, dict[Key, Row | None]] = {}
         for predicate, dirty in self._dirty.items():
             if not dirty:
                 continue
@@ -314,7 +335,7 @@ class Unit:
                 table.put(key, new)
                 if self.recursive and old is None:
                     stamps[key] = next(self._next_stamp)
-                changes.append((predicate, key, old))
+                changes.setdefault(predicate, {})[key] = old
         return changes
 
     def _row(self, predicate: str, key: Key, table: FactTable, old: Row | None) -> Row | None:
@@ -360,12 +381,12 @@ class Unit:
         predicate, key = fact
         text = self.present.match_text(reason, [predicate], ((None,) * 4 + key,))
         self._errors[fact] = text
-        self.present.errors.add(self.rules[0].form.number, text)
+        self.present.errors.add(self.every_rule[0].form.number, text)
 
     def _clear_error(self, fact: Fact) -> None:
         text = self._errors.pop(fact, None)
         if text is not None:
-            self.present.errors.remove(self.rules[0].form.number, text)
+            self.present.errors.remove(self.every_rule[0].form.number, text)
 
     def _report(self) -> None:
         for predicate, before in self._before.items():

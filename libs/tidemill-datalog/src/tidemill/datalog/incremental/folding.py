@@ -1,0 +1,113 @@
+"""Rules of one atom whose solutions only go into groups: nothing is kept for a match.
+
+What a fact contributes depends on the fact alone, so when it goes the same is worked out once more and taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.tables import TIME, Key, Row
+from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
+from tidemill.datalog.incremental.groups import Member
+from tidemill.datalog.incremental.joining import Joins
+from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.values import Failed
+
+
+def folds(form: RuleForm, recursive: bool) -> bool:
+    """Whether the solutions of a rule can be taken back from its facts alone."""
+    head = form.head
+    return (
+        head.aggregates
+        and not (head.time or head.expires or form.absent or form.outlives or recursive)
+        and len(form.atoms) == 1
+        and not form.atoms[0].is_clock
+    )
+
+
+class Folded:
+    """The groups of one rule at the present instant, and what it takes to change them by facts."""
+
+    def __init__(
+        self,
+        form: RuleForm,
+        present: Present,
+        target: GroupTarget,
+        *,
+        predicate: str | None = None,
+        remembers: bool = False,
+    ) -> None:
+        self.form = form
+        self.joins = Joins(form, present)
+        self.predicate = form.head.predicate if predicate is None else predicate
+        self.found = 0
+        self.seconds = 0.0
+        self._present = present
+        tallied = any(name in TALLIES for name, _ in form.head.lattices)
+        self._keeps = tallied and remembers
+        self._groups = RuleGroups(
+            form, self.predicate, present, target, remembers=remembers, keeps=self._keeps
+        )
+
+    def __len__(self) -> int:
+        """No match is kept."""
+        return 0
+
+    def leave(self, rows: Sequence[Row]) -> None:
+        """These rows are no more."""
+        self._fold(rows, -1)
+
+    def join(self, rows: Sequence[Row]) -> None:
+        """These rows are there now."""
+        self._fold(rows, 1)
+
+    def settle(self) -> None:
+        """Let the groups that changed support what they now say."""
+        self._groups.settle()
+
+    def _fold(self, rows: Sequence[Row], sign: int) -> None:
+        timer, present = self._present.timer, self._present
+        began = timer() if timer is not None else 0.0
+        join = self.joins.join(0)
+        head, require = join.names["head"], self._groups.require
+        identity = join.names["identity"] if self._keeps else None
+        moved: dict[tuple[Any, ...], list[tuple[Key, Member]]] = {}
+
+        def take(found: tuple[Row, ...], values: tuple[Any, ...], _: Instant, __: Instant) -> None:
+            try:
+                arguments, time, expires, inner, passed = head(found, values)
+                require(inner)
+            except Failed as failed:
+                self._fail(failed.reason, found, sign)
+                return
+            named = identity(found, values) if identity is not None else ()
+            member = (found[0][TIME:], (time, expires, inner, passed, named))
+            mine = moved.get(arguments)
+            if mine is None:
+                moved[arguments] = [member]
+            else:
+                mine.append(member)
+
+        def fail(reason: str, _: Instant, __: Instant, found: tuple[Row, ...]) -> None:
+            self._fail(reason, found, sign)
+
+        join.run(rows, take, fail, fail, self.joins.absent, present.now + 1)
+        for arguments, members in moved.items():
+            self._groups.group(arguments, None).change(members, sign)
+            self.found += len(members) if sign > 0 else 0
+        if timer is not None:
+            self.seconds += timer() - began
+
+    def _fail(self, reason: str, found: tuple[Row, ...], sign: int) -> None:
+        """An error begins with its fact, and ends with it."""
+        text = self._present.match_text(reason, [self.form.atoms[0].predicate], found)
+        errors = self._present.errors
+        (errors.add if sign > 0 else errors.remove)(self.form.number, text)
+
+
+__all__ = ["Folded", "folds"]

@@ -273,6 +273,9 @@ def test_names_are_distinct_and_the_templates_are_yaml() -> None:
     for kind, names in NAMES.items():
         text = (ROOT / f"charts/tidemill/charts/crds/templates/{names.plural}.yaml").read_text()
         plain = "".join(line for line in text.splitlines(True) if "{{" not in line)
-        read = YAML(typ="safe").load(plain)
-        assert read["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-        assert json.dumps(read["spec"]) == json.dumps(definition(kind)["spec"])
+        for version in ((1, 1), (1, 2)):  # helm and kubectl read the older one
+            reader = YAML(typ="safe")
+            reader.version = version
+            read = reader.load(plain)
+            assert read["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+            assert json.dumps(read["spec"]) == json.dumps(definition(kind)["spec"])

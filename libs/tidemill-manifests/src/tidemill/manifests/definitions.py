@@ -217,9 +217,10 @@ def template(kind: str) -> str:
     writer = YAML()
     writer.default_flow_style = False
     writer.width = 4096
+    writer.version = (1, 1)  # what helm reads: there a bare `on` is true, so it is written with quotes
     stream = StringIO()
     writer.dump(definition(kind), stream)
-    text = stream.getvalue()
+    text = stream.getvalue().removeprefix("%YAML 1.1\n---\n")
     assert text.count(_KEEP_MARK) == 1
     assert "{{" not in text
     return text.replace(_KEEP_MARK, _KEEP_TEMPLATE)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.time import Unavailable, UsageError
+from tidemill.time import NotYet, Unavailable, UsageError
 from tidemill_embedded.running import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -87,3 +87,42 @@ async def test_a_part_that_fails_stalls_the_work_and_is_no_cancellation() -> Non
     assert supervised.health.message == "the topic was recreated"
     await supervised.stop()
     assert failures == []
+
+
+class ComesLater:
+    """What it waits for is not there the first time."""
+
+    name = "Source/planes"
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.waited = asyncio.Event()
+        self.began = asyncio.Event()
+
+    async def prepare(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            self.waited.set()
+            raise NotYet("planes/remap has not come past 1")
+        ready()
+        self.began.set()
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_what_is_waited_for_may_come_later() -> None:
+    runner, clock = ComesLater(), ManualClock()
+    supervised = Supervised(runner, clock, EmbeddedSettings())
+    supervised.start(lambda error: None)
+    await runner.waited.wait()
+    while supervised.retries == 0:
+        await asyncio.sleep(0)
+    assert supervised.health.reason == "Retrying"
+    await asyncio.sleep(0)
+    await clock.advance(10.0)
+    await asyncio.wait_for(runner.began.wait(), 10)
+    assert supervised.health.ready
+    await supervised.stop()

@@ -13,6 +13,7 @@ from tidemill.time import (
     BeforeSince,
     Fenced,
     Indeterminate,
+    NotYet,
     TidemillError,
     Unavailable,
     UnknownCollection,
@@ -34,7 +35,7 @@ class Health:
 _MAY_COME = frozenset(("unknown-topic",))
 """Reasons for which a resource stalls that somebody else may yet put right."""
 
-_PASSING = (Unavailable, Indeterminate)
+_PASSING = (Unavailable, Indeterminate, NotYet)
 _PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced, UnknownCollection)
 """Errors after which the same work may go on by itself; a claim may be faster than who makes its collections."""
 

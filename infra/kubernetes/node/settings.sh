@@ -2,6 +2,7 @@
 
 cgroups() { find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d -name "$NODE"; }
 
+# A dozen processes and all pods are in it: it gets the share of ten processes, not that of one.
 make_cgroups() {
   local folder name
   if [ -f /sys/fs/cgroup/cgroup.controllers ]; then # version 2
@@ -9,10 +10,12 @@ make_cgroups() {
     for name in $(cat /sys/fs/cgroup/cgroup.controllers); do
       echo "+$name" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
     done
+    echo 1000 >"/sys/fs/cgroup/$NODE/cpu.weight" 2>/dev/null || true
     return 0
   fi
   for folder in /sys/fs/cgroup/*/; do
     mkdir -p "$folder$NODE"
+    [ ! -f "$folder$NODE/cpu.shares" ] || echo 10240 >"$folder$NODE/cpu.shares"
     [ -f "$folder$NODE/cpuset.cpus" ] || continue
     # A new cpuset is empty, and no process can enter it before it is filled.
     cat "$folder/cpuset.cpus" >"$folder$NODE/cpuset.cpus"

@@ -217,7 +217,8 @@ def template(kind: str) -> str:
     writer = YAML()
     writer.default_flow_style = False
     writer.width = 4096
-    writer.version = (1, 1)  # what helm reads: there a bare `on` is true, so it is written with quotes
+    # What helm reads: there a bare `on` is true, so it is written with quotes.
+    writer.version = (1, 1)
     stream = StringIO()
     writer.dump(definition(kind), stream)
     text = stream.getvalue().removeprefix("%YAML 1.1\n---\n")

@@ -86,12 +86,13 @@ definitions: ## judge the custom resource definitions with the API server's own 
 	@infra/kubernetes/definitions.sh
 
 image: ## one image for every process, as a docker archive (needs root, buildah, debootstrap)
-	@infra/setup.sh spark
+	@infra/setup.sh spark image
 	@infra/kubernetes/images.sh build
 
-e2e: ## the chart, the definitions and the operator on a real API server; builds it first (needs Go)
+e2e: setup ## the chart, the definitions and the operator on a real API server, then the whole system in pods on a real node (root)
 	@infra/setup.sh apiserver
-	@$(PY) -m pytest e2e
+	@$(PY) -m pytest e2e/test_api_server.py
+	@infra/kubernetes/e2e.sh
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh

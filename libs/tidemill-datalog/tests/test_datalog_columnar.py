@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -33,7 +34,12 @@ from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.tidelog import Example
 from tidemill.time import UsageError
 
-LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 Inputs = Mapping[str, Sequence[Presence]]
 Seen = tuple[dict[str, list[str]], list[tuple[str, float, float]], list[tuple[int, str, str]]]
 

@@ -28,7 +28,15 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.ticks import Ticker, present_at
-from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, ticked_programs
+from tidemill.testkit.tidelog import (
+    CATALOG,
+    DERIVED,
+    UPPER,
+    Example,
+    inputs,
+    programs,
+    ticked_programs,
+)
 from tidemill.time import UsageError
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "80"))
@@ -42,7 +50,6 @@ LAW = settings(
 Inputs = Mapping[str, Sequence[Presence]]
 Answers = list[dict[str, set[str]]]
 STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
-DERIVED = ("p", "q", "t")
 
 
 def from_scratch(example: Example, given_: Inputs) -> Answers:

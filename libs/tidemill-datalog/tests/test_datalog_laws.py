@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,12 +20,23 @@ from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import format_record
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.datalog.why import why
-from tidemill.testkit.tidelog import CATALOG, UPPER, Example, inputs, programs, ticked_programs
+from tidemill.testkit.tidelog import (
+    CATALOG,
+    DERIVED,
+    UPPER,
+    Example,
+    inputs,
+    programs,
+    ticked_programs,
+)
 from tidemill.testkit.twins.pointwise import answers, tick_answers
 
 LAW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)  # fmt: skip
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 Inputs = Mapping[str, Sequence[Presence]]
 
 
@@ -41,7 +53,7 @@ def at_instant(evaluation: Evaluation, at: int) -> dict[str, set[str]]:
     """The texts of records at an instant, by predicate, and of errors."""
     found = {
         name: {format_record(p.record) for p in evaluation.presences[name] if p.start <= at < p.end}
-        for name in ("p", "q", "t")
+        for name in DERIVED
     }
     found["errors"] = {e.text for e in evaluation.errors if e.start <= at < e.end}
     return found
@@ -52,7 +64,7 @@ def at_instant(evaluation: Evaluation, at: int) -> dict[str, set[str]]:
 def test_the_engine_answers_as_its_twin_at_every_instant(example: Example, given_: Inputs) -> None:
     evaluation = evaluated(Engine(example.checked), given_)
     for at, expected in enumerate(answers(example.checked, given_, 0, UPPER), -1):
-        wanted = {name: set(expected.records[name]) for name in ("p", "q", "t")}
+        wanted = {name: set(expected.records[name]) for name in DERIVED}
         assert at_instant(evaluation, at) == {**wanted, "errors": set(expected.errors)}, at
 
 
@@ -150,15 +162,13 @@ def test_ticks_answer_as_their_twin(example: Example, given_: Inputs, instants: 
         for at, records in zip(instants, delivered, strict=True):
             tick = ticker.tick(at, records, state)
             state = tick.state
-            answers_.append(
-                {name: set(map(format_record, tick.records(name))) for name in ("p", "q", "t")}
-            )
+            answers_.append({name: set(map(format_record, tick.records(name))) for name in DERIVED})
     except LimitPassed:
         assume(False)
     for found, expected in zip(
         answers_, tick_answers(example.checked, delivered, instants), strict=True
     ):
-        assert found == {name: set(expected.records[name]) for name in ("p", "q", "t")}
+        assert found == {name: set(expected.records[name]) for name in DERIVED}
 
 
 @LAW
@@ -167,9 +177,7 @@ def test_every_record_has_a_proof_without_a_fact_above_itself(
     example: Example, given_: Inputs, at: int, seed: int
 ) -> None:
     evaluation = evaluated(Engine(example.checked), given_)
-    present = [
-        p.record for n in ("p", "q", "t") for p in evaluation.presences[n] if p.start <= at < p.end
-    ]
+    present = [p.record for n in DERIVED for p in evaluation.presences[n] if p.start <= at < p.end]
     for record in Random(seed).sample(present, min(3, len(present))):
         proof = why(example.checked, given_, record, at)
         assert proof is not None

@@ -131,11 +131,14 @@ def forms_of_rule(checked: CheckedProgram, rule: ResolvedRule) -> Iterator[str]:
     if max(names.values(), default=0) > 1:
         yield "shared variable"
     for expression in (*rule.guards, *rule.definitions.values()):
-        match expression:
-            case ast.Binary(operator=operator):
-                yield f"operator {operator}"
-            case ast.Call(name=name):
-                yield f"function {name}"
+        for part in ast.walk(expression):
+            match part:
+                case ast.Binary(operator=operator):
+                    yield f"operator {operator}"
+                case ast.Unary():
+                    yield "operator minus"
+                case ast.Call(name=name):
+                    yield f"function {name}"
 
 
 def forms_of_atom(atom: ResolvedAtom) -> Iterator[str]:
@@ -145,24 +148,33 @@ def forms_of_atom(atom: ResolvedAtom) -> Iterator[str]:
     yield from (f"atom ~{lattice}" for lattice in atom.suppressed)
     for term in atom.terms:
         match term:
+            case ast.Literal(value=str() | float()):
+                yield where + "literal"
+                yield f"a {type(term.value).__name__}"
             case ast.Wildcard() | ast.Literal():
                 yield where + type(term).__name__.lower()
-            case ast.Binary():
+            case ast.Binary() | ast.Call():
                 yield "computed term"
 
 
 EVERY_FORM = frozenset((
     "stated", "single", "joined", "shared variable", "literal", "wildcard", "computed term", "guard",
+    "a str", "a float",
     "where", "recursion", "recursion through a lattice", "atom", "not atom", "clock", "not clock",
     "not wildcard", "not literal", "not atom @time", "not atom @count",
     "head @time", "head @expires", "head ~expires", "head @time @expires", "head @count", "head @sum",
     "head @average", "head @count_distinct", "head @min", "head @max", "head @set", "head @provenance",
-    "head @earliest", "head @latest", "head ~count", "head ~provenance",
-    "atom @time", "atom @expires", "atom @count", "atom @min", "atom @max", "atom @set",
-    "atom @average", "atom @provenance", "atom @extent", "atom @latest", "atom ~time", "atom ~expires",
-    "operator <", "operator <=", "operator ==", "operator !=", "operator >=", "operator &&",
-    "operator ||", "operator +", "operator -", "function is_null",
-    "function least", "function coalesce", "function bucket",
+    "head @earliest", "head @latest", "head @extent", "head ~count", "head ~provenance",
+    "atom @time", "atom @expires", "atom @count", "atom @min", "atom @max", "atom @set", "atom @sum",
+    "atom @average", "atom @provenance", "atom @extent", "atom @earliest", "atom @latest",
+    "atom ~time", "atom ~expires", "atom ~provenance", "atom ~extent",
+    "operator <", "operator <=", "operator ==", "operator !=", "operator >=", "operator >",
+    "operator &&", "operator ||", "operator +", "operator -", "operator *", "operator /",
+    "operator %", "operator minus", "function is_null", "function least", "function greatest",
+    "function coalesce", "function bucket", "function length", "function lower", "function upper",
+    "function contains", "function starts_with", "function ends_with", "function substring",
+    "function concat", "function int", "function float", "function text", "function abs",
+    "function floor", "function ceil", "function round",
 ))  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tidemill.datalog.incremental.running import Admission, Batch, Skew, TickRun
 from tidemill.datalog.incremental.scheduling import Runnable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record, format_record
-from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 
 DIFFERENCE = "c(x) := a(x) ^ not b(x);"
 KEPT = DIFFERENCE + "\na(x) @next := a(x);"
@@ -197,7 +197,7 @@ def test_a_queue_by_priority_gives_the_same_answers(
         for engine in engines:
             engine.advance(at + 1)
         one, other = (
-            {name: set(map(format_record, engine.records(name))) for name in ("p", "q", "t")}
+            {name: set(map(format_record, engine.records(name))) for name in DERIVED}
             for engine in engines
         )
         assert one == other

@@ -24,7 +24,7 @@ from tidemill.datalog.tick_state import (
     tick_state_of,
 )
 from tidemill.datalog.ticks import Message, Ticker, present_at
-from tidemill.testkit.tidelog import UPPER, Example, inputs, ticked_programs
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, ticked_programs
 from tidemill.testkit.twins.pointwise import tick_answers
 
 LAW = settings(
@@ -35,7 +35,6 @@ LAW = settings(
 )
 Inputs = Mapping[str, Sequence[Presence]]
 STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
-DERIVED = ("p", "q", "t")
 
 
 def rows_of(handed: Handed) -> list[StateRow]:

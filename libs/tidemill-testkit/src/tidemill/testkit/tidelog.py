@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hypothesis import strategies as st
 
 from tidemill.datalog.ast import Program, Rule
-from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
@@ -21,9 +21,21 @@ from tidemill.datalog.records import Record
 UPPER = 12
 """All instants of generated inputs lie in [0, UPPER)."""
 
-_ARITIES = {"a": 1, "b": 2, "r": 1, "s": 2, "p": 1, "q": 1, "t": 2}
-_EVENTS = ("a", "b")
-DERIVED = ("p", "q", "t")
+_COLUMNS: Mapping[str, tuple[ColumnType, ...]] = {
+    "a": ("int",), "b": ("int", "int"), "n": ("text", "int"),
+    "r": ("int",), "s": ("int", "int"), "f": ("int", "float"),
+    "p": ("int",), "q": ("int",), "t": ("int", "int"), "d": ("text", "float"),
+}  # fmt: skip
+_EVENTS = ("a", "b", "n")
+_RELATIONS = ("r", "s", "f")
+_BASE = {
+    "p": "p(x) := a(x);", "q": "q(x) := r(x);", "t": "t(x, y) := s(x, y);",
+    "d": "d(m, h) := n(m, x) ^ f(x, h);",
+}  # fmt: skip
+INPUTS = (*_EVENTS, *_RELATIONS)
+DERIVED = tuple(_BASE)
+NUMBERS = ("a", "b", "r", "s", "p", "q", "t")
+"""The predicates whose columns are whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +43,19 @@ class Forms:
     """What rules are made of; by default all that the language has for a rule.
 
     A form is drawn as often as it is listed. A guard, a mark or a definition is only used where the body
-    binds what it names. `whole` are rules that are drawn as they stand.
+    binds what it names. `whole` are rules that are drawn as they stand, one in `whole_every`.
     """
 
     guards: Sequence[str] = (
         "x < y", "x != y", "x <= 1", "u <= w", "u + 3 > w", "x + y >= 2", "u >= 2", "x / y >= 1",
         "x < y || x == 1", "z == x + 1", "u < w ^ w <= u + 4", "2 / x == 1", "u == w",
         "y - x == 1 && x > 0", "is_null(x)", "coalesce(x, 1) == 1", "bucket(u, 4) == 4",
-        "float(x) * 0.5 < 0.6", "-x < y % 2",
+        "float(x) * 0.5 < 0.6", "-x < y % 2", "x * y < 3", "greatest(x, y) > 1",
+        "length(m) >= x", "contains(m, \"a\")", "starts_with(m, \"a\") || h > 0.5",
+        "lower(m) == \"b\"", "substring(m, x, 1) == \"a\"", "int(m) == x", "m < \"b\"",
+        "concat(m, \"b\") != \"ab\"", "h > 0.5", "abs(h) >= 1.5", "floor(h) == x",
+        "round(h) > ceil(h) - 1", "text(x) == m", "float(m) > 0.0", "h * x <= 1",
+        "ends_with(upper(m), \"A\")", "h == x", "is_null(m)", "coalesce(h, 1.0) >= 1",
     )  # fmt: skip
     head_marks: Sequence[str] = (
         "", "", "", "", "", "", "@time(u + 2)", "@time(u)", "@time(3)", "@expires(u + 4)", "~expires",
@@ -46,19 +63,26 @@ class Forms:
         "@set(y)", "@average(x)", "@count_distinct(y)", "@count(y) @expires(u + 3)",
         "@sum(y) @time(u)", "@sum(float(x) / 4.0)", "@provenance(\"k\")", "~provenance",
         "@count(y) ~expires", "~count ~sum ~min ~max ~set ~average", "@extent(x, y, 1)",
-        "@earliest(u) @latest(u + 1)",
+        "@earliest(u) @latest(u + 1)", "@extent(u, u + 1, \"s1\")", "@extent(x, x, 2) @count(x)",
+        "@set(m)", "@min(m)", "@max(h) @min(h)", "@sum(h)", "@average(h)", "@count(h)",
+        "@count_distinct(m) @set(m)", "@provenance(m)", "@sum(h * x)", "@extent(h, h, m)",
     )  # fmt: skip
     atom_marks: Sequence[str] = (
         "", "", "", "", "", "", "@time(u)", "@time(w)", "@time(u)", "~time", "~expires",
         "~time ~expires", "@expires(w)", "@count(y)", "@time(u) ~expires", "@provenance(_)",
         "@min(x)", "@time(4)", "@extent(x, _, _)", "@latest(w)", "@average(_)",
+        "@sum(h)", "@average(h)", "@max(h)", "@min(m)", "@set(_) @count_distinct(y)",
+        "@earliest(w)", "~provenance", "~count ~extent",
     )  # fmt: skip
-    terms: Sequence[str] = ("x", "x", "x", "y", "y", "z", "_", "1", "x + 1", "0")
+    terms: Sequence[str] = ("x", "x", "x", "y", "y", "z", "_", "1", "x + 1", "0", "-1")
+    texts: Sequence[str] = ("m", "m", "m", "_", '"a"', "lower(m)")
+    floats: Sequence[str] = ("h", "h", "h", "_", "x", "0.5", "1")
     clocks: Sequence[str] = (
         "clock(0, 3) @time(u)", "clock(1, 4) @time(w)", "clock(x, 3) @time(w)", "clock(2, y)",
     )  # fmt: skip
     definitions: Sequence[str] = (
         "z = x + 1", "z = least(x, 1)", "z = y * 2 - x", "z = coalesce(y, 0)", "z = bucket(u, 3)",
+        "z = length(m)", "z = int(h)",
     )  # fmt: skip
     whole: Sequence[str] = (
         "t(1, 2);", "p(0) @time(3) @expires(7);", "q(2) @time(5);", "q(1) @expires(6);",
@@ -67,8 +91,12 @@ class Forms:
         "t(x, y) @max(y) := s(x, y);", "t(x, z) @max(v) := t(x, y) @max(v) ^ s(y, z);",
         "t(x, y) @set(y) := s(x, y);", "t(x, z) @set(v) := t(x, y) @set(v) ^ s(y, z);",
         "q(x) := t(x, _) @min(v) if v >= 1;", "p(1) @count(x) := q(x) ^ not p(x);",
+        "d(\"k\", 0.5) @time(2) @expires(9);", "d(concat(m, \"b\"), h) := d(m, h) if length(m) < 3;",
+        "d(m, h / 2.0) := d(m, h) if h > 0.4 ^ h < 9.0;", "q(x) := d(m, h) ^ f(x, h);",
+        "p(x) @extent(y, y, \"s\") := s(x, y);", "p(x) @extent(u, u, m) := n(m, x) @time(u);",
     )  # fmt: skip
-    predicates: Sequence[str] = tuple(_ARITIES)
+    whole_every: int = 5
+    predicates: Sequence[str] = tuple(_COLUMNS)
 
 
 FORMS = Forms()
@@ -79,7 +107,8 @@ def _atoms(draw: st.DrawFn, forms: Forms) -> str:
     if forms.clocks and draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from(forms.clocks))
     name = draw(st.sampled_from(forms.predicates))
-    terms = [draw(st.sampled_from(forms.terms)) for _ in range(_ARITIES[name])]
+    drawn = {"int": forms.terms, "text": forms.texts, "float": forms.floats}
+    terms = [draw(st.sampled_from(drawn[kind])) for kind in _COLUMNS[name]]
     return f"{name}({', '.join(terms)}) {draw(st.sampled_from(forms.atom_marks))}".strip()
 
 
@@ -93,14 +122,14 @@ _CARRYING = Forms(
 
 def _names(text: str) -> set[str]:
     """The variables that a piece of a rule names."""
-    return set(re.findall(r"\b[uwxyz]\b", text))
+    return set(re.findall(r"\b[uwxyzmh]\b", text))
 
 
 @st.composite
 def _rules(draw: st.DrawFn, forms: Forms) -> str:
-    if forms.whole and draw(st.integers(0, 4)) == 0:
+    if forms.whole and draw(st.integers(1, forms.whole_every)) == 1:
         return draw(st.sampled_from(forms.whole))
-    name = draw(st.sampled_from(DERIVED))
+    name = draw(st.sampled_from([name for name in DERIVED if name in forms.predicates]))
     body = draw(st.lists(_atoms(forms), min_size=1, max_size=3))
     bound = _names(" ".join(body))
     where = ""
@@ -110,12 +139,19 @@ def _rules(draw: st.DrawFn, forms: Forms) -> str:
         where = draw(st.sampled_from(("", "", "", *definitions)))
         bound |= _names(where)
     for absent in draw(st.lists(_atoms(forms), max_size=1)):
+        unbound = _names(absent) - bound if draw(st.booleans()) else ()
+        for variable in unbound:
+            absent = re.sub(rf"\b{variable}\b", "_", absent)
         body.append(f"not {absent.split(' ~')[0]}")
     guards = [guard for guard in forms.guards if _names(guard) <= bound]
     guard = draw(st.lists(st.sampled_from(guards), max_size=2)) if guards else []
     condition = f" if {' ^ '.join(guard)}" if guard else ""
-    columns = sorted(bound & {"x", "y", "z"})
-    terms = [draw(st.sampled_from((*columns, *columns, "1"))) for _ in range(_ARITIES[name])]
+    numbers = sorted(bound & {"x", "y", "z"})
+    columns = {
+        "int": (*numbers, *numbers, "1"), "text": ("m", "\"k\"") if "m" in bound else ("\"k\"",),
+        "float": ("h", "h", *numbers) if "h" in bound else (*numbers, "0.5"),
+    }  # fmt: skip
+    terms = [draw(st.sampled_from(columns[kind])) for kind in _COLUMNS[name]]
     marks = [m for m in forms.head_marks if _names(m) <= bound and not _names(m) & set(terms)]
     mark = draw(st.sampled_from(marks)) if marks else ""
     defined = f" where {where}" if where else ""
@@ -125,9 +161,11 @@ def _rules(draw: st.DrawFn, forms: Forms) -> str:
 CATALOG = Catalog(
     {
         name: InputSchema(
-            name, "events" if name in _EVENTS else "relation", (("", "int"),) * _ARITIES[name]
+            name,
+            "events" if name in _EVENTS else "relation",
+            tuple(("", kind) for kind in _COLUMNS[name]),
         )
-        for name in ("a", "b", "r", "s")
+        for name in INPUTS
     },
 )
 
@@ -137,7 +175,7 @@ class Example:
     """A program that the checker accepts, with its text."""
 
     text: str
-    checked: CheckedProgram
+    checked: CheckedProgram = field(repr=False)
 
 
 @lru_cache(10_000)
@@ -150,9 +188,13 @@ def _checked(rules: Sequence[str]) -> CheckedProgram:
     return check(Program(tuple(parsed), "\n".join(rules), "<random>"), CATALOG)
 
 
-def accepted(rules: Sequence[str], fits: Callable[[CheckedProgram], bool] | None = None) -> Example:
+def accepted(
+    rules: Sequence[str],
+    fits: Callable[[CheckedProgram], bool] | None = None,
+    derived: Sequence[str] = DERIVED,
+) -> Example:
     """The program made of those rules that the checker, and `fits`, accept beside the ones before them."""
-    kept: list[str] = ["p(x) := a(x);", "q(x) := r(x);", "t(x, y) := s(x, y);"]
+    kept: list[str] = [_BASE[name] for name in derived]
     checked = _checked(kept)
     for rule in rules:
         try:
@@ -171,13 +213,17 @@ def programs(
     fits: Callable[[CheckedProgram], bool] | None = None,
     rules_min: int = 1,
 ) -> st.SearchStrategy[Example]:
-    """Programs over the events a/1, b/2 and the relations r/1, s/2 that derive p/1, q/1, t/2."""
+    """Programs over the events a/1, b/2, n/2 and the relations r/1, s/2, f/2 that derive p/1, q/1, t/2, d/2."""
     rules = st.lists(_rules(forms), min_size=rules_min, max_size=rules_max)
-    return rules.map(lambda drawn: accepted(drawn, fits))
+    derived = [name for name in DERIVED if name in forms.predicates]
+    return rules.map(lambda drawn: accepted(drawn, fits, derived))
 
 
-def ticked_programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
-    """As `programs`, with rules that carry facts to the next tick, some of which only keep them."""
+def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStrategy[Example]:
+    """As `programs`, with rules that carry facts to the next tick, some of which only keep them.
+
+    With `sends` there are rules that send facts to nodes, some of them to none that there is.
+    """
     keeping = st.sampled_from(
         (
             "p(x) @next := p(x);",
@@ -186,13 +232,21 @@ def ticked_programs(rules_max: int = 5) -> st.SearchStrategy[Example]:
         )
     )
     rules = _rules(FORMS) | _rules(_CARRYING) | keeping
+    if sends:
+        rules |= st.sampled_from(
+            (
+                "p(x) @async(0) := q(x);", "q(x) @async(x) := p(x) ^ not r(x);",
+                "t(x, y) @async(y) := s(x, y);", "q(y) @async(1 - x) := b(x, y) @time(u) if u > 2;",
+                "p(x) @count(y) @async(1) := t(x, y);", "d(m, h) @async(x) := n(m, x) ^ f(_, h);",
+            )
+        )  # fmt: skip
     return st.lists(rules, min_size=1, max_size=rules_max).map(accepted)
 
 
 @st.composite
 def inputs(
     draw: st.DrawFn,
-    names: Sequence[str] = ("a", "b", "r", "s"),
+    names: Sequence[str] = INPUTS,
     *,
     nulls: bool = True,
     late: bool = True,
@@ -201,10 +255,16 @@ def inputs(
 ) -> dict[str, list[Presence]]:
     """Presences of the inputs of `programs`; events may have sources and be delivered late."""
     found: dict[str, list[Presence]] = {name: [] for name in names}
-    values = st.integers(0, 2) | st.none() if nulls else st.integers(0, 2)
+    small = st.integers(0, 2)
+    odd = st.sampled_from((None, None, None, -1, 2**63 - 1))
+    values = {
+        "int": small | small | odd if nulls else small,
+        "text": st.sampled_from(("a", "B", "", "äb", "1", None)),
+        "float": st.sampled_from((0.5, 0.5, 1.0, 2.0, -1.5, 0.1, 1e308, None)),
+    }
     for name, presences in found.items():
         for _ in range(draw(st.integers(rows_min, rows_max))):
-            row = tuple(draw(values) for _ in range(_ARITIES[name]))
+            row = tuple(draw(values[kind]) for kind in _COLUMNS[name])
             start = draw(st.integers(0, UPPER - 1))
             end = draw(st.none() | st.integers(start + 1, UPPER + 3))
             if name in _EVENTS:

@@ -20,6 +20,9 @@ _ALWAYS = frozenset(
     }
 )  # fmt: skip
 
+_BORDER_MAX = 2**500
+"""Products of borders up to this one are finite, as whole numbers and as floats."""
+
 
 def bounds_of(expression: Expression, known: Mapping[str, Bounds]) -> Bounds | None:
     """The range of an expression's values, None if its evaluation may fail.
@@ -99,7 +102,7 @@ _CORNERS: Mapping[str, Callable[..., int | float]] = {
 def _corners(
     operator: Callable[..., int | float], arguments: list[Bounds], nullable: bool
 ) -> Bounds | None:
-    if any(math.isinf(border) for a in arguments for border in (a.low, a.high)):
+    if any(abs(border) > _BORDER_MAX for a in arguments for border in (a.low, a.high)):
         return None
     corners: list[tuple[int | float, ...]] = [()]
     for argument in arguments:
@@ -111,7 +114,7 @@ def _corners(
 
 def _quotient(sign: str, arguments: list[Bounds], nullable: bool) -> Bounds | None:
     dividend, divisor = arguments
-    if any(math.isinf(border) for a in arguments for border in (a.low, a.high)):
+    if any(abs(border) > _BORDER_MAX for a in arguments for border in (a.low, a.high)):
         return None
     if divisor.low <= 0 <= divisor.high or 0 in (divisor.low, divisor.high):
         return None

@@ -24,6 +24,7 @@ FORMS = Forms(
         "~count ~sum ~min ~max",
     ),
     atom_marks=("", "", "", "", "", "", "~count", "@count(y)", "@min(x)", "@sum(z)", "~sum"),
+    terms=("x", "x", "x", "y", "y", "z", "_", "1", "x + 1", "0"),
     clocks=(),
     definitions=("z = x + 1", "z = y * 2 - x"),
     whole=(
@@ -31,8 +32,10 @@ FORMS = Forms(
         "p(1) @count(x) := q(x) ^ not p(x);", "p(x) := t(x, x);", "q(x) := r(x) ^ not p(x);",
         "p(x) := t(x, y) ^ not s(y, x);", "q(x) @max(y) := t(x, y);", "t(x, n) := p(x) @count(n);",
         "t(x, n) := q(x) @max(n) ^ not p(n);", "p(x) @count(y) @sum(y) := s(x, y);",
-        "q(n) := p(x) @sum(n) if n > x;",
+        "q(n) := p(x) @sum(n) if n > x;", "p(z) := t(x, y) where z = x * 3 - y;",
+        "q(x) @count(y) := s(x, y);", "p(n) := q(x) @count(n);", "p(x) := s(x, _) ^ not r(x);",
     ),
+    whole_every=2,
     predicates=("r", "s", "p", "q", "t"),
 )  # fmt: skip
 """The forms of rules that both sides have."""

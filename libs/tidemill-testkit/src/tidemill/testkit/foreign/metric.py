@@ -18,7 +18,7 @@ from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
 from tidemill.datalog.presence import END, Presence
 from tidemill.testkit.foreign.clingo import NotThere
-from tidemill.testkit.tidelog import Forms
+from tidemill.testkit.tidelog import NUMBERS, Forms
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its patterns have escapes that Python warns of
@@ -38,6 +38,7 @@ FORMS = Forms(
         "p(x) @expires(u + 3) := a(x) @time(u);", "q(y) @expires(u + 2) := b(_, y) @time(u);",
         "t(x, y) ~expires := b(x, y);",
     ),
+    predicates=NUMBERS,
 )  # fmt: skip
 """The forms of rules that both sides have."""
 

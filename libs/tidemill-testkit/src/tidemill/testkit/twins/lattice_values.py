@@ -20,8 +20,7 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
             return first
         return frozenset() if first is None else frozenset((first,))
     if lattice == "extent":
-        sources = written[2] if isinstance(written[2], frozenset) else frozenset((written[2],))
-        return (written[0], written[1], sources)
+        return (written[0], written[1], inject("provenance", written[2:], identity))
     return first
 
 
@@ -31,7 +30,7 @@ def _merge(lattice: str, a: Any, b: Any) -> Any:
     if lattice in ("max", "latest"):
         return max((x for x in (a, b) if x is not None), default=None)
     if lattice == "extent":
-        return (min(a[0], b[0]), max(a[1], b[1]), a[2] | b[2])
+        return (_merge("min", a[0], b[0]), _merge("max", a[1], b[1]), a[2] | b[2])
     return a | b
 
 

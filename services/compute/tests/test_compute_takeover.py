@@ -19,6 +19,7 @@ from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickPlan
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
@@ -27,7 +28,7 @@ from tidemill_compute.record_rows import row_of, shape_of_events, shape_of_outpu
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.takeover import Change, Takeover
 from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, TickPlan, ViewTarget
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 END = 60
 PING = pa.schema(

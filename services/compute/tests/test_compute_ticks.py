@@ -21,6 +21,7 @@ from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
+from tidemill.datalog.ticking import TickPlan
 from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
@@ -36,7 +37,7 @@ from tidemill_compute.record_rows import (
 )
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, TickPlan, ViewTarget
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 END = 40
 PUT = pa.schema([("k", pa.string()), ("v", pa.int64())])

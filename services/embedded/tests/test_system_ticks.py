@@ -14,6 +14,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_query.settings import QuerySettings
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -94,14 +95,46 @@ async def test_what_a_tick_keeps_is_there_after_a_restart(engine: str, tmp_path:
         last = await process.system.describe("view", "last")
         assert last.ready
         assert last.details["engine"] == engine
-        with pytest.raises(UsageError, match="runs in ticks"):
-            await process.query.why('last/value("a", 1)', gone + 40)
+        await assert_reasons(process, gone, new)
         plan = await process.query.explain("last", "plan")
         assert "@next" in plan
         assert f"engine {engine}, strategy strata, tick every 20 ms" in plan
         assert "tick on change, 2 nodes" in await process.query.explain("asked", "plan")
         await process.system.delete("view", "last")
         await asyncio.sleep(0)
+
+
+async def assert_reasons(process: Process, gone: int, new: int) -> None:
+    """Proofs go back over ticks and nodes to the rows that were put, also before the restart."""
+    kept = await process.query.why('last/value("a", 1)', new + 40)
+    assert 'put(0, "a", 1)  [input, at ' in kept.text
+    assert "rule 2: kept(k, v) @next := value(k, v);" in kept.text
+    assert 'not put(_, "a", _)  [at ' in kept.text
+    sent = await process.query.why('asked/known(1, "b")', new + 2)
+    assert sent.text.splitlines() == [
+        f'known("b")  [node 1 at {new + 1}, rule 2: known(k) := copied(k);]',
+        f'└─ copied("b")  [node 1 at {new + 1}, rule 1: copied(k) @async(1) := put(0, k, _);]',
+        f'   └─ put(0, "b", 3)  [input, node 0 at {new}]',
+    ]
+    absent = await process.query.why_not('asked/known(1, "b")', gone + 2)
+    assert absent.text.splitlines()[0] == "rule 2: no fact agrees with the values at atom 1"
+    with pytest.raises(UsageError, match="names the node, 0 to 1"):
+        await process.query.why('asked/known(7, "b")', new + 2)
+
+
+async def test_reasons_go_back_as_far_as_history_is_looked_at(tmp_path: Path) -> None:
+    settings = EmbeddedSettings(
+        directory=str(tmp_path / "state"), query=QuerySettings(proof_history_ms=0)
+    )
+    async with opened(settings) as process:
+        await process.system.start()
+        await apply(process, TABLE + LAST.replace("ENGINE", "incremental"))
+        come = await put(process, 0, "a", 1)
+        assert await answer(process, "last/value(k, v)", come + 40) == {("a", 1)}
+        gone = await put(process, 0, "a", 1, -1)
+        assert await answer(process, "last/value(k, v)", gone + 40) == {("a", 1)}
+        short = (await process.query.why('last/value("a", 1)', gone + 40)).text
+        assert "no tick ran between" in short or "[handed on before the known history, at " in short
 
 
 VIEW = """

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.ticking.nodes import TickAnswer
 from tidemill.datalog.ticks import Message
 from tidemill_compute.record_rows import record_of, row_of
-from tidemill_compute.tick_nodes import TickAnswer
 from tidemill_compute.view_target import ERROR_SCHEMA, ViewTarget
 from tidemill_compute.view_updates import Change, Row, Start, update_table
 

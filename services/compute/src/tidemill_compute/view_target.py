@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.incremental import Strategy
-from tidemill.datalog.incremental.running import Batch, Skew
+from tidemill.datalog.ticking import TickPlan
 from tidemill.time import Frontier
 from tidemill_compute.record_rows import PredicateShape
 
@@ -21,22 +21,6 @@ STATE_SCHEMA = pa.schema(
 ERROR_SCHEMA = pa.schema([pa.field("error", pa.string())])
 
 Engine: TypeAlias = Literal["auto", "incremental", "scratch"]
-Admission: TypeAlias = "Literal['tick', 'eager'] | Batch | Skew"
-
-
-@dataclass(frozen=True, slots=True)
-class TickPlan:
-    """At which instants a ticked program runs, at how many nodes, and what of its inputs a tick takes in.
-
-    Ticks are at k·`period_ms`; without a period at the instants at which an input changes, and one instant
-    after each message. An input in `place` gives each row to the node that this argument of it names; all
-    others are seen by every node. Nodes are 0, 1, … below `nodes`.
-    """
-
-    period_ms: int | None = None
-    nodes: int = 1
-    place: Mapping[str, int] = field(default_factory=dict)
-    admission: Mapping[str, Admission] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickPlan
 from tidemill.reclock import REMAP_SCHEMA
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
@@ -41,10 +42,10 @@ from tidemill_compute.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
-from tidemill_compute.view_target import ERROR_SCHEMA, TickPlan
+from tidemill_compute.view_target import ERROR_SCHEMA
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.tick_plans import check_engine, kept_in_words, tick_plan
-from tidemill_query.directory import Readable, ViewOf
+from tidemill_query.directory import Readable, TicksOf, ViewOf
 
 SYSTEM = "system"
 ASIDE = "Aside"
@@ -109,6 +110,11 @@ class PlannedView:
     def timeline(self) -> str:
         """The timeline of its inputs and outputs."""
         return self.program.timeline or SYSTEM
+
+
+def own_prefix(stored: Stored, version: int) -> str:
+    """What the names of the collections begin with that one version of a view has for itself."""
+    return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
 
 
 def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
@@ -332,11 +338,15 @@ class Shapes:
     def view(self, name: str) -> ViewOf:
         """A view as the query service sees it."""
         planned = self.planned(name)
+        state = (
+            f"{own_prefix(planned.stored, int(planned.stored.resolved.get('version', 1)))}/state"
+        )
         return ViewOf(
             name, planned.program,
             {p: named.readable() for p, named in planned.inputs.items()},
             {p: named.readable() for p, named in planned.outputs.items()},
             kept_in_words(planned.stored.resource.spec),
+            None if planned.ticks is None else TicksOf(planned.ticks, state),
         )  # fmt: skip
 
     def view_of(self, predicate: str) -> ViewOf:

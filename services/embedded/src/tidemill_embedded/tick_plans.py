@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.incremental.running import Batch, Skew
+from tidemill.datalog.ticking import Admission, TickPlan
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
 from tidemill.time import UsageError
-from tidemill_compute.view_target import Admission, TickPlan
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
 

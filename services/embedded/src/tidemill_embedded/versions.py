@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
 from tidemill.time import Unavailable, UsageError
 from tidemill_embedded.resource_store import Stored
-from tidemill_embedded.shapes import Named, PlannedView, Shapes, located
+from tidemill_embedded.shapes import Named, PlannedView, Shapes, located, own_prefix
 
 _KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""
@@ -97,11 +97,6 @@ def names_of(stored: Stored) -> tuple[list[str], list[str]]:
         [own_prefix(stored, number) for number in sorted(used)],
         [own_prefix(stored, number) for number in every if number not in used],
     )
-
-
-def own_prefix(stored: Stored, version: int) -> str:
-    """What the names of the collections begin with that one version has for itself."""
-    return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
 
 
 def _said(spec: ViewSpec) -> list[Any]:

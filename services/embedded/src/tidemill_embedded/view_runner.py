@@ -18,7 +18,7 @@ from tidemill_compute.view import ViewDriver
 from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_embedded import versions
 from tidemill_embedded.resource_store import Stored
-from tidemill_embedded.shapes import SYSTEM, PlannedView
+from tidemill_embedded.shapes import SYSTEM, PlannedView, own_prefix
 from tidemill_embedded.world import World
 
 
@@ -84,7 +84,7 @@ class ViewRunner:
 
     def _target(self, view: PlannedView, version: int, beside: bool = False) -> ViewTarget:
         """What one version reads and writes; `beside` the other one it has outputs of its own."""
-        own, spec = versions.own_prefix(self._stored, version), self._spec(view)
+        own, spec = own_prefix(self._stored, version), self._spec(view)
         prefix = own if beside else self._stored.prefix
         return ViewTarget(
             own, view.program,
@@ -134,6 +134,8 @@ class ViewRunner:
         """Create a collection of the view: an output or its errors for readers, others for itself."""
         _, _, part = collection.rpartition("/")
         own = "@" in collection or part == "state"
+        if part == "state" and self._view.ticks is not None:
+            own = False  # proofs over ticks begin with what was handed on, as far back as outputs are read
         schemas: dict[str, pa.Schema] = {"errors": ERROR_SCHEMA, "state": STATE_SCHEMA}
         for view in (self._view, self._changed):
             outputs = {} if view is None else view.outputs
@@ -156,7 +158,7 @@ class ViewRunner:
         start = await self._driver.hold_inputs()
         if start.empty:
             raise UsageError(f"{self.name}: one of its inputs is closed", reason="Closed")
-        state = f"{versions.own_prefix(self._stored, versions.version_of(self._stored))}/state"
+        state = f"{own_prefix(self._stored, versions.version_of(self._stored))}/state"
         for collection in (*self.outputs, f"{self._stored.prefix}/errors", state):
             await self._make(collection, start)
         await self._driver.prepare()
@@ -208,7 +210,7 @@ class ViewRunner:
         mine = collection == f"{prefix}/state" or collection.startswith(f"{prefix}@")
         if not mine or any(collection == f"{name}/state" for name in used):
             return False
-        newest = versions.own_prefix(self._stored, versions.version_of(self._stored))
+        newest = own_prefix(self._stored, versions.version_of(self._stored))
         return not (versions.changing(self._stored) and collection.startswith(f"{newest}/"))
 
     async def release(self) -> None:

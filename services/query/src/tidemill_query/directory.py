@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,26 @@ class Readable:
 
 
 @dataclass(frozen=True, slots=True)
+class TicksOf:
+    """When and where the ticks of a view run, and the collection of what they hand on."""
+
+    plan: TickPlan
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class ViewOf:
-    """A view with what its program reads and writes, by predicate; `kept` says how, in words."""
+    """A view with what its program reads and writes, by predicate; `kept` says how, in words.
+
+    `ticks` is there if and only if the program is ticked.
+    """
 
     name: str
     program: CheckedProgram
     inputs: Mapping[str, Readable]
     outputs: Mapping[str, Readable]
     kept: str = ""
+    ticks: TicksOf | None = None
 
 
 class Directory(Protocol):

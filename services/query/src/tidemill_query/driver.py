@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.arrangement.updates import DIFF
 from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.evaluation.logical import logical_plan
-from tidemill.datalog.evaluation.scans import Scan
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.pushdown import EVERYTHING, reading_of
 from tidemill.datalog.records import Record, parse_record
 from tidemill.rpc.messages import (
     Answer,
@@ -30,15 +27,15 @@ from tidemill.shard import Collections, ReadCapability, Updates
 from tidemill.time import (
     CapabilityExpired,
     Frontier,
-    NotYet,
     UnknownCapability,
     UsageError,
     frontier,
     sole_time,
 )
 from tidemill_query import plans, reasons
-from tidemill_query.directory import Directory, Readable, ViewOf
+from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
+from tidemill_query.histories import Histories
 from tidemill_query.settings import QuerySettings
 
 NOTHING_BOUND = 1
@@ -60,6 +57,7 @@ class QueryDriver:
         self._directory = directory
         self._clock = clock
         self._settings = settings
+        self._histories = Histories(collections, self._reading)
 
     @asynccontextmanager
     async def _reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
@@ -201,43 +199,60 @@ class QueryDriver:
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
         """The proof of a record that is present."""
-        return await self._explained(record, as_of, reasons.proof)
+        return await self._explained(record, as_of, reasons.proof, reasons.proof_in_ticks)
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
-        return await self._explained(record, as_of, reasons.absence)
+        return await self._explained(record, as_of, reasons.absence, reasons.absence_in_ticks)
 
     async def _explained(
-        self, record: str, as_of: int | None, reason: reasons.Reason
+        self, record: str, as_of: int | None, reason: reasons.Reason, over_ticks: reasons.TickReason
     ) -> Explanation:
         name, text = split_name(record)
         asked = parse_record(text or record)
         view = self._directory.view_of(name)
         asked, collection = self._asked_in(view, name, asked)
-        if view.program.ticked:
-            raise UsageError(
-                f"the view {view.name} runs in ticks: what a record followed from is in earlier ticks, "
-                "and no proof is made over them",
-                reason="TickedProgram",
-            )
         upper = (await self._collections.status(collection)).upper
         if reason is reasons.absence and as_of is not None and upper.less_equal(as_of):
             return reason(view.program, {}, (), asked, as_of, sole_time(upper))
         at = await self._instant(collection, as_of, None)
+        if view.ticks is not None:
+            return await self._explained_in_ticks(view, view.ticks, asked, at, over_ticks)
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._settings.proof_history_ms)
         scans = plans.scans_of_proof(view.program, asked) if reason is reasons.proof else {}
         inputs = {
-            predicate: await self._presences(readable, begins, at, scans.get(predicate))
+            predicate: await self._histories.presences(readable, begins, at, scans.get(predicate))
             for predicate, readable in view.inputs.items()
         }
-        letters = [
+        known = at + 1 if upper.empty else sole_time(upper)
+        return reason(view.program, inputs, await self._letters(view), asked, at, known)
+
+    async def _explained_in_ticks(
+        self, view: ViewOf, ticks: TicksOf, asked: Record, at: int, reason: reasons.TickReason
+    ) -> Explanation:
+        """As for other programs, over the ticks; where there are several nodes, the first argument names one."""
+        node = 0
+        if ticks.plan.nodes > 1 and asked.predicate in view.outputs:
+            number, *rest = asked.arguments or (None,)
+            if type(number) is not int or not 0 <= number < ticks.plan.nodes:
+                raise UsageError(
+                    f"{asked}: the first argument names the node, 0 to {ticks.plan.nodes - 1}",
+                    reason="UnknownNode",
+                )
+            node, asked = number, replace(asked, arguments=tuple(rest))
+        begins = max(0, at - self._settings.proof_history_ms)
+        history = await self._histories.of_ticks(view, ticks, begins, at)
+        letters = await self._letters(view)
+        return await asyncio.to_thread(reason, history, letters, asked, at, node, at + 1)
+
+    async def _letters(self, view: ViewOf) -> list[Record]:
+        """The events that came late to the inputs of a view, under the names that its program has for them."""
+        return [
             replace(letter, predicate=predicate)
             for predicate, readable in view.inputs.items()
             for letter in await self._late(readable)
         ]
-        known = at + 1 if upper.empty else sole_time(upper)
-        return reason(view.program, inputs, letters, asked, at, known)
 
     def _asked_in(self, view: ViewOf, name: str, asked: Record) -> tuple[Record, str]:
         """The record under the predicate by which the view knows it, and the collection that answers.
@@ -263,44 +278,6 @@ class QueryDriver:
         at = await self._instant(collection, None, None)
         async with self._reading(collection, "why") as held:
             return events(await self._collections.snapshot(held, at))
-
-    async def _presences(
-        self, readable: Readable, begins: int, at: int, scan: Scan | None = None
-    ) -> list[Presence]:
-        """What an input held at some instant in [begins, at], as far back as since allows.
-
-        With a `scan` only what passes it.
-        """
-        reading = EVERYTHING
-        if scan is not None:
-            schema = (await self._collections.description(readable.collection)).schema
-            reading = reading_of(scan, schema, readable.arguments, columns=False)
-        status = await self._collections.status(readable.collection)
-        since = 0 if status.since.empty else sole_time(status.since)
-        begins = max(begins, since)
-        if at < begins:
-            raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
-        async with self._reading(readable.collection, "why") as held:
-            present = await self._collections.snapshot(
-                held, begins, equal=reading.equal, where=reading.where
-            )
-            news = await self._collections.changes(held, begins + 1, at + 1, where=reading.where)
-        started: dict[Record, float] = dict.fromkeys(
-            readable.records(present), -math.inf if begins == 0 else begins
-        )
-        found: list[Presence] = []
-        changes = sorted(
-            zip(
-                news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True
-            ),
-            key=lambda change: (change[0], change[1]),
-        )
-        for time, diff, fact in changes:
-            if diff > 0:
-                started.setdefault(fact, time)
-            elif fact in started:
-                found.append(Presence(fact, started.pop(fact), time))
-        return found + [Presence(fact, start, math.inf) for fact, start in started.items()]
 
     async def explain(self, view: str, form: str) -> str:
         """A view as `plan`, `analyze`, `dot` or `svg`. Raises: UsageError for another form."""
@@ -330,7 +307,7 @@ class QueryDriver:
         at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
         scans = logical_plan(found.program).scans
         inputs = {
-            predicate: await self._presences(readable, at, at, scans.get(predicate))
+            predicate: await self._histories.presences(readable, at, at, scans.get(predicate))
             for predicate, readable in found.inputs.items()
         }
         return await asyncio.to_thread(

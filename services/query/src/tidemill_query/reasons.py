@@ -9,7 +9,9 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
 from tidemill.datalog.why import why
+from tidemill.datalog.why_not import Reason as NotBecause
 from tidemill.datalog.why_not import why_not
 from tidemill.rpc.messages import Explanation, Json
 
@@ -17,6 +19,7 @@ Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
 Letters: TypeAlias = "Sequence[Record]"
 """Events that came late and were refused."""
 Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Letters, Record, int, int], Explanation]"
+TickReason: TypeAlias = "Callable[[TickHistory, Letters, Record, int, int, int], Explanation]"
 
 PARTS_MAX = 10_000
 """A proof with more parts is sent as text only: as a tree its shared parts would be repeated."""
@@ -30,6 +33,29 @@ def proof(
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return Explanation(found.render(), _tree(found))
+
+
+def proof_in_ticks(
+    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
+) -> Explanation:
+    """A proof tree over ticks, down to inputs and to what was handed on before the history."""
+    found = why_in_ticks(history, record, at, node)
+    if found is not None:
+        return Explanation(found.render(), _tree(found))
+    if not history.fresh and history.nodes[node].number_at(at) is None:
+        return Explanation(
+            f"no tick ran between {history.begin} and {at}: what is present was handed on by ticks "
+            "before, and of them nothing is kept"
+        )
+    return Explanation(f"{record} is not present at {at}; ask why-not")
+
+
+def absence_in_ticks(
+    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
+) -> Explanation:
+    """One reason for each rule that could derive the record, each in the tick that it would come from."""
+    found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters)
+    return _explained(record, found)
 
 
 def _tree(found: Proof) -> Json:
@@ -49,6 +75,7 @@ def _tree(found: Proof) -> Json:
         children: list[Json] = [made[id(each)] for each in part.premises()]
         made[id(part)] = {
             "fact": part.text if part.record is None else str(part.record),
+            **({"tick": part.place} if part.place else {}),
             "rule": part.rule,
             "kind": part.kind,
             "text": part.rule_text,
@@ -61,7 +88,10 @@ def absence(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
 ) -> Explanation:
     """One reason for each rule that could derive the record."""
-    found = why_not(program, inputs, record, at, upper=upper, letters=letters)
+    return _explained(record, why_not(program, inputs, record, at, upper=upper, letters=letters))
+
+
+def _explained(record: Record, found: Sequence[NotBecause]) -> Explanation:
     nodes: list[Json] = [
         {"fact": reason.render(), "rule": reason.rule, "kind": reason.reason, "children": []}
         for reason in found

@@ -12,4 +12,4 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a subscriber that went away silently keeps since back."""
 
     proof_history_ms: int = 172_800_000
-    """How far before the asked instant why-not looks for facts that were never present together."""
+    """How far before the asked instant why-not looks for facts that were never present together, and reasons go back over ticks."""

@@ -107,15 +107,23 @@ def matching_inputs(
         presences = inputs.get(name)
         if presences is None:
             continue
-        checks = [
-            [(at, value) for at, value in enumerate(pattern) if value is not ANY]
-            for pattern in wanted
-        ]
+        checks = _checks(wanted)
         if any(not check for check in checks):
             kept[name] = list(presences)
         else:
             kept[name] = [p for p in presences if _fits(p.record.arguments, checks)]
     return kept
+
+
+def fits(arguments: Sequence[Any], wanted: Iterable[Pattern]) -> bool:
+    """Whether a fact fits one of the patterns of its predicate."""
+    return _fits(arguments, _checks(wanted))
+
+
+def _checks(wanted: Iterable[Pattern]) -> list[list[tuple[int, Value]]]:
+    return [
+        [(at, value) for at, value in enumerate(pattern) if value is not ANY] for pattern in wanted
+    ]
 
 
 def _fits(arguments: Sequence[Value], checks: Sequence[Sequence[tuple[int, Value]]]) -> bool:

@@ -112,6 +112,8 @@ class Moment:
     strata: Strata
     given: Mapping[str, Timelines]
     state: EngineState
+    place: int = 0
+    """Under which number proofs know it: the instant, or the number of a tick."""
     _ranks: dict[tuple[tuple[str, ...], frozenset[tuple[str, Key]]], dict[tuple[str, Key], int]] = (
         field(default_factory=dict)
     )
@@ -131,7 +133,7 @@ class Moment:
         }  # fmt: skip
         state = history.state_before(instant)
         strata = engine.complete(given, BEGINNING, instant + 1, state, only=only, frozen=True)
-        return cls(instant, engine, strata, given, state)
+        return cls(instant, engine, strata, given, state, instant)
 
     def table(self, predicate: str) -> Table:
         """The facts of a predicate at this instant."""

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
 
-Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived"]
+Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived", "handed"]
+"""`handed`: handed on by ticks that are before the history which is known."""
 
 DEPTH_MAX = 60
 """How deep a drawn tree goes before it goes on in another."""
@@ -22,7 +23,7 @@ class Proof:
 
     `solutions` is empty for leaves, has one list of premises for a plain derivation and one for each solution
     of an aggregate. `text` is the fact with its time, or the atom under `not`; `rule` the number of the rule
-    and `rule_text` its text. Proofs share equal parts; no fact stands above itself.
+    and `rule_text` its text; `place` names the tick in proofs over ticks. Proofs share equal parts; no fact stands above itself.
     """
 
     text: str
@@ -31,6 +32,7 @@ class Proof:
     record: Record | None = None
     rule: int | None = None
     rule_text: str = ""
+    place: str = ""
     solutions: list[list[Proof]] = field(default_factory=list)
 
     def premises(self) -> Iterator[Proof]:
@@ -95,21 +97,26 @@ class Proof:
         if len(self.solutions) < 2:
             return [*self.premises()]
         count = len(self.solutions)
-        return [
-            Proof(f"solution {number} of {count}", self.at, "derived", solutions=[premises])
-            for number, premises in enumerate(self.solutions, 1)
-        ]
+        return [self._solution(number, count) for number in range(1, count + 1)]
+
+    def _solution(self, number: int, count: int) -> Proof:
+        text, premises = f"solution {number} of {count}", self.solutions[number - 1]
+        return Proof(text, self.at, "derived", solutions=[premises], place=self.place)
 
     def label(self) -> str:
         """One line: the record, the instant, and where it comes from."""
         shown = self.text if self.record is None else format_record(self.record)
+        place = self.place or f"at {_instant(self.at)}"
         if self.kind == "derived":
-            if self.rule is None:
-                return shown
-            return f"{shown}  [at {_instant(self.at)}, rule {self.rule}: {self.rule_text}]"
+            return (
+                shown
+                if self.rule is None
+                else (f"{shown}  [{place}, rule {self.rule}: {self.rule_text}]")
+            )
         if self.kind == "absent":
-            return f"{shown}  [at {_instant(self.at)}]"
-        return f"{shown}  [{self.kind}]"
+            return f"{shown}  [{place}]"
+        kind = "handed on before the known history" if self.kind == "handed" else self.kind
+        return f"{shown}  [{kind}, {place}]" if self.place else f"{shown}  [{kind}]"
 
 
 def _instant(at: Instant) -> str:

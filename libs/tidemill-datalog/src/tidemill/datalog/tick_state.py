@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields, encode_fields
 from tidemill.datalog.evaluation.tables import Key
-from tidemill.datalog.lattices import Parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.records import Record
-from tidemill.datalog.ticks import Message, TickState
+from tidemill.datalog.ticks import Fact, Message, TickState, Told
 
 CARRIED = "carried"
 MESSAGE = "message"
 _NO_RULE = -1
-
-Value: TypeAlias = "tuple[Instant, Parafacts]"
-Fact: TypeAlias = "tuple[str, Key]"
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
     """What one node's last tick hands on: by fact what each reason says of it, and the living solutions."""
 
-    carried: Mapping[Fact, Sequence[Value]] = field(default_factory=dict)
+    carried: Mapping[Fact, Sequence[Told]] = field(default_factory=dict)
     solutions: EngineState = field(default_factory=EngineState)
 
 
-def carried_row(fact: Fact, values: Iterable[Value]) -> StateRow | None:
+def carried_row(fact: Fact, values: Iterable[Told]) -> StateRow | None:
     """A carried fact as a row; None where nothing of it is carried."""
     said = [(value[0], value[1]) for value in values]
     if not said:
@@ -60,7 +56,7 @@ def message_of(row: StateRow) -> tuple[int, Message]:
 
 def handed_of(rows: Iterable[StateRow]) -> Handed:
     """What rows of carried facts and of solutions say. Raises: UsageError for an unknown kind."""
-    carried: dict[Fact, list[Value]] = {}
+    carried: dict[Fact, list[Told]] = {}
     solutions: list[StateRow] = []
     for row in rows:
         if row[1] == CARRIED:
@@ -81,7 +77,7 @@ def tick_state_of(handed: Handed) -> TickState:
 
 def handed_from(state: TickState) -> Handed:
     """What the engine `scratch` hands on. Cost: O(facts), kept ones among them."""
-    carried: dict[Fact, list[Value]] = {}
+    carried: dict[Fact, list[Told]] = {}
     for name, timelines in state.carried.items():
         for key, parts in timelines.items():
             carried[name, key] = [(part[2], part[3]) for part in parts]

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tidemill.datalog.evaluation.engine import Engine, inject, presences_of
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.fixpoint import Timelines
 from tidemill.datalog.evaluation.forms import RuleForm, Variable
 from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Table
+from tidemill.datalog.evaluation.tables import Key, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.lattices import observe_parafacts
-from tidemill.datalog.presence import BEGINNING, END, Presence, normalise
+from tidemill.datalog.lattices import Parafacts, observe_parafacts
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value
 from tidemill.datalog.values import widen
+
+Fact: TypeAlias = "tuple[str, Key]"
+Told: TypeAlias = "tuple[Instant, Parafacts]"
+"""What one reason for a fact says of it: its expiry and its parafacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,34 +123,16 @@ class Ticker:
     def _given(
         self, at: int, inputs: Mapping[str, Iterable[Record]], before: TickState
     ) -> dict[str, Timelines]:
-        engine = self._engine
-        given: dict[str, Timelines] = {}
-        for name, carried in before.carried.items():
-            given[name] = {}
-            _add(given[name], carried)
+        carried: dict[Fact, list[Told]] = {
+            (name, key): [(part[2], part[3]) for part in parts]
+            for name, timelines in before.carried.items()
+            for key, parts in timelines.items()
+        }
         for name, table in before.kept.items():
             if not self._unchanged(name, inputs, before, at):
-                _add(given.setdefault(name, {}), _timelines_of(table))
-        for name, records in inputs.items():
-            mine = given.setdefault(name, {})
-            floats = [kind == "float" for _, kind in engine.checked.columns.get(name, ())]
-            for record in records:
-                parafacts = inject(record, engine.lattices) if record.parafacts else None
-                expires = END if record.expires is None else record.expires
-                arguments = tuple(
-                    widen(value) if floating else value
-                    for value, floating in zip(record.arguments, floats, strict=True)
-                )
-                part = (BEGINNING, END, expires, parafacts)
-                mine.setdefault((record.time, *arguments), []).append(part)
-        for timelines in given.values():
-            for key, parts in list(timelines.items()):
-                present = [(BEGINNING, END, *part[2:]) for part in parts if part[2] > at]
-                if present:
-                    timelines[key] = merge_parts(present, engine.lattices, _ignore)
-                else:
-                    del timelines[key]
-        return given
+                for row in table.rows:
+                    carried.setdefault((name, row[4:]), []).append((row[2], row[3]))
+        return given_facts(self._engine, at, inputs, carried)
 
     def _unchanged(
         self, name: str, inputs: Mapping[str, Iterable[object]], before: TickState, at: int
@@ -175,6 +162,42 @@ class Ticker:
                 observe_parafacts(parafacts, lattices),
             )
             yield Message(key[1], record)
+
+
+def given_facts(
+    engine: Engine,
+    at: int,
+    inputs: Mapping[str, Iterable[Record]],
+    carried: Mapping[Fact, Iterable[Told]],
+) -> dict[str, Timelines]:
+    """The facts that a tick has before any rule: inputs, messages among them, and what was carried to it.
+
+    What has expired by `at` is gone; what several say of one fact is merged.
+    """
+    given: dict[str, Timelines] = {}
+    for (name, key), values in carried.items():
+        parts = given.setdefault(name, {}).setdefault(key, [])
+        parts += [(BEGINNING, END, *value) for value in values]
+    for name, records in inputs.items():
+        mine = given.setdefault(name, {})
+        floats = [kind == "float" for _, kind in engine.checked.columns.get(name, ())]
+        for record in records:
+            parafacts = inject(record, engine.lattices) if record.parafacts else None
+            expires = END if record.expires is None else record.expires
+            arguments = tuple(
+                widen(value) if floating else value
+                for value, floating in zip(record.arguments, floats, strict=True)
+            )
+            part = (BEGINNING, END, expires, parafacts)
+            mine.setdefault((record.time, *arguments), []).append(part)
+    for timelines in given.values():
+        for key, parts in list(timelines.items()):
+            present = [(BEGINNING, END, *part[2:]) for part in parts if part[2] > at]
+            if present:
+                timelines[key] = merge_parts(present, engine.lattices, _ignore)
+            else:
+                del timelines[key]
+    return given
 
 
 def _ignore(reason: str, start: float, end: float) -> None:

@@ -30,7 +30,7 @@ from tidemill.datalog.matching import (
 )
 from tidemill.datalog.moments import History, Moment, RecordedHistory
 from tidemill.datalog.presence import BEGINNING, Instant, Presence
-from tidemill.datalog.proofs import Proof
+from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.values import INT_MIN, Failed, equal
 
@@ -42,12 +42,12 @@ EXACT_WORK_MAX = 300_000
 """Above this many facts and matches looked at again a proof of recursive groups keeps to earlier rounds."""
 
 
-class _TooCyclic(Exception):
+class TooCyclic(Exception):
     """Telling which solutions of recursive groups stand without the facts above them takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Solution:
+class Solution:
     """One way to derive a fact: the facts of a match at the instant at which they met."""
 
     at: Instant
@@ -82,25 +82,27 @@ def explain(
     """As `why`, with facts and states from a history that can be asked for any instant."""
     if only is None:
         only = set(demanded(engine.forms, record.predicate, record.arguments))
-    builder = _Builder(engine, history, only)
+    builder = Builder(engine, history, only)
     key = builder.key_of(record, at)
     if key is None:
         return None
     try:
         return builder.build(record.predicate, key, at)
-    except _TooCyclic:
-        return _Builder(engine, history, only, exact=False).build(record.predicate, key, at)
+    except TooCyclic:
+        return Builder(engine, history, only, exact=False).build(record.predicate, key, at)
 
 
-class _Builder:
+class Builder:
+    """Builds one proof from the top, over the facts of the instants that it asks for."""
+
     def __init__(
         self, engine: Engine, history: History, only: Collection[str], *, exact: bool = True
     ) -> None:
-        self._engine = engine
-        self._history = history
-        self._only = only
+        self.engine = engine
+        self.history = history
+        self.only = only
         self._work = 0
-        self._moments: dict[Instant, Moment] = {}
+        self.moments: dict[Instant, Moment] = {}
         self._nodes: dict[tuple[str, Key, Instant, Context], Proof] = {}
         self._open: list[tuple[Proof, str, Key, Instant, Context]] = []
         self._components = {
@@ -119,15 +121,15 @@ class _Builder:
         }
         self._cycles: dict[tuple[str, Key, Instant], int] = {}
         self._links = 0
-        self._solved: dict[tuple[int, Key, Instant], list[_Solution]] = {}
+        self._solved: dict[tuple[int, Key, Instant], list[Solution]] = {}
         self._texts: dict[int, str] = {}
 
     def moment(self, at: Instant) -> Moment:
         """The facts at an instant; evaluated once."""
-        known = self._moments.get(at)
+        known = self.moments.get(at)
         if known is None:
-            known = Moment.of(self._engine, self._history, at, self._only)
-            self._moments[at] = known
+            known = Moment.of(self.engine, self.history, at, self.only)
+            self.moments[at] = known
         return known
 
     def key_of(self, record: Record, at: int) -> Key | None:
@@ -148,9 +150,9 @@ class _Builder:
 
     def build(self, predicate: str, key: Key, at: int) -> Proof:
         """The proof of a fact that is present."""
-        root = self._node(predicate, key, at, self._fresh(predicate))
+        root = self.node(predicate, key, at, self._fresh(predicate))
         while self._open:
-            self._expand(*self._open.pop())
+            self.expand(*self._open.pop())
         return root
 
     def _fresh(self, predicate: str) -> Context:
@@ -182,10 +184,10 @@ class _Builder:
         return [fact for fact in found if (*fact, at) not in self._cycles]
 
     def _inside(
-        self, form: RuleForm, solution: _Solution, predicate: str, at: Instant
+        self, form: RuleForm, solution: Solution, predicate: str, at: Instant
     ) -> list[Fact]:
         """The facts of a solution that are of the same recursion, at the same instant."""
-        if solution.at != at or predicate not in self._engine.checked.recursive:
+        if solution.at != at or predicate not in self.engine.checked.recursive:
             return []
         component = self._components[predicate]
         return [
@@ -194,20 +196,24 @@ class _Builder:
             if atom.predicate in component and not atom.is_clock
         ]
 
-    def _node(self, predicate: str, key: Key, at: Instant, context: Context) -> Proof:
+    def node(self, predicate: str, key: Key, at: Instant, context: Context) -> Proof:
         known = self._nodes.get((predicate, key, at, context))
         if known is None:
             record = self.moment(at).record(predicate, key)
-            known = Proof(fact_text(predicate, key), at, "derived", record)
+            known = self.part(fact_text(predicate, key), at, "derived", record)
             self._nodes[predicate, key, at, context] = known
             self._open.append((known, predicate, key, at, context))
         return known
 
-    def _expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
+    def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
+        """A part of the proof without what is below it."""
+        return Proof(text, at, kind, record)
+
+    def expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
         """Find the solutions of one fact and open the facts below them."""
         moment = self.moment(at)
         if moment.is_given(predicate, key):
-            node.kind = "input"
+            self.given(node, predicate, key, at)
             return
         for form in self._forms.get(predicate, ()):
             solutions = self._solutions(form, key, moment)
@@ -221,37 +227,50 @@ class _Builder:
             )
             usable = list(grounded if form.head.aggregates else islice(grounded, 1))
             if usable:
-                node.rule, node.rule_text = form.number, self._text(form.number)
-                node.solutions = [
-                    self._premises(form, solution, (predicate, key), at, context)
-                    for solution in usable
-                ]
+                self.derive(node, form, usable, (predicate, key), at, context)
                 return
         raise AssertionError(f"no derivation of {node.text} at {at}")
 
+    def derive(
+        self,
+        node: Proof,
+        form: RuleForm,
+        solutions: Iterable[Solution],
+        fact: Fact,
+        at: Instant,
+        context: Context,
+    ) -> None:
+        """Let the part be derived by these solutions of a rule."""
+        node.rule, node.rule_text = form.number, self._text(form.number)
+        node.solutions = [self._premises(form, each, fact, at, context) for each in solutions]
+
+    def given(self, node: Proof, predicate: str, key: Key, at: Instant) -> None:
+        """Say where a fact comes from that no rule has to derive at the instant."""
+        node.kind = "input"
+
     def _count(self, looked_at: int) -> None:
-        """Some facts or matches of a cycle are looked at again. Raises: _TooCyclic."""
+        """Some facts or matches of a cycle are looked at again. Raises: TooCyclic."""
         self._work += looked_at
         if self._work > EXACT_WORK_MAX:
-            raise _TooCyclic
+            raise TooCyclic
 
     def _text(self, number: int) -> str:
         known = self._texts.get(number)
         if known is None:
-            known = self._texts[number] = rule_text(self._engine.checked, number)
+            known = self._texts[number] = rule_text(self.engine.checked, number)
         return known
 
-    def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[_Solution]:
-        """As `_solutions_anew`; those of recursive groups are kept, since every context asks for them."""
+    def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
+        """As `solutions_anew`; those of recursive groups are kept, since every context asks for them."""
         if form.head.predicate not in self._grouping:
-            return self._solutions_anew(form, key, moment)
-        known = self._solved.get((form.number, key, moment.at))
+            return self.solutions_anew(form, key, moment)
+        known = self._solved.get((form.number, key, moment.place))
         if known is None:
-            known = self._solutions_anew(form, key, moment)
-            self._solved[form.number, key, moment.at] = known
+            known = self.solutions_anew(form, key, moment)
+            self._solved[form.number, key, moment.place] = known
         return known
 
-    def _solutions_anew(self, form: RuleForm, key: Key, moment: Moment) -> list[_Solution]:
+    def solutions_anew(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
         """The solutions of a rule that derive the fact at the instant; all of a group, or none."""
         if form.lingers or form.outlives:
             found = list(self._living(form, key, moment))
@@ -263,7 +282,7 @@ class _Builder:
             return found if latest == key[0] else []
         return found
 
-    def _matching(self, form: RuleForm, key: Key, moment: Moment) -> list[_Solution]:
+    def _matching(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
         bound = head_bindings(form, key[1:], key[0])
         if bound is None:
             return []
@@ -278,36 +297,42 @@ class _Builder:
                 continue
             grouped = form.head.aggregates and not form.head.time
             if (grouped or time == key[0]) and (not form.head.time or key[0] <= moment.at):
-                found.append(_Solution(moment.at, match))
+                found.append(Solution(moment.place, match))
         return found
 
-    def _living(self, form: RuleForm, key: Key, moment: Moment) -> Iterable[_Solution]:
+    def _living(self, form: RuleForm, key: Key, moment: Moment) -> Iterable[Solution]:
         """Solutions that outlive facts, each at the instant at which its facts were all present."""
         grouped = form.head.aggregates and not form.head.time
         if form.outlives:
             for solution, since in moment.established(form):
                 if solution.arguments == key[1:] and (grouped or solution.time == key[0]):
                     keys = solution.identity[1]
-                    yield self._recalled(form, keys, self._met(form, keys, since))
+                    yield self._recalled(form, keys, self._met(form, keys, since, moment), moment)
             return
         for lingering, time, arguments, since in moment.lingering(form):
             if form.head.time and (time is None or time > moment.at):
                 continue
             if arguments == key[1:] and (grouped or time == key[0]):
-                yield self._recalled(form, lingering.keys, since)
+                yield self._recalled(form, lingering.keys, since, moment)
 
-    def _met(self, form: RuleForm, keys: tuple[Key, ...], at: Instant) -> Instant:
+    def _met(self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: Moment) -> Instant:
         """When the facts of an established solution were all present: before, if some could leave."""
         if form.lingers:
-            for lingering, _, _, since in self.moment(at).lingering(form):
+            for lingering, _, _, since in self.moment(self.place_of(at, now)).lingering(form):
                 if lingering.keys == keys:
                     return since
         return at
 
-    def _recalled(self, form: RuleForm, keys: tuple[Key, ...], at: Instant) -> _Solution:
+    def place_of(self, at: Instant, now: Moment) -> Instant:
+        """Where facts of an instant are found, as seen from a moment."""
+        return INT_MIN if at == BEGINNING else int(at)
+
+    def _recalled(
+        self, form: RuleForm, keys: tuple[Key, ...], at: Instant, now: Moment
+    ) -> Solution:
         """The match of known facts at an instant."""
-        at = INT_MIN if at == BEGINNING else int(at)
-        moment = self.moment(at)
+        place = self.place_of(at, now)
+        moment = self.moment(place)
         rows: list[Row] = []
         bound: Bindings = {}
         matcher = moment.matcher
@@ -318,12 +343,12 @@ class _Builder:
                 row = moment.table(atom.predicate).of_key(key)[0]
             rows.append(row)
             bound = matcher.agree(form, atom, row, bound) or bound
-        return _Solution(at, Match(tuple(rows), bound))
+        return Solution(place, Match(tuple(rows), bound))
 
     def _grounded(
         self,
         form: RuleForm,
-        solution: _Solution,
+        solution: Solution,
         predicate: str,
         key: Key,
         at: Instant,
@@ -344,7 +369,7 @@ class _Builder:
         return all(ranks[fact] < rank for fact in inside)
 
     def _stand(self, facts: list[Fact], moment: Moment, without: frozenset[Fact]) -> bool:
-        """Whether facts of one recursion can be derived without some others. Raises: _TooCyclic."""
+        """Whether facts of one recursion can be derived without some others. Raises: TooCyclic."""
         component = self._components[facts[0][0]]
         if not moment.ranked(component, without):
             self._count(self._links)
@@ -352,14 +377,14 @@ class _Builder:
         return all(fact in ranks for fact in facts)
 
     def _premises(
-        self, form: RuleForm, solution: _Solution, node: Fact, at: Instant, context: Context
+        self, form: RuleForm, solution: Solution, node: Fact, at: Instant, context: Context
     ) -> list[Proof]:
         """What a solution uses, inside a cycle with the facts above it."""
         inside = set() if context is None else set(self._inside(form, solution, node[0], at))
         premises: list[Proof] = []
         for atom, key in zip(form.atoms, solution.match.keys, strict=True):
             if atom.is_clock:
-                premises.append(Proof(fact_text("clock", key), solution.at, "clock"))
+                premises.append(self.part(fact_text("clock", key), solution.at, "clock"))
                 continue
             fact = (atom.predicate, key)
             above = self._fresh(atom.predicate)
@@ -369,10 +394,10 @@ class _Builder:
                 and self._cycle(*fact, at) == self._cycle(*node, at)
             ):
                 above = context | {node}
-            premises.append(self._node(*fact, solution.at, above))
+            premises.append(self.node(*fact, solution.at, above))
         for absent in form.absent:
             text = absence_text(absent, solution.match.bound, self.moment(solution.at))
-            premises.append(Proof(text, solution.at, "absent"))
+            premises.append(self.part(text, solution.at, "absent"))
         return premises
 
 

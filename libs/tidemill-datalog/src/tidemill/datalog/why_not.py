@@ -27,12 +27,12 @@ from tidemill.datalog.values import Failed, equal
 
 Cause: TypeAlias = Literal[
     "no_match", "values_differ", "late", "not_together", "guard_false", "blocked", "not_definite",
-    "withheld", "present",
+    "withheld", "present", "no_tick",
 ]  # fmt: skip
 
 _FURTHER: Mapping[str, int] = {
     "no_match": 0, "values_differ": 1, "late": 2, "not_together": 3, "guard_false": 4, "blocked": 5,
-    "withheld": 6,
+    "withheld": 6, "no_tick": -1,
 }  # fmt: skip
 
 PARTIAL_MATCHES_MAX = 100_000
@@ -46,7 +46,8 @@ class Reason:
     `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts` are the
     presences of facts that never meet at the instant; `values` the variables of the guard that is false;
     `by` the fact that blocks; `upper` the frontier of an answer that is not definite yet. `withheld` is
-    beyond the five: all holds, but the head's own time has not come or its own expiry has passed.
+    beyond the five: all holds, but the head's own time has not come or its own expiry has passed. `tick` names
+    the earlier tick from which the record would have come; `no_tick`: there was none.
     """
 
     rule: int | None
@@ -57,10 +58,12 @@ class Reason:
     values: Mapping[str, Value] = field(default_factory=dict)
     by: str | None = None
     upper: int | None = None
+    tick: str | None = None
 
     def render(self) -> str:
         """One sentence for people."""
-        subject = "" if self.rule is None else f"rule {self.rule}: "
+        tick = "" if self.tick is None else f", in the tick {self.tick}"
+        subject = "" if self.rule is None else f"rule {self.rule}{tick}: "
         match self.reason:
             case "no_match":
                 known = f"nothing is known that atom {self.atom} could match"
@@ -80,6 +83,8 @@ class Reason:
                 return f"{subject}its time has not come, or its own expiry has passed"
             case "present":
                 return "it is present"
+            case "no_tick":
+                return f"{subject or ''}no tick was before it"
             case _:
                 return f"not yet definite: upper is {self.upper}"
 
@@ -103,7 +108,7 @@ def why_not(
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]
     engine = engine or Engine(checked)
-    search = _Search(engine, inputs, record, at, upper, letters)
+    search = Search(engine, inputs, record, at, upper, letters)
     if search.present():
         return [Reason(None, "present")]
     reasons = [
@@ -113,10 +118,15 @@ def why_not(
     ]
     if reasons:
         return reasons
+    return [absent_input(record, letters)]
+
+
+def absent_input(record: Record, letters: Sequence[Record]) -> Reason:
+    """Why a fact that no rule derives is not there."""
     letter = next((each for each in letters if _is(each, record)), None)
     if letter is not None:
-        return [Reason(None, "late", letter=format_record(letter))]
-    return [Reason(None, "no_match")]
+        return Reason(None, "late", letter=format_record(letter))
+    return Reason(None, "no_match")
 
 
 def _is(letter: Record, record: Record) -> bool:
@@ -128,7 +138,7 @@ def _is(letter: Record, record: Record) -> bool:
     )
 
 
-class _Search:
+class Search:
     """Looks for the furthest match of each rule over everything known below `upper`."""
 
     def __init__(
@@ -146,13 +156,17 @@ class _Search:
         self._at = at
         self._upper = upper
         self._letters = letters
-        patterns = demanded(engine.forms, record.predicate, record.arguments)
-        self._tables = self._evaluate(matching_inputs(inputs, patterns), set(patterns))
+        self._tables = self._every_fact()
         self._known: dict[str, bool] = {}
         seen = observer(engine.lattices)
         self._matcher = Matcher(self._table, engine.functions, seen, upper - 1)
         self._now = Matcher(self._present, engine.functions, seen, at)
         self._present_tables: dict[str, Table] = {}
+
+    def _every_fact(self) -> Mapping[str, Table]:
+        """All facts known below `upper` that fit the arguments of the record, with their presences."""
+        patterns = demanded(self._engine.forms, self._record.predicate, self._record.arguments)
+        return self._evaluate(matching_inputs(self._inputs, patterns), set(patterns))
 
     def _evaluate(
         self, inputs: Mapping[str, Sequence[Presence]], only: set[str]
@@ -204,7 +218,7 @@ class _Search:
         assert bound is not None
         best: Reason | None = None
         for number, reason in enumerate(self._reasons(form, bound)):
-            if best is None or _rank(reason) > _rank(best):
+            if best is None or rank(reason) > rank(best):
                 best = reason
             if number >= PARTIAL_MATCHES_MAX or best.reason in ("blocked", "withheld"):
                 break
@@ -365,7 +379,7 @@ def _shown(start: Any) -> str:
     return "-inf" if start == BEGINNING else str(start)
 
 
-def _rank(reason: Reason) -> tuple[int, int]:
+def rank(reason: Reason) -> tuple[int, int]:
     """How far a match came: an atom further beats a better reason at an earlier atom."""
     if reason.atom is not None:
         return (0, reason.atom * 10 + _FURTHER[reason.reason])

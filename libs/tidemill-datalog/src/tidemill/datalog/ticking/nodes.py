@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine, Limits
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
-from tidemill.datalog.tick_state import Fact, Handed, carried_row, handed_from, tick_state_of
-from tidemill.datalog.ticks import Message, Ticker
-from tidemill_compute.view_target import ViewTarget
+from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
+from tidemill.datalog.ticks import Fact, Message, Ticker
 
 Given = Mapping[str, Iterable[Record]]
 
@@ -49,9 +49,11 @@ class TickNode(Protocol):
 class IncrementalNode:
     """A node kept up to date: a tick, and what is written of it, cost what changes."""
 
-    def __init__(self, target: ViewTarget, handed: Handed) -> None:
+    def __init__(
+        self, program: CheckedProgram, handed: Handed, limits: Limits, strategy: Strategy = "strata"
+    ) -> None:
         self._engine = IncrementalEngine(
-            target.program, strategy=target.strategy, limits=target.limits, state=handed.solutions
+            program, strategy=strategy, limits=limits, state=handed.solutions
         )
         self._ticker = IncrementalTicker(self._engine, handed.carried)
         self._rows: dict[Fact, StateRow] = {}
@@ -94,16 +96,16 @@ class IncrementalNode:
 class ScratchNode:
     """A node that evaluates every tick over all its facts."""
 
-    def __init__(self, target: ViewTarget, handed: Handed) -> None:
-        engine = Engine(target.program, limits=target.limits)
+    def __init__(self, program: CheckedProgram, handed: Handed, limits: Limits) -> None:
+        engine = Engine(program, limits=limits)
         forms = [rule.form for rule in (*engine.rules, *engine.later_rules)]
         clocks = any(atom.is_clock for form in forms for atom in form.atoms)
         clocks = clocks or any(absent.is_clock for form in forms for absent in form.absent)
         self._foresees = clocks or any(form.head.time or form.head.expires for form in forms)
         self._ticker = Ticker(engine)
-        self._derived = target.program.derived
+        self._derived = program.derived
         self._state = tick_state_of(handed)
-        self._rows = _rows_of(handed)
+        self._rows = rows_of(handed)
         self._saved = set(self._rows)
         self._inputs: dict[str, dict[Record, int]] = {}
         self._records: dict[Record, None] = {}
@@ -130,7 +132,7 @@ class ScratchNode:
         errors += [(text, 1) for text in sorted(texts - self._errors)]
         self._errors = texts
         handed = handed_from(self._state)
-        rows = _rows_of(handed)
+        rows = rows_of(handed)
         self._unsettled = rows != self._rows or bool(answer.messages)
         self._rows = rows
         ends: list[Instant] = [value[0] for values in handed.carried.values() for value in values]
@@ -158,7 +160,8 @@ class ScratchNode:
         return before - self._saved, self._saved - before
 
 
-def _rows_of(handed: Handed) -> set[StateRow]:
+def rows_of(handed: Handed) -> set[StateRow]:
+    """What is handed on, as rows."""
     rows = set(handed.solutions.to_rows())
     for fact, values in handed.carried.items():
         row = carried_row(fact, values)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from tidemill.datalog.evaluation.state import StateRow, decode_fields, encode_fields
 from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.datalog.records import Record
-from tidemill_compute.view_target import Admission
+from tidemill.datalog.ticking.plan import Admission
 
 HELD = "held"
 _NO_RULE = -1

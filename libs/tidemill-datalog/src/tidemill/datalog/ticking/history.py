@@ -1,0 +1,207 @@
+"""What every tick saw, said and handed on: the ticks run once more over the history of the inputs, and written down.
+
+Nothing of this is recorded while a view is maintained: what ticks say is a function of the inputs, and of what the
+ticks before the history handed on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.presence import END, Instant, Presence
+from tidemill.datalog.records import Record
+from tidemill.datalog.tick_state import Handed
+from tidemill.datalog.ticking.nodes import Given, IncrementalNode, TickAnswer, rows_of
+from tidemill.datalog.ticking.plan import TickPlan
+from tidemill.datalog.ticking.run import TickRun, TickStart
+from tidemill.datalog.ticks import Message
+
+What = TypeVar("What")
+Place: TypeAlias = int
+"""The number of a tick in a history: 0 for the first that ran at any node."""
+
+
+class Stretches(Generic[What]):
+    """Things that come and go, each from one tick of a node to before another one."""
+
+    def __init__(self) -> None:
+        self._ended: list[tuple[What, int, float]] = []
+        self._open: dict[What, int] = {}
+
+    def come(self, what: What, at: int) -> None:
+        """It is there from this tick on, if it was not before."""
+        self._open.setdefault(what, at)
+
+    def go(self, what: What, at: int) -> None:
+        """It is not there any more in this tick."""
+        begun = self._open.pop(what, None)
+        if begun is not None and begun < at:
+            self._ended.append((what, begun, at))
+
+    def every(self) -> Iterator[tuple[What, int, float]]:
+        """Each with the tick from which, and the one before which it was there; END if it still is."""
+        yield from self._ended
+        yield from ((what, begun, END) for what, begun in self._open.items())
+
+
+@dataclass(slots=True)
+class NodeHistory:
+    """The ticks of one node, by number from 0: `instants`, and what stretches over which of them."""
+
+    number: int
+    instants: list[int] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    seen: Stretches[Record] = field(default_factory=Stretches)
+    """Input records, those of messages among them."""
+    handed: Stretches[StateRow] = field(default_factory=Stretches)
+    """Rows of what the ticks before handed on: a row handed by tick k is there from tick k + 1 on."""
+    said: Stretches[Record] = field(default_factory=Stretches)
+    """Derived records."""
+
+    def number_at(self, at: int) -> int | None:
+        """The last tick at or before an instant, None if there was none."""
+        found = bisect_right(self.instants, at) - 1
+        return found if found >= 0 else None
+
+    def presences(self) -> dict[str, list[Presence]]:
+        """When every record, given or derived, was present: until a tick says otherwise or it expires."""
+        found: dict[str, list[Presence]] = {}
+        for what, begun, ended in (*self.seen.every(), *self.said.every()):
+            until: Instant = END if ended == END else self.instants[int(ended)]
+            if what.expires is not None:
+                until = min(until, what.expires)
+            start = self.instants[begun]
+            if start < until:
+                found.setdefault(what.predicate, []).append(Presence(what, start, until))
+        return found
+
+
+@dataclass(slots=True)
+class TickHistory:
+    """All ticks that ran in a history that begins at `begin`; `fresh` if there were none before.
+
+    `ran` has for each place its node and its number there; `sent` the messages of each place.
+    """
+
+    program: CheckedProgram
+    begin: int
+    fresh: bool
+    nodes: list[NodeHistory]
+    inputs: frozenset[str]
+    ran: list[tuple[int, int]] = field(default_factory=list)
+    sent: dict[Place, tuple[Message, ...]] = field(default_factory=dict)
+
+    def instant(self, place: Place) -> int:
+        """When the tick ran."""
+        node, number = self.ran[place]
+        return self.nodes[node].instants[number]
+
+    def name(self, place: Place) -> str:
+        """When, and if there are several nodes, where a tick ran."""
+        node = f"of node {self.ran[place][0]} " if len(self.nodes) > 1 else ""
+        return f"{node}at {self.instant(place)}"
+
+    def senders(self, place: Place) -> list[Place]:
+        """The ticks, of any node, whose messages could come in at this one."""
+        node, number = self.ran[place]
+        instants = self.nodes[node].instants
+        after = instants[number - 1] if number else self.begin - 1
+        return [
+            sender
+            for each in self.nodes
+            for at, sender in zip(each.instants, each.places, strict=True)
+            if after <= at < instants[number]
+        ]
+
+
+class _Recording:
+    """A node that writes down what it sees, says and hands on."""
+
+    def __init__(self, history: TickHistory, number: int, handed: Handed, limits: Limits) -> None:
+        self._history = history
+        self._mine = history.nodes[number]
+        self._inner = IncrementalNode(history.program, handed, limits)
+        for row in rows_of(handed):
+            self._mine.handed.come(row, 0)
+        self._counts: dict[Record, int] = {}
+
+    def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
+        mine, history = self._mine, self._history
+        number = len(mine.instants)
+        mine.instants.append(at)
+        mine.places.append(len(history.ran))
+        history.ran.append((mine.number, number))
+        for moved, diff in ((gone, -1), (come, 1)):
+            for records in moved.values():
+                for record in records:
+                    self._count(record, number, diff)
+        answer = self._inner.tick(at, come, gone)
+        for record, diff in answer.facts:
+            (mine.said.come if diff > 0 else mine.said.go)(record, number)
+        history.sent[history.nodes[mine.number].places[-1]] = answer.messages
+        left, entered = self._inner.take_state()
+        for row in left - entered:
+            mine.handed.go(row, number + 1)
+        for row in entered - left:
+            mine.handed.come(row, number + 1)
+        return answer
+
+    def _count(self, record: Record, number: int, diff: int) -> None:
+        now = self._counts[record] = self._counts.get(record, 0) + diff
+        if now > 0:
+            self._mine.seen.come(record, number)
+        else:
+            self._mine.seen.go(record, number)
+
+    @property
+    def unsettled(self) -> bool:
+        return self._inner.unsettled
+
+    @property
+    def soonest(self) -> Instant:
+        return self._inner.soonest
+
+    def take_state(self) -> tuple[set[StateRow], set[StateRow]]:
+        raise NotImplementedError  # its state is written down, not handed out
+
+
+def recorded(
+    program: CheckedProgram,
+    plan: TickPlan,
+    start: TickStart,
+    changes: Mapping[str, Iterable[tuple[Record, int, int]]],
+    upper: int,
+    limits: Limits | None = None,
+) -> TickHistory:
+    """The history of all ticks from a start on, below `upper`.
+
+    `changes` are those of the inputs from `start.lower` on: record, instant, ±1. Raises: LimitPassed. Cost:
+    that of keeping the view up to date over the history, and memory for all that changed in it.
+    """
+    nodes = [NodeHistory(number) for number in range(plan.nodes)]
+    history = TickHistory(program, start.lower, start.fresh, nodes, frozenset(changes))
+
+    def recording(number: int, handed: Handed) -> _Recording:
+        return _Recording(history, number, handed, limits or Limits())
+
+    run = TickRun(plan, changes, recording, start, lambda *_: None)
+    run.take({name: sorted(moved, key=_at) for name, moved in changes.items()})
+    while True:
+        arrival, tick = run.next_arrival(), run.next_tick()
+        if min(arrival, tick) >= upper:
+            return history
+        if arrival <= tick:
+            run.arrive(int(arrival))
+        else:
+            for _ in run.tick(int(tick)):
+                pass
+
+
+def _at(moved: tuple[Record, int, int]) -> tuple[int, int]:
+    return moved[1], moved[2]

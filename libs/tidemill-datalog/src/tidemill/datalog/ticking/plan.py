@@ -1,0 +1,26 @@
+"""At which instants a ticked program runs, at how many nodes, and what of its inputs a tick takes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tidemill.datalog.incremental.running import Batch, Skew
+
+Admission: TypeAlias = "Literal['tick', 'eager'] | Batch | Skew"
+
+
+@dataclass(frozen=True, slots=True)
+class TickPlan:
+    """Ticks are at k·`period_ms`; without a period at the instants at which an input changes, and one
+    instant after each message.
+
+    An input in `place` gives each row to the node that this argument of it names; all others are seen by
+    every node. Nodes are 0, 1, … below `nodes`.
+    """
+
+    period_ms: int | None = None
+    nodes: int = 1
+    place: Mapping[str, int] = field(default_factory=dict)
+    admission: Mapping[str, Admission] = field(default_factory=dict)

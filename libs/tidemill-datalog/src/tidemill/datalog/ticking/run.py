@@ -1,0 +1,248 @@
+"""The ticks of a program over its timeline: which node runs when, and what of its inputs and mail it sees.
+
+All of it is a function of the inputs: at which instants ticks run, what each admits, which messages it takes in.
+A tick in which nothing can differ is left out: a program at rest costs nothing, however short its period.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.presence import END, Instant
+from tidemill.datalog.records import Record
+from tidemill.datalog.tick_state import MESSAGE, Handed, handed_of, message_of, message_row
+from tidemill.datalog.ticking.admitting import HELD, Gate, Moved, gate_of, held_of, held_row
+from tidemill.datalog.ticking.nodes import TickAnswer, TickNode
+from tidemill.datalog.ticking.plan import TickPlan
+from tidemill.datalog.ticks import Message
+
+RAN = "ran"
+"""The kind of the row of a state that says at which instant the last tick ran."""
+_NO_RULE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TickStart:
+    """Where ticks go on: none at or after `lower` has run; `state` is what those before have left.
+
+    `fresh`: there were none, and `present` are the input records at `lower`; otherwise those just before it.
+    """
+
+    lower: int
+    fresh: bool
+    present: Mapping[str, Iterable[Record]]
+    state: frozenset[StateRow] = frozenset()
+
+
+@dataclass(slots=True)
+class RunningNode:
+    """One copy of the program, what it has not seen yet, and when it has to look."""
+
+    number: int
+    ticks: TickNode
+    last: int
+    changes: Counter[Record] = field(default_factory=Counter)
+    present: Counter[object] = field(default_factory=Counter)
+    mail: list[tuple[int, Message]] = field(default_factory=list)
+    wake: Instant = END
+    """From this instant on it may have something to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One tick of one node: its answer, and those of its messages that go to no node."""
+
+    node: int
+    at: int
+    answer: TickAnswer
+    lost: tuple[Message, ...]
+
+
+class TickRun:
+    """Nodes with their gates and their mail. The caller asks what comes next, and lets it happen.
+
+    `misplaced` hears of rows that name a node which there is not: record, instant, difference.
+    """
+
+    def __init__(
+        self,
+        plan: TickPlan,
+        inputs: Iterable[str],
+        make: Callable[[int, Handed], TickNode],
+        start: TickStart,
+        misplaced: Callable[[Record, int, int], None],
+    ) -> None:
+        self._plan = plan
+        self._misplaced = misplaced
+        self._arriving: deque[tuple[int, Mapping[str, Sequence[Moved]]]] = deque()
+        self._gates: dict[str, Gate] = {
+            name: gate_of(plan.admission.get(name, "tick")) for name in inputs
+        }
+        last = start.lower - 1
+        by_node = _by_node(start.state, plan.nodes)
+        self.nodes = [RunningNode(n, make(n, handed_of(by_node[n])), last) for n in by_node]
+        for node in self.nodes:
+            node.wake = self._tick_from(start.lower) if plan.period_ms is not None else END
+        self._last = max((int(row[2]) for row in start.state if row[1] == RAN), default=None)
+        for sent, message in (message_of(row) for row in start.state if row[1] == MESSAGE):
+            self._post(sent, message)
+        self._take_up(start)
+
+    def _take_up(self, start: TickStart) -> None:
+        """See what the inputs hold, and hold what the gates held."""
+        held = held_of(row for row in start.state if row[1] == HELD)
+        for name, waiting in held.items():
+            self._gates[name].hold(waiting)
+        present = {name: [(record, 1) for record in each] for name, each in start.present.items()}
+        if start.fresh:
+            if any(present.values()):
+                self._arriving.append((start.lower, present))
+            return
+        for name, moved in present.items():
+            withheld = [(record, -diff) for record, _, diff in held.get(name, ()) if diff]
+            self._admit(start.lower - 1, name, [*moved, *withheld], wakes=False)
+
+    def take(self, changes: Mapping[str, Iterable[tuple[Record, int, int]]]) -> None:
+        """Queue changes of the inputs: record, instant, ±1; none before the ones that were queued."""
+        arriving: dict[int, dict[str, list[Moved]]] = {}
+        for name, moved in changes.items():
+            for record, at, diff in moved:
+                arriving.setdefault(at, {}).setdefault(name, []).append((record, diff))
+        self._arriving.extend(sorted(arriving.items()))
+
+    def next_arrival(self) -> Instant:
+        """The next instant at which an input changes, or a gate lets something through."""
+        deadlines = [gate.deadline for gate in self._gates.values() if gate.deadline is not None]
+        soonest = min(deadlines, default=END)
+        return min(soonest, self._arriving[0][0]) if self._arriving else soonest
+
+    def next_tick(self) -> Instant:
+        """The next instant at which a node runs, if nothing arrives before."""
+        return min(self._due(node) for node in self.nodes)
+
+    def arrive(self, at: int) -> None:
+        """Let the gates pass what they will at an instant, which is that of `next_arrival`."""
+        came: Mapping[str, Sequence[Moved]] = {}
+        if self._arriving and self._arriving[0][0] == at:
+            came = self._arriving.popleft()[1]
+        for name, gate in self._gates.items():
+            passed = gate.pass_at(at, came.get(name, ()))
+            if passed:
+                self._admit(at, name, passed, wakes=True)
+
+    def tick(self, at: int) -> Iterator[Ran]:
+        """Run every node that is due, in their order."""
+        self._last = at
+        for node in self.nodes:
+            if self._due(node) <= at:
+                yield self._run(node, at)
+
+    def _admit(self, at: int, name: str, moved: Iterable[Moved], wakes: bool) -> None:
+        """Give changes of an input to the nodes that see them, and wake those for which they matter."""
+        place = self._plan.place.get(name)
+        eager = self._plan.admission.get(name) == "eager"
+        by_node: dict[int, list[Moved]] = {}
+        for record, diff in moved:
+            if place is None:
+                for node in self.nodes:
+                    by_node.setdefault(node.number, []).append((record, diff))
+            else:
+                number = record.arguments[place]
+                if isinstance(number, int) and 0 <= number < len(self.nodes):
+                    by_node.setdefault(number, []).append((record, diff))
+                else:
+                    self._misplaced(record, at, diff)
+        for number, changes in by_node.items():
+            node = self.nodes[number]
+            toggled = _toggled(node.present, changes)
+            for record, diff in changes:
+                node.changes[record] += diff
+            if wakes and (toggled or self._plan.period_ms is not None):
+                node.wake = min(node.wake, at if eager else self._tick_from(at))
+
+    def _tick_from(self, at: Instant) -> Instant:
+        """The first instant from `at` on at which a tick may run: any, or a multiple of the period."""
+        period = self._plan.period_ms
+        return at if period is None or at == END else -(-int(at) // period) * period
+
+    def _due(self, node: RunningNode) -> Instant:
+        """When the node's next tick is."""
+        due = node.wake
+        if node.mail:
+            due = min(due, self._tick_from(node.mail[0][0] + 1))
+        return max(due, node.last + 1)
+
+    def _run(self, node: RunningNode, at: int) -> Ran:
+        """One tick of one node."""
+        changes, node.changes = node.changes, Counter()
+        letters = [message for sent, message in node.mail if sent < at]
+        node.mail = [(sent, message) for sent, message in node.mail if sent >= at]
+        for message in letters:
+            if message.record.expires is None or message.record.expires > at:
+                changes[message.record] += 1
+                node.changes[message.record] -= 1
+        come: dict[str, list[Record]] = {}
+        gone: dict[str, list[Record]] = {}
+        for record, diff in changes.items():
+            into = come if diff > 0 else gone
+            into.setdefault(record.predicate, []).extend([record] * abs(diff))
+        answer = node.ticks.tick(at, come, gone)
+        lost = tuple(m for m in answer.messages if not self._post(at, m))
+        node.last = at
+        node.wake = END
+        if self._plan.period_ms is not None:
+            rests = not node.changes and not node.ticks.unsettled
+            node.wake = self._tick_from(max(node.ticks.soonest, at + 1) if rests else at + 1)
+        return Ran(node.number, at, answer, lost)
+
+    def _post(self, sent: int, message: Message) -> bool:
+        """Put a message on its way; whether there is such a node."""
+        number = message.node
+        if not isinstance(number, int) or isinstance(number, bool):
+            return False
+        if not 0 <= number < len(self.nodes):
+            return False
+        self.nodes[number].mail.append((sent, message))
+        return True
+
+    def own_rows(self) -> set[StateRow]:
+        """What is held at the gates and on its way between nodes, and when the last tick ran, as rows to keep."""
+        rows = {message_row(sent, m) for node in self.nodes for sent, m in node.mail}
+        for name, gate in self._gates.items():
+            rows |= {held_row(name, number, held) for number, held in enumerate(gate.held())}
+        if self._last is not None:
+            rows.add((_NO_RULE, RAN, str(self._last)))
+        return rows
+
+
+def of_node(row: StateRow, number: int) -> StateRow:
+    """A row of what one node hands on, as a row of all nodes."""
+    rule, kind, text = row
+    return rule, f"{kind}@{number}", text
+
+
+def _by_node(state: Iterable[StateRow], nodes: int) -> dict[int, list[StateRow]]:
+    """The rows that each node handed on."""
+    found: dict[int, list[StateRow]] = {number: [] for number in range(nodes)}
+    for rule, kind, text in state:
+        name, at, number = kind.partition("@")
+        if at:
+            found[int(number)].append((rule, name, text))
+    return found
+
+
+def _toggled(present: Counter[object], changes: Iterable[Moved]) -> bool:
+    """Whether the set of facts that are present differs after the changes, told by their keys."""
+    before: dict[object, bool] = {}
+    for record, diff in changes:
+        before.setdefault(record.key, present[record.key] > 0)
+        present[record.key] += diff
+    toggled = False
+    for key, was in before.items():
+        toggled |= (present[key] > 0) != was
+        if not present[key]:
+            del present[key]
+    return toggled

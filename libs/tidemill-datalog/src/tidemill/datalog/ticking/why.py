@@ -1,0 +1,240 @@
+"""Why a record is present in a ticked program: a proof that goes back over the ticks, down to inputs.
+
+A fact that a rule with `@next` carried is proved by the facts of the tick before, one that a message brought by
+those of the tick that sent it, at its node. A tick in which nothing could differ did not run; what it carried on
+is shown as the last tick's before it. The proof is built with a list of open facts: any number of ticks deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from tidemill.datalog.demand import Pattern, demanded, fits
+from tidemill.datalog.evaluation.engine import Engine
+from tidemill.datalog.evaluation.fixpoint import Timelines
+from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields
+from tidemill.datalog.evaluation.tables import Key
+from tidemill.datalog.moments import Moment
+from tidemill.datalog.presence import BEGINNING, Instant
+from tidemill.datalog.proofs import Kind, Proof
+from tidemill.datalog.records import Record
+from tidemill.datalog.tick_state import CARRIED
+from tidemill.datalog.ticking.history import Place, TickHistory
+from tidemill.datalog.ticks import Fact, Message, Told, given_facts
+from tidemill.datalog.values import equal
+from tidemill.datalog.why import Builder, Context, Solution, TooCyclic
+
+What = TypeVar("What")
+
+_SHORT = 16
+"""Up to how many ticks a stretch is listed under each of them."""
+
+
+class _BeforeHistory(Exception):
+    """Something was established by a tick that is before the history which is known."""
+
+
+def why_in_ticks(
+    history: TickHistory, record: Record, at: int, node: int = 0, *, engine: Engine | None = None
+) -> Proof | None:
+    """A proof that the record is present at the instant `at` at a node; None if it is not.
+
+    `history` reaches to `at` or further. The record is a fact, with its time where facts differ by it.
+    Cost: for each tick of the proof one evaluation of what fits the arguments of the record, and one look
+    at the facts that its node ever saw and handed on.
+    """
+    number = history.nodes[node].number_at(at)
+    if number is None:
+        return None
+    engine = engine or Engine(history.program)
+    place = history.nodes[node].places[number]
+    try:
+        return _proved(engine, history, record, at, place, exact=True)
+    except TooCyclic:
+        return _proved(engine, history, record, at, place, exact=False)
+
+
+def _proved(
+    engine: Engine, history: TickHistory, record: Record, at: int, place: Place, exact: bool
+) -> Proof | None:
+    patterns = demanded(engine.forms, record.predicate, record.arguments)
+    builder = _TickBuilder(engine, _Known(history, patterns), set(patterns), exact=exact)
+    key = builder.key_of(record, place)
+    if key is None:
+        return None
+    row = builder.moment(place).table(record.predicate).of_key(key)[0]
+    return builder.build(record.predicate, key, place) if row[2] > at else None
+
+
+class _ByTick(Generic[What]):
+    """Stretches by the ticks that they cover: short ones are listed under each, the others looked through."""
+
+    def __init__(self) -> None:
+        self._short: dict[int, list[What]] = {}
+        self._long: list[tuple[What, int, float]] = []
+
+    def add(self, what: What, begun: int, ended: float) -> None:
+        if ended - begun > _SHORT:
+            self._long.append((what, begun, ended))
+        else:
+            for number in range(begun, int(ended)):
+                self._short.setdefault(number, []).append(what)
+
+    def at(self, number: int) -> list[What]:
+        """What covers a tick."""
+        covering = [what for what, begun, ended in self._long if begun <= number < ended]
+        return covering + self._short.get(number, [])
+
+
+class _Known:
+    """A history as far as it fits the patterns of a question, by node and tick."""
+
+    def __init__(self, history: TickHistory, patterns: Mapping[str, set[Pattern]]) -> None:
+        self.ticks = history
+        self._seen: list[_ByTick[Record]] = []
+        self._carried: list[_ByTick[tuple[Fact, list[Told]]]] = []
+        self._solutions: list[_ByTick[StateRow]] = []
+        for node in history.nodes:
+            seen: _ByTick[Record] = _ByTick()
+            carried: _ByTick[tuple[Fact, list[Told]]] = _ByTick()
+            solutions: _ByTick[StateRow] = _ByTick()
+            for record, begun, ended in node.seen.every():
+                if fits(record.arguments, patterns.get(record.predicate, ())):
+                    seen.add(record, begun, ended)
+            for row, begun, ended in node.handed.every():
+                if row[1] != CARRIED:
+                    solutions.add(row, begun, ended)
+                    continue
+                name, key, *values = decode_fields(row[2])
+                if fits(key[1:], patterns.get(name, ())):
+                    carried.add(((name, key), values), begun, ended)
+            self._seen.append(seen)
+            self._carried.append(carried)
+            self._solutions.append(solutions)
+
+    def inputs_at(self, at: int) -> dict[str, list[Record]]:
+        """The input records that a tick saw, those of messages among them."""
+        node, number = self.ticks.ran[at]
+        found: dict[str, list[Record]] = {}
+        for record in self._seen[node].at(number):
+            found.setdefault(record.predicate, []).append(record)
+        return found
+
+    def carried_to(self, place: Place) -> dict[Fact, list[Told]]:
+        """The facts that were carried to a tick."""
+        node, number = self.ticks.ran[place]
+        return dict(self._carried[node].at(number))
+
+    def state_before(self, at: int) -> EngineState:
+        """The solutions that were handed to a tick."""
+        node, number = self.ticks.ran[at]
+        return EngineState.from_rows(self._solutions[node].at(number))
+
+
+class _TickBuilder(Builder):
+    """As for one timeline, where instants are the numbers of ticks, and facts come from earlier ones."""
+
+    def __init__(
+        self, engine: Engine, known: _Known, only: Collection[str], *, exact: bool
+    ) -> None:
+        super().__init__(engine, known, only, exact=exact)
+        self._known = known
+        self._ticks = known.ticks
+        self._inputs: dict[Place, dict[str, Timelines]] = {}
+        self._later = [form for form in engine.forms if not form.deductive]
+
+    def moment(self, at: Instant) -> Moment:
+        """The facts of a tick; evaluated once."""
+        known = self.moments.get(at)
+        if known is None:
+            known = self.moments[at] = self._evaluated(int(at))
+        return known
+
+    def _evaluated(self, place: Place) -> Moment:
+        engine, instant = self.engine, self._ticks.instant(place)
+        inputs, state = self._known.inputs_at(place), self._known.state_before(place)
+        self._inputs[place] = given_facts(engine, instant, inputs, {})
+        given = given_facts(engine, instant, inputs, self._known.carried_to(place))
+        strata = engine.complete(given, BEGINNING, instant + 1, state, only=self.only, frozen=True)
+        for rule in engine.later_rules:
+            if rule.form.lingers and rule.form.head.predicate in self.only:
+                strata.derive(rule)
+        return Moment(instant, engine, strata, given, state, place)
+
+    def part(self, text: str, at: Instant, kind: Kind, record: Record | None = None) -> Proof:
+        place = int(at)
+        instant = self._ticks.instant(place)
+        return Proof(text, instant, kind, record, place=self._ticks.name(place).removeprefix("of "))
+
+    def place_of(self, at: Instant, now: Moment) -> Instant:
+        """The tick of the same node at or before an instant. Raises: _BeforeHistory."""
+        node = self._ticks.nodes[self._ticks.ran[now.place][0]]
+        number = None if at == BEGINNING else node.number_at(int(at))
+        if number is None:
+            raise _BeforeHistory
+        return node.places[number]
+
+    def expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
+        """As for one timeline; what was established before the history is a leaf."""
+        try:
+            super().expand(node, predicate, key, at, context)
+        except _BeforeHistory:
+            node.kind = "handed"
+
+    def given(self, node: Proof, predicate: str, key: Key, at: Instant) -> None:
+        """Say where a fact comes from: an input, a message, or the tick before."""
+        place = int(at)
+        if key in self._inputs[place].get(predicate, {}):
+            if not self._sent(node, predicate, key, place):
+                node.kind = "input" if predicate in self._ticks.inputs else "handed"
+            return
+        owner, number = self._ticks.ran[place]
+        if not number:
+            node.kind = "handed"
+            return
+        before = self._ticks.nodes[owner].places[number - 1]
+        carrying = [f for f in self._later if f.next_tick and f.head.predicate == predicate]
+        if not self._derived_at(node, carrying, predicate, key, key, before):
+            raise AssertionError(f"no derivation of {node.text} in the tick before {place}")
+
+    def _sent(self, node: Proof, predicate: str, key: Key, place: Place) -> bool:
+        """Whether a message brought the fact; then prove that it was sent."""
+        owner = self._ticks.ran[place][0]
+        sending = [f for f in self._later if f.sends and f.head.predicate == predicate]
+        for sender in self._ticks.senders(place) if sending else ():
+            if any(_is(m, owner, predicate, key) for m in self._ticks.sent.get(sender, ())):
+                to = (key[0], owner, *key[1:])
+                if self._derived_at(node, sending, predicate, key, to, sender):
+                    return True
+        return False
+
+    def _derived_at(
+        self,
+        node: Proof,
+        forms: Iterable[RuleForm],
+        predicate: str,
+        key: Key,
+        to: Key,
+        place: Place,
+    ) -> bool:
+        """Prove the fact by the rules of another tick, if one of them derives it there."""
+        moment = self.moment(place)
+        for form in forms:
+            found: list[Solution] = self.solutions_anew(form, to, moment)
+            if found:
+                usable = found if form.head.aggregates else found[:1]
+                self.derive(node, form, usable, (predicate, key), place, None)
+                return True
+        return False
+
+
+def _is(message: Message, node: int, predicate: str, key: Key) -> bool:
+    record = message.record
+    return (
+        equal(message.node, node)
+        and record.predicate == predicate
+        and record.time == key[0]
+        and all(equal(a, b) for a, b in zip(record.arguments, key[1:], strict=True))
+    )

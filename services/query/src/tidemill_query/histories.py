@@ -1,0 +1,159 @@
+"""What inputs of a view held over a stretch of time, and what its ticks did in it: what reasons are found in."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.evaluation.scans import Scan
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickHistory, TickStart, recorded
+from tidemill.shard import Collections, ReadCapability
+from tidemill.time import NotYet, sole_time
+from tidemill_query.directory import Readable, TicksOf, ViewOf
+
+Hold: TypeAlias = "Callable[[str, str], AbstractAsyncContextManager[ReadCapability]]"
+"""Holds a collection for an owner."""
+Move: TypeAlias = "tuple[Record, int, int]"
+"""A record, the instant at which it comes or goes, and ±1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The records of an input at `begins`, and how they come and go after it."""
+
+    begins: int
+    present: Sequence[Record]
+    moves: Sequence[Move] = field(default_factory=list)
+
+    def named(self, predicate: str) -> Stretch:
+        """The same as facts of the predicate by which a program knows the input."""
+        return Stretch(
+            self.begins,
+            [replace(record, predicate=predicate) for record in self.present],
+            [(replace(record, predicate=predicate), at, diff) for record, at, diff in self.moves],
+        )
+
+    def presences(self) -> list[Presence]:
+        """Each record from when to when it was there; what was there at instant 0 always was."""
+        start = -math.inf if self.begins == 0 else self.begins
+        started: dict[Record, float] = dict.fromkeys(self.present, start)
+        found: list[Presence] = []
+        for record, at, diff in self.moves:
+            if diff > 0:
+                started[record] = at
+            else:
+                found.append(Presence(record, started.pop(record), at))
+        return found + [Presence(record, at, math.inf) for record, at in started.items()]
+
+
+class Histories:
+    """Reads what collections held; nothing of it is kept."""
+
+    def __init__(self, collections: Collections, hold: Hold) -> None:
+        self._collections = collections
+        self._reading = hold
+
+    async def presences(
+        self, readable: Readable, begins: int, at: int, scan: Scan | None = None
+    ) -> list[Presence]:
+        """What an input held at some instant in [begins, at], as far back as since allows.
+
+        With a `scan` only what passes it.
+        """
+        reading = EVERYTHING
+        if scan is not None:
+            schema = (await self._collections.description(readable.collection)).schema
+            reading = reading_of(scan, schema, readable.arguments, columns=False)
+        begins = max(begins, await self._since(readable.collection))
+        return (await self._stretch(readable, begins, at, reading)).presences()
+
+    async def of_ticks(self, view: ViewOf, ticks: TicksOf, begins: int, at: int) -> TickHistory:
+        """The ticks of a view in [begins, at], as far back as since allows.
+
+        It begins where the view began, or with what a step of it handed on: the first one from `begins` on.
+        """
+        readables = view.inputs.values()
+        for collection in (ticks.state, *(each.collection for each in readables)):
+            begins = max(begins, await self._since(collection))
+        state, begun, fresh = await self._handed(ticks.state, begins, at)
+        stretches = {
+            name: (await self._stretch(readable, min(begun, at), at)).named(name)
+            for name, readable in view.inputs.items()
+        }
+        lower = begun if fresh else begun + 1
+        start = TickStart(lower, fresh, {n: s.present for n, s in stretches.items()}, state)
+        moves = {name: stretch.moves for name, stretch in stretches.items()}
+        return await asyncio.to_thread(recorded, view.program, ticks.plan, start, moves, at + 1)
+
+    async def _since(self, collection: str) -> int:
+        since = (await self._collections.status(collection)).since
+        return 0 if since.empty else sole_time(since)
+
+    async def _handed(
+        self, collection: str, begins: int, at: int
+    ) -> tuple[frozenset[StateRow], int, bool]:
+        """A state that ticks left, the instant for which it is exact, and whether there were none before.
+
+        A step writes its state for its last instant: one that is read in between is that of the step before.
+        """
+        async with self._reading(collection, "why") as held:
+            rows = Counter(_rows(await self._collections.snapshot(held, begins)))
+            if not rows:
+                return frozenset(), begins, True
+            news = await self._collections.changes(held, begins + 1, at + 1)
+        times = news[TIME].to_pylist()
+        if not times:
+            return frozenset(rows), at, False
+        first = min(times)
+        for time, diff, row in zip(times, news[DIFF].to_pylist(), _rows(news), strict=True):
+            if time == first:
+                rows[row] += diff
+        return frozenset(row for row, count in rows.items() if count), first, False
+
+    async def _stretch(
+        self, readable: Readable, begins: int, at: int, reading: Reading = EVERYTHING
+    ) -> Stretch:
+        """What an input held at `begins`, and its changes up to `at`; a row there twice is there once."""
+        status = await self._collections.status(readable.collection)
+        if at < begins:
+            raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
+        async with self._reading(readable.collection, "why") as held:
+            present = await self._collections.snapshot(
+                held, begins, equal=reading.equal, where=reading.where
+            )
+            news = await self._collections.changes(held, begins + 1, at + 1, where=reading.where)
+        copies: Counter[Record] = Counter()
+        for record, diff in zip(readable.records(present), present[DIFF].to_pylist(), strict=True):
+            copies[record] += diff
+        begun = [record for record, count in copies.items() if count > 0]
+        changes = sorted(
+            zip(
+                news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True
+            ),
+            key=lambda change: (change[0], change[1]),
+        )
+        moves: list[Move] = []
+        for time, diff, record in changes:
+            before, after = copies[record], copies[record] + diff
+            copies[record] = after
+            if (before > 0) != (after > 0):
+                moves.append((record, time, 1 if after > 0 else -1))
+        return Stretch(begins, begun, moves)
+
+
+def _rows(table: pa.Table) -> list[StateRow]:
+    """Rows of a state."""
+    columns = [table[name].to_pylist() for name in ("rule", "kind", "solution")]
+    return list(zip(*columns, strict=True))

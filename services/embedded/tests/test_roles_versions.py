@@ -1,8 +1,10 @@
-"""A view is changed in one process and kept by others: whichever is killed, the new version takes over once."""
+"""What is changed in one process and worked on by others: whichever is killed, the change takes place once."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +69,63 @@ def test_a_change_goes_on_in_another_process(tmp_path: Path) -> None:
         system.asked("query-a", lambda client: version(client, 3))
         last = system.asked("query-a", lambda client: client.insert("trips", late)).time
         assert system.asked("query-a", lambda client: present(client, last)) == ["a"]
+
+
+SEEN = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: seen}
+spec:
+  file: {path: rows.jsonl, format: jsonl}
+  columns: [{name: host, type: text}, {name: at, type: int}MORE]
+  timestampInterval: 100ms
+  retain: all
+  eventTime: {column: at, timeline: t, expiresAfter: 1h, skew: 1s}
+"""
+
+
+def written(folder: Path, *rows: dict[str, Any]) -> None:
+    """Append rows to the file of the source, and one that is long after them."""
+    end = {"host": "end", "at": rows[-1]["at"] + 10_000}
+    with (folder / "rows.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in (*rows, end))
+
+
+def seen(client: Client, goal: str, at: int) -> list[tuple[Any, ...]] | None:
+    """The hosts seen by an instant of events; None while that is not definite."""
+    try:
+        table = client.query(goal, as_of=at, timeout_s=5).table
+    except NotYet:
+        return None
+    kept = [name for name in table.column_names if name not in ("time", "expires", "_diff")]
+    columns = table.select(kept).columns
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return sorted(row for row in rows if row[0] != "end")
+
+
+@pytest.mark.server
+def test_a_source_gains_columns_that_other_processes_read_bind_and_write(tmp_path: Path) -> None:
+    narrow = ResourceDocument(SEEN.replace("MORE", ""), "a.yaml")
+    rack = ", {name: rack, type: int, nullable: true}"
+    wide = ResourceDocument(SEEN.replace("MORE", rack), "a.yaml")
+    with fleet(tmp_path) as system:
+        written(tmp_path, {"host": "a", "at": 10_000, "rack": 1})
+        system.start("query-a", "query,compaction")
+        system.start("ingest-a", "ingest,remap")
+        system.start("reclock-a", "reclock")
+        system.start("compute-a", "compute")
+        system.asked("query-a", lambda client: client.apply(narrow) or None)
+        found = system.asked("query-a", lambda client: seen(client, "seen(h, a)", 15_000))
+        assert found == [("a", 10_000)]
+        system.asked("query-a", lambda client: client.apply(wide) or None)
+        # Whatever is read from here on has the new column.
+        written(tmp_path, {"host": "b", "at": 30_000, "rack": 7}, {"host": "c", "at": 31_000})
+        both = [("a", 10_000, None), ("b", 30_000, 7), ("c", 31_000, None)]
+        assert system.asked("query-a", lambda client: seen(client, "seen(h, a, r)", 35_000)) == both
+        for role in ("reclock", "compute"):
+            system.members[f"{role}-a"].killed()
+            system.start(f"{role}-b", role)
+        written(tmp_path, {"host": "d", "at": 50_000, "rack": 9})
+        assert system.asked("query-a", lambda client: seen(client, "seen(h, a, r)", 55_000)) == [
+            *both, ("d", 50_000, 9),
+        ]  # fmt: skip

@@ -186,15 +186,14 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
     wider = kept.replace("type: text}]", "type: text}, {name: rack, type: int, nullable: true}]")
     events = kept.replace("name: pings", "name: seen").replace("type: text}]", "type: text}, {name: at, type: int}]") + "  eventTime: {column: at, timeline: t, skew: 1s, expiresAfter: 1m}\n"  # fmt: skip
     async with running(tmp_path) as process:
-        await apply(process, kept, events)
+        lines = kept.replace("format: {json: {}}", "format: {csv: {}}").replace("pings", "lines")
+        await apply(process, kept, events, lines)
         await pushed(process, "a")
         for refused in (
             wider.replace("nullable: true", "nullable: false"),
             wider.replace("name: host", "name: place"),
             events.replace("{name: at", "{name: more, type: int, nullable: true}, {name: at"),
-            events.replace(
-                "at, type: int}]", "at, type: int}, {name: m, type: int, nullable: true}]"
-            ),
+            lines.replace("type: text}]", "type: text}, {name: z, type: int, nullable: true}]"),
         ):
             with pytest.raises(UsageError) as error:
                 await apply(process, refused)
@@ -211,6 +210,75 @@ async def test_a_source_gains_nullable_columns_and_rows_from_before_are_null_in_
         await apply(process, VIEW.replace("pings(h)", "pings(h, _)"), TABLE)
         with pytest.raises(UsageError):
             await apply(process, wider.replace("nullable: true}]", "nullable: true}, {name: z, type: int, nullable: true}]"))  # fmt: skip
+
+
+async def test_an_event_stream_gains_columns_and_its_own_stay_at_the_end(tmp_path: Path) -> None:
+    events = SOURCE.replace("retain: 10m", "retain: all").replace(
+        "type: text}]", "type: text}, {name: at, type: int}]"
+    ) + "  eventTime: {column: at, timeline: t, skew: 1s, expiresAfter: 1h}\n"  # fmt: skip
+    wider = events.replace("at, type: int}]", "at, type: int}, {name: rack, type: int, nullable: true}]")  # fmt: skip
+
+    async def events_at(process: Process, at: int) -> list[tuple[object, ...]]:
+        rows = (await process.query.snapshot("pings", at, 20.0)).table
+        kept = rows.drop_columns(["time", "expires", "_diff"])
+        return sorted(zip(*(column.to_pylist() for column in kept.columns), strict=True))
+
+    async with running(tmp_path) as process:
+        await apply(process, events)
+        before = [{"host": "a", "at": 1_000, "rack": 1}, {"host": "b", "at": 9_000}]
+        await process.system.push("pings", [json.dumps(row).encode() for row in before])
+        assert await events_at(process, 7_000) == [("a", 1_000)]
+        # The row at 9 s is not released yet: it was written before there was the column.
+        assert await apply(process, wider) == [Outcome.CONFIGURED]
+        after = [{"host": "c", "at": 10_000, "rack": 7}, {"host": "end", "at": 60_000}]
+        await process.system.push("pings", [json.dumps(row).encode() for row in after])
+        rows = [("a", 1_000, None), ("b", 9_000, None), ("c", 10_000, 7)]
+        assert await events_at(process, 20_000) == rows
+        names = (await process.world.collections.description("pings")).schema.names
+        assert names == ["host", "at", "rack", "time", "expires"]
+    async with running(tmp_path) as process:
+        assert await apply(process, wider) == [Outcome.UNCHANGED]
+        late = [{"host": "d", "at": 70_000, "rack": 8}, {"host": "end", "at": 90_000}]
+        await process.system.push("pings", [json.dumps(row).encode() for row in late])
+        assert await events_at(process, 20_000) == rows
+        found = await events_at(process, 80_000)
+        assert [row for row in found if row[0] != "end"] == [*rows, ("d", 70_000, 8)]
+
+
+async def test_a_file_source_gains_columns_that_its_header_names(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.csv"
+    path.write_text("rack,name,site\n1,a,x\n")
+    source = f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: hosts}}
+spec:
+  file: {{path: {path}, format: csv}}
+  columns: [{{name: name, type: text}}MORE]
+  timestampInterval: 50ms
+  retain: all
+"""
+
+    def with_columns(*more: str) -> str:
+        gained = "".join(f", {{name: {name}, type: int, nullable: true}}" for name in more)
+        return source.replace("MORE", gained)
+
+    async def hosts(process: Process, goal: str, count: int) -> list[tuple[object, ...]]:
+        async with asyncio.timeout(60):
+            while len(found := await answer(process, goal)) < count:
+                await asyncio.sleep(0.02)
+        return found
+
+    async with running(tmp_path) as process:
+        await apply(process, with_columns())
+        assert await hosts(process, "hosts(n)", 1) == [("a",)]
+        with pytest.raises(UsageError) as refused:
+            await apply(process, with_columns("floor"))
+        assert "not floor" in str(refused.value)
+        assert await apply(process, with_columns("rack")) == [Outcome.CONFIGURED]
+        with path.open("a") as file:
+            file.write("7,b,y\n,c,z\n")
+        assert await hosts(process, "hosts(n, r)", 3) == [("a", None), ("b", 7), ("c", None)]
 
 
 async def test_an_apply_with_one_mistake_changes_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import concatenate
+from tidemill.arrangement.updates import DIFF, TIME, concatenate
 from tidemill.reclock import bindings_of_rows
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
@@ -16,6 +16,7 @@ from tidemill_compute.appending import append_through
 from tidemill_compute.event_buffer import EventBuffer
 from tidemill_compute.event_fold import AHEAD, EventFold, EventPolicy
 from tidemill_compute.event_progress import NOTHING_SEEN, STREAM, progress_of
+from tidemill_compute.event_rows import HEARTBEAT, POSITION
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
@@ -98,7 +99,7 @@ class EventStage:
     async def _advance(self, fold: EventFold, upper: int) -> None:
         """Fold [folded, upper) in and write what it gives, in the order that a restart relies on."""
         target, lower = self._target, self.folded
-        rows = await self._holds.changes(target.raw, lower, upper)
+        rows = self._known(await self._holds.changes(target.raw, lower, upper))
         bindings = bindings_of_rows(await self._holds.changes(target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
         fold.step(rows, counts, upper)
@@ -111,6 +112,11 @@ class EventStage:
         reached = fold.progress.frontier
         await self._append(target.events, fold.buffer.release(reached), reached)
         self.folded = upper
+
+    def _known(self, rows: pa.Table) -> pa.Table:
+        """The rows without columns that the source has gained since this began: another process knows them."""
+        own = {*self._policy.columns.data, *POSITION, HEARTBEAT, TIME, DIFF}
+        return rows.select([name for name in rows.column_names if name in own])
 
     async def _append(self, collection: str, updates: pa.Table, upper: int) -> None:
         await append_through(self._collections, collection, updates, upper, self._target.source)

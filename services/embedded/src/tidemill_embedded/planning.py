@@ -10,12 +10,17 @@ import msgspec
 
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.runtime.formats import CsvFormat, JsonFormat, infer_columns
+from tidemill.runtime.formats import (
+    AvroFormat,
+    CsvFormat,
+    JsonFormat,
+    ProtobufFormat,
+    infer_columns,
+)
 from tidemill.runtime.log import LogReader
 from tidemill.runtime.resources import (
     ActionSpec,
     ColumnSpec,
-    FormatSpec,
     HoldSpec,
     Resource,
     SourceSpec,
@@ -23,11 +28,11 @@ from tidemill.runtime.resources import (
     ViewSpec,
     load_resources,
 )
-from tidemill.runtime.resources.decoding import record_format
+from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.shapes import SYSTEM, Named, PlannedView, Shapes, located
+from tidemill_embedded.shapes import Named, PlannedView, Shapes, columns_of, located
 from tidemill_embedded.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.versions import changed as changed_view
 from tidemill_embedded.versions import changing, plan_version, served
@@ -38,8 +43,8 @@ _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
 _SAMPLE_WAIT_S = 2.0
 
 GAINS = (
-    "a table, or a source of JSON records on the system timeline, may gain nullable columns behind those "
-    "it has while no view reads it"
+    "a table, or a source without keys whose records or files name their columns, may gain nullable columns "
+    "behind those it has while no view reads it"
 )
 
 
@@ -123,7 +128,7 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
     """The stored resource with what may change: how long history is kept, labels, annotations.
 
     A view may change altogether: that makes a new version of it.
-    A table or source that no view reads may gain nullable columns behind those it has, see `_only_gains`.
+    A table or source that no view reads may gain nullable columns, as GAINS says.
     """
     old, new = known.resource.spec, resource.spec
     if isinstance(old, HoldSpec) and isinstance(new, HoldSpec):
@@ -139,14 +144,11 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
             for name in type(old).__struct_fields__
             if name != "retain" and getattr(old, name) != getattr(new, name)
         ]
-        if (
-            changed == ["columns"]
-            and _only_gains(old, new)
-            and not shapes.readers_of(resource.name)
-        ):
-            return replace(known, resource=resource)
         if not changed:
             return replace(known, resource=resource)
+        wider = _wider(known, resource) if changed == ["columns"] else None
+        if wider is not None and not shapes.readers_of(resource.name):
+            return wider
     else:
         changed = [
             n for n in type(old).__struct_fields__ if getattr(old, n) != getattr(new, n, None)
@@ -161,27 +163,45 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
     )
 
 
-def _only_gains(old: object, new: object) -> bool:
-    """Whether all columns are as they were, and after them only new nullable ones, as GAINS says."""
-    if not isinstance(old, SourceSpec | TableSpec) or not isinstance(new, SourceSpec | TableSpec):
-        return False
-    if isinstance(old, SourceSpec) and not _may_gain(old):
-        return False
-    kept, gained = new.columns[: len(old.columns)], new.columns[len(old.columns) :]
-    return kept == old.columns and all(column.nullable for column in gained)
+def _wider(known: Stored, resource: Resource) -> Stored | None:
+    """The resource with all its columns as they were and behind them new nullable ones; None if it is not so.
 
-
-def _may_gain(source: SourceSpec) -> bool:
-    """Whether rows of a source may get more columns.
-
-    JSON records say which columns they have; a file has those of its first line, other formats those of
-    their schema. On an event timeline time and end stand behind the columns, where new ones would be.
+    Raises: UsageError if its records cannot have the new ones.
     """
-    told = source.format
-    plain = told.json is not None or told == FormatSpec()
-    staged = source.event_time is not None or source.timeline not in (None, SYSTEM)
-    alone = source.file is None and source.key_format is None and not source.envelope.key
-    return plain and alone and not staged and source.infer is None
+    spec, held = resource.spec, columns_of(known)
+    assert isinstance(spec, SourceSpec | TableSpec)
+    kept, gained = spec.columns[: len(held)], spec.columns[len(held) :]
+    if kept != held or not all(column.nullable for column in gained):
+        return None
+    if isinstance(spec, TableSpec):
+        return replace(known, resource=resource)
+    if not _names_columns(spec):
+        return None
+    resolved = {name: value for name, value in known.resolved.items() if name != "columns"}
+    with located(resource, "spec", "columns"):
+        missing = [c.name for c in gained if c.name not in resolved.get("header", [c.name])]
+        if missing:
+            raise UsageError(
+                f"{resource}: the file has the columns {', '.join(resolved['header'])}, "
+                f"not {', '.join(missing)}",
+                reason="ColumnsMissing",
+            )
+        if descriptors := read_descriptors(spec):
+            resolved["descriptors"] = descriptors
+        wider = replace(known, resource=resource, resolved=resolved)
+        RecordDecoder(shape_of(wider), untaught)
+    return wider
+
+
+def _names_columns(source: SourceSpec) -> bool:
+    """Whether records of a source say which columns they have, so that there may be more of them.
+
+    Lines without a header, and texts, do not. The rows of a keyed source are kept packed, each as wide as it came.
+    """
+    told = record_format(source)
+    keyed = source.key_format is not None or bool(source.envelope.key)
+    plain = isinstance(told, JsonFormat | AvroFormat | ProtobufFormat)
+    return not keyed and (plain or has_header(source))
 
 
 def _camel(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.rpc.messages import Work
 from tidemill.runtime.logs import get_logger
-from tidemill.runtime.resources import ViewSpec
+from tidemill.runtime.resources import SourceSpec, ViewSpec
 from tidemill.shard.claims import Claim, Claimant, work_claimed
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 from tidemill_embedded.details import details_of
@@ -20,6 +20,7 @@ from tidemill_embedded.readers import ActionRunner
 from tidemill_embedded.resource_store import ResourceStore, Stored
 from tidemill_embedded.roles import CLAIMED, item_of, roles_for
 from tidemill_embedded.running import Health, Runner, Supervised
+from tidemill_embedded.shapes import columns_of, row_schema
 from tidemill_embedded.sources import SourceRunner
 from tidemill_embedded.world import World
 
@@ -181,7 +182,7 @@ class SharedWork:
             self.slots.discard(int(claim.item))
 
     async def _work(self, role: str, claim: Claim) -> None:
-        """Run one claimed part until the claim is over; a view that is changed begins again."""
+        """Run one claimed part until the claim is over; what is changed begins again."""
         await self._refreshed_anew()
         while (stored := self._live(claim.item)) is not None:
             if not await self._work_on(role, claim, stored):
@@ -197,9 +198,6 @@ class SharedWork:
         self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch)
         log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
         try:
-            if not isinstance(stored.resource.spec, ViewSpec):
-                await supervised.run_claimed()
-                return False
             return await self._until_changed(supervised, stored)
         finally:
             del self._held[role, claim.item]
@@ -211,7 +209,7 @@ class SharedWork:
                     await runner.release()
 
     async def _until_changed(self, supervised: Supervised, stored: Stored) -> bool:
-        """Run until the claim is over, or the catalog says something else of the resource: whether it does."""
+        """Run until the claim is over, or the catalog says something else that matters: whether it does."""
         work = asyncio.create_task(supervised.run_claimed())
         try:
             while not work.done():
@@ -219,7 +217,7 @@ class SharedWork:
                 await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
                 now = self._live(item_of(stored))
-                if now is not None and now != stored and not work.done():
+                if now is not None and _declared_anew(stored, now) and not work.done():
                     return True
             await work
             return False
@@ -234,11 +232,12 @@ class SharedWork:
         item = item_of(stored)
         if stored.resource.kind != "Source":
             return self._make(stored)
-        if item not in self._sources:
+        known = self._sources.get(item)
+        if known is None or known.rows != row_schema(columns_of(stored)):
             made = self._make(stored)
             assert isinstance(made, SourceRunner)
-            self._sources[item] = made
-        return SourcePart(self._sources[item], role)
+            known = self._sources[item] = made
+        return SourcePart(known, role)
 
     def _forget_source(self, item: str) -> None:
         if all(other != item for _, other in self._held):
@@ -267,6 +266,13 @@ class SharedWork:
             held.role, resource.kind, resource.name, health.ready, health.reason, health.message,
             details, self._name, held.epoch,
         )  # fmt: skip
+
+
+def _declared_anew(stored: Stored, now: Stored) -> bool:
+    """Whether the work on a resource has to begin again: a view has changed, or a source has more columns."""
+    if isinstance(now.resource.spec, SourceSpec):
+        return columns_of(now) != columns_of(stored)
+    return isinstance(now.resource.spec, ViewSpec) and now != stored
 
 
 def combined(said: Mapping[str, Work | None]) -> Health:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
+from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, ProtobufFormat
 from tidemill.runtime.log import Log, LogRecord
@@ -191,9 +192,9 @@ class SourceRunner:
             self._world.metrics.increment(counter, 0, source=self._source)
         for collection, description in self.made().items():
             await self._world.ensure(collection, description)
-        if not self._staged:
-            # A source may have gained columns since it was created.
-            await self._world.collections.extend_schema(self.collection, self._rows)
+            if collection in (self.collection, self._raw):
+                # A source may have gained columns since it was created.
+                await self._world.collections.extend_schema(collection, description.schema)
         if self._stage is not None:
             await self._stage.prepare()
         await self._world.collections.read_hold(
@@ -268,11 +269,25 @@ class SourceRunner:
             self._reading = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.reclock.write_forever())
-                tasks.create_task(feed.deliver_from(self._from(starts), self.reclock.take))
+                tasks.create_task(feed.deliver_from(self._from(starts), self._take))
                 tasks.create_task(self._commit_forever(feed))
                 ready()
         finally:
             self._reading = False
+
+    async def _take(self, delivered: Delivered) -> None:
+        """Hand rows on to be written. Raises: Unavailable if who reads them knows more columns, or fewer.
+
+        A source gains columns in one process after the other; none of them writes rows as they were before.
+        """
+        expected = {*self._raw_schema().names, "_partition", "_offset"}
+        if expected.symmetric_difference(delivered.rows.column_names):
+            raise Unavailable(
+                f"the rows of {self.name} have the columns {', '.join(delivered.rows.column_names)}: "
+                "not every process knows those that it has now",
+                reason="elsewhere",
+            )
+        await self.reclock.take(delivered)
 
     async def stage(self, ready: Callable[[], None]) -> None:
         """The part of compute: the second reclocking, of a source that has one."""

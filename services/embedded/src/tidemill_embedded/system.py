@@ -133,8 +133,6 @@ class System:
             plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
             if not plan.created and not plan.configured:
                 return plan
-            if self._shared is not None:
-                self._refuse_regrown(plan.configured)
             try:
                 await self._store.put([*plan.created, *plan.configured])
             except CatalogMoved:
@@ -184,7 +182,14 @@ class System:
             return False
 
     async def _regrow(self, stored: Stored) -> None:
-        """Begin a source again that has gained columns: what is not written yet is decoded anew."""
+        """Begin a source again that has gained columns: what is not written yet is decoded anew.
+
+        Where work is claimed its collections gain them now: a process that does not know them yet writes nothing more.
+        """
+        if self._shared is not None:
+            self._world.shapes.plan(stored)
+            await self.runner(stored).prepare()
+            return
         key = (stored.resource.kind, stored.resource.name)
         running = self._running.get(key)
         runner = None if running is None else running.runner
@@ -193,20 +198,6 @@ class System:
             await running.stop()
             self._world.shapes.plan(stored)
             await self._begin(stored)
-
-    def _refuse_regrown(self, configured: Sequence[Stored]) -> None:
-        """Raises UsageError if a source gains columns whose parts other processes work on."""
-        for stored in configured:
-            known = self._store.get(stored.resource.kind, stored.resource.name)
-            spec = stored.resource.spec
-            if known is None or not isinstance(spec, SourceSpec):
-                continue
-            if columns_of(known) != columns_of(stored):
-                raise UsageError(
-                    f"{stored.resource.place('spec', 'columns')}: {stored.resource}: a source gains columns "
-                    "while one process does all work: stop the roles, apply it to one without, start them again",
-                    reason="Immutable",
-                )
 
     def _made(self, stored: Stored) -> list[Named]:
         """The collections under the name of a resource."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -87,6 +88,24 @@ async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_noth
             values += [record.value for record in await reader.poll(100, 5.0)]
         assert values == [b"once"]
         await reader.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_writer_that_was_refused_leaves_nothing_that_the_event_loop_complains_of(
+    kafka_bootstrap: str,
+) -> None:
+    topic, complaints = f"refused-{next(NUMBERS)}", list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        refused = await log.fenced_writer(topic)
+        await (await log.fenced_writer(topic)).append(topic, [Entry(b"k", b"v")])
+        with suppress(Fenced):
+            await refused.append(topic, [Entry(b"k", b"v")])
+    del refused, log
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
 
 
 @pytest.mark.timeout(60)

@@ -8,7 +8,8 @@ therefore tied to one minor version of aiokafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -83,13 +84,24 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
         if sending is not None and not sending.done():
             sending.cancel()
             await asyncio.wait([sending], timeout=STOP_S_MAX)
-    ended = getattr(producer._txn_manager, "_transaction_waiter", None)
-    if ended is not None:
-        # How the transaction ended was told to whoever asked, or nobody wants to know.
-        ended.add_done_callback(lambda told: told.cancelled() or told.exception())
+    for told in _tellings(producer):
+        told.add_done_callback(lambda told: told.cancelled() or told.exception())
     # NB: not `stop`, which waits for batches that nobody sends any more.
     producer._closed = True
     await producer.client.close()
+
+
+def _tellings(producer: AIOKafkaProducer) -> Iterator[asyncio.Future[Any]]:
+    """What the parts of a producer tell each other of a failure, and nobody asks for any more.
+
+    The event loop would call that an error, at some later time and in some other task.
+    """
+    ended = getattr(producer._txn_manager, "_transaction_waiter", None)
+    if ended is not None:
+        yield ended
+    held = producer._message_accumulator
+    for batch in (*chain.from_iterable(held._batches.values()), *held._pending_batches):
+        yield batch._drain_waiter
 
 
 def _add(batch: Any, entry: Entry, now_ms: int) -> bool:  # aiokafka ships no types

@@ -344,3 +344,23 @@ async def test_the_blocking_client_has_the_same_calls() -> None:
 
     async with connected(handlers) as (_, server):
         await asyncio.to_thread(use, server.port)
+
+
+async def test_an_old_connection_takes_no_new_calls_and_lets_streams_go_on() -> None:
+    server = await serve("127.0.0.1:0", MemoryHandlers(), connection_age_s=0.5)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        state = channel.get_state()
+        while state is grpc.ChannelConnectivity.READY:
+            await channel.wait_for_state_change(state)
+            state = channel.get_state()
+        # The old connection has been given up for new calls: the next one makes another.
+        reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        stopping = asyncio.create_task(server.stop(30))
+        # The stream of the old one is still there, and is told that the server stops.
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        await stopping

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import ServicesOnly
 from tidemill.rpc.server import Server, serve
 from tidemill.rpc.status import Denied, Unauthenticated
-from tidemill.rpc.tls import ServerCredentials, TlsFiles
+from tidemill.rpc.tls import ServerCredentials, TlsFiles, server_context
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
 from tidemill.time import TidemillError, Unavailable, UsageError
@@ -155,3 +157,40 @@ def test_a_token_is_never_sent_in_the_clear(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--tls-ca") as refused:
         Dialer(token_file=tmp_path / "token").checked()
     assert "secret" not in str(refused.value)
+
+
+async def test_a_server_that_is_not_of_grpc_takes_a_new_certificate_without_a_restart(
+    ours: Certificates, theirs: Certificates
+) -> None:
+    told: list[str] = []
+    context = server_context(ours.issued("web"), told.append)
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def trusted(authority: Path) -> bool:
+        """Whether who trusts an authority gets a connection."""
+        trust = ssl.create_default_context(cafile=str(authority))
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        except ssl.SSLCertVerificationError:
+            return False
+        writer.close()
+        return True
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    assert await trusted(ours.authority)
+    # A certificate whose key has not been written yet: the pair before goes on.
+    key = (ours.folder / "web.key").read_bytes()
+    theirs.issued("web")
+    new = (ours.folder / "web.key").read_bytes()
+    (ours.folder / "web.key").write_bytes(key)
+    assert await trusted(ours.authority)
+    assert "does not belong" in told[0]
+    (ours.folder / "web.key").write_bytes(new)
+    assert await trusted(theirs.authority)
+    assert not await trusted(ours.authority)
+    server.close()
+    with pytest.raises(UsageError, match="needs a certificate"):
+        server_context(TlsFiles(authority=ours.authority), told.append)

@@ -171,6 +171,8 @@ def test_who_falls_silent_is_fenced_and_comes_back_by_another_epoch(world: World
         with pytest.raises(Fenced):
             await one.confirm(claim)
         assert (one.happened["lost"], two.happened["evicted"]) == (1, 1)
+        assert (one.happened["lapsed"], two.happened["taken over"]) == (1, 1)
+        assert two.silence_s == pytest.approx(1.1 * one.lease_s)
 
     world.loop.run_until_complete(story())
 
@@ -187,6 +189,7 @@ def test_who_leaves_hands_over_at_once(world: World) -> None:
         await one.leave()
         await two.renew(["a", "b"])
         assert set(two.held()) == {"a", "b"}
+        assert two.happened["taken over"] == 0
         assert await two.renew(["b"]) == [two.held()["a"]]
 
     world.loop.run_until_complete(story())

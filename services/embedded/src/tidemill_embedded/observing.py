@@ -17,6 +17,12 @@ from tidemill.runtime.metrics import (
     ACTION_OUTBOX,
     APPEND_MISMATCHES,
     CATALOGUE,
+    CLAIM_TAKEOVER_SECONDS,
+    CLAIM_TAKEOVERS,
+    CLAIMS_GAINED,
+    CLAIMS_GIVEN_UP,
+    CLAIMS_HELD,
+    CLAIMS_LAPSED,
     COMPACTION_FUEL,
     COMPACTION_REFUSALS,
     MINT_RETRIES,
@@ -40,6 +46,7 @@ from tidemill.runtime.metrics import (
     Reading,
 )
 from tidemill.shard import Collections
+from tidemill.shard.claims import Claimant
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
@@ -51,6 +58,9 @@ from tidemill_embedded.system import System
 from tidemill_embedded.view_runner import ViewRunner
 
 log = logs.get_logger("calls")
+
+NO_CLAIMS: list[Reading] = [({"role": "all"}, 0)]
+"""What a process says that has everything to itself."""
 
 
 def watch(
@@ -96,6 +106,32 @@ def watch(
     metrics.watch(
         COMPACTION_FUEL,
         lambda: list(_by_collection(_from_0(collections, compaction.counts.rewritten))),
+    )
+
+
+CLAIM_COUNTS = {
+    CLAIMS_GAINED: "claimed",
+    CLAIMS_GIVEN_UP: "given up",
+    CLAIMS_LAPSED: "lapsed",
+    CLAIM_TAKEOVERS: "taken over",
+}
+
+
+def watch_claims(metrics: Metrics, claimants: Mapping[str, Claimant]) -> None:
+    """Register what is read of claims at the scrape, by role; nothing is claimed by a process alone."""
+
+    def counted(what: str) -> Callable[[], list[Reading]]:
+        return lambda: [({"role": r}, c.happened[what]) for r, c in claimants.items()] or NO_CLAIMS
+
+    for metric, what in CLAIM_COUNTS.items():
+        metrics.watch(metric, counted(what))
+    metrics.watch(
+        CLAIMS_HELD,
+        lambda: [({"role": r}, len(c.held())) for r, c in claimants.items()] or NO_CLAIMS,
+    )
+    metrics.watch(
+        CLAIM_TAKEOVER_SECONDS,
+        lambda: [({"role": r}, c.silence_s) for r, c in claimants.items()] or NO_CLAIMS,
     )
 
 

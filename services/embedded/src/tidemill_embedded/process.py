@@ -12,10 +12,11 @@ from pathlib import Path
 import typer
 
 from tidemill.rpc.channel import Dialer
-from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
+from tidemill.rpc.identity import Authenticator, Role, ServicesOnly, Tokens
 from tidemill.rpc.messages import ResourceDocument, Work
 from tidemill.rpc.server import Server, ServiceHandlers, serve
-from tidemill.rpc.tls import ServerCredentials
+from tidemill.rpc.status import Denied, Unauthenticated
+from tidemill.rpc.tls import ServerCredentials, server_context
 from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
@@ -43,7 +44,7 @@ from tidemill_embedded.authorizing import (
 from tidemill_embedded.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.launching import check_launching, launcher_of
 from tidemill_embedded.no_log import NoLog
-from tidemill_embedded.observing import ObservedQueries, observed_calls, watch
+from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.peers import Peers
 from tidemill_embedded.resource_store import ResourceStore
 from tidemill_embedded.roles import roles_of
@@ -252,7 +253,8 @@ async def _push(system: System, request: HttpRequest) -> HttpReply:
 
 async def _no_push(request: HttpRequest) -> HttpReply:
     raise UsageError(
-        "this server asks for tokens, and HTTP is in the clear: push rows over gRPC", reason="tls"
+        "this server asks for tokens, and HTTP is in the clear: set http_tls, or push rows over gRPC",
+        reason="tls",
     )
 
 
@@ -278,14 +280,19 @@ class _Running:
         self._files = files
         chosen = process.settings
         self._users = users_of(chosen)
-        self._http = HttpServer(chosen.http_host, chosen.http_port, process.world.metrics)
+        files_of_http = chosen.http_tls.files
+        self._http = HttpServer(
+            chosen.http_host, chosen.http_port, process.world.metrics,
+            None if files_of_http is None else server_context(files_of_http, _told("http_tls")),
+        )  # fmt: skip
         self._supervisor = Supervisor(process.world.clock)
 
     def added(self) -> Supervisor:
         """Everything that this process is to run."""
         process, http = self._process, self._http
         if not process.roles or "query" in process.roles:
-            pushing = _no_push if self._users is not None else self._push
+            clear = process.settings.http_tls.files is None
+            pushing = _no_push if self._users is not None and clear else self._push
             http.add_route("POST", "/v1/sources/{name}/rows", pushing)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
@@ -315,6 +322,15 @@ class _Running:
         return self._supervisor
 
     async def _push(self, request: HttpRequest) -> HttpReply:
+        """For whoever may write to the source, if users are told apart."""
+        if self._users is not None:
+            sent = {name.lower(): value for name, value in request.headers.items()}
+            try:
+                self._users.principal(sent, tuple).demand(Role.writer, request.parts["name"])
+            except Unauthenticated as error:
+                return HttpReply.json({"error": "Unauthenticated", "message": str(error)}, 401)
+            except Denied as error:
+                return HttpReply.json({"error": "Denied", "message": str(error)}, 403)
         return await _push(self._process.system, request)
 
     async def _resources(self, scope: Scope) -> None:
@@ -325,6 +341,10 @@ class _Running:
             process.compaction, process.board, process.risks,
             None if process.shared is None else process.shared.work.has_slot_of,
         )  # fmt: skip
+        watch_claims(
+            process.world.metrics,
+            {} if process.shared is None else process.shared.work.claimants(),
+        )
         if self._files:
             documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(self._files)]
             await process.system.apply(documents)
@@ -366,8 +386,9 @@ class _Running:
     async def _web(self, scope: Scope) -> None:
         chosen = self._process.settings
         port = await self._http.start()
-        (chosen.root / "http.address").write_text(f"http://{chosen.http_host}:{port}\n")
-        log.info("metrics", address=f"http://{chosen.http_host}:{port}/metrics")
+        scheme = "http" if chosen.http_tls.files is None else "https"
+        (chosen.root / "http.address").write_text(f"{scheme}://{chosen.http_host}:{port}\n")
+        log.info("metrics", address=f"{scheme}://{chosen.http_host}:{port}/metrics")
         scope.ready()
         await scope.until_stopping()
         await self._http.close()

@@ -137,6 +137,9 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: int = 7475
     """Port of the same; 0 takes any free one."""
 
+    http_tls: TlsSettings = TlsSettings()
+    """Certificate and key of the same port; with an authority, whoever scrapes or probes needs a certificate."""
+
     topic_partitions: int = 1
     """Partitions of a topic in the own log that a source names and nobody has created."""
 

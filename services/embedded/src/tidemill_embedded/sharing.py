@@ -243,6 +243,10 @@ class SharedWork:
         if all(other != item for _, other in self._held):
             self._sources.pop(item, None)
 
+    def claimants(self) -> dict[str, Claimant]:
+        """Who claims, for each role that has something to claim."""
+        return {role: self._claimants(role) for role in self._roles if role != "query"}
+
     # -- what it says ---------------------------------------------------------------------------
 
     def held(self) -> list[Held]:

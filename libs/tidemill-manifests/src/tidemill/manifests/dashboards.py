@@ -149,6 +149,38 @@ OVERVIEW = Board(
                     ),
                 ),
                 Panel(
+                    "Claims",
+                    "Pieces of work that processes with roles have claimed.",
+                    (Query("sum by (role) (tidemill_claims_held{$sel})", "{{role}}"),),
+                ),
+                Panel(
+                    "Claims that moved",
+                    "Taken over from processes that were gone; lapsed because a process was not heard of "
+                    "for a lease.",
+                    (
+                        Query(
+                            "sum by (role) (increase(tidemill_claim_takeovers_total{$sel}[5m]))",
+                            "{{role}} taken over",
+                        ),
+                        Query(
+                            "sum by (role) (increase(tidemill_claims_lapsed_total{$sel}[5m]))",
+                            "{{role}} lapsed",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Time to take over",
+                    "From the last sign of life of a process until another one has its work, over the hour.",
+                    (
+                        Query(
+                            "sum by (role) (increase(tidemill_claim_takeover_seconds_total{$sel}[1h]))"
+                            " / sum by (role) (increase(tidemill_claim_takeovers_total{$sel}[1h]))",
+                            "{{role}}",
+                        ),
+                    ),
+                    "s",
+                ),
+                Panel(
                     "Orphans deleted",
                     "Objects deleted that no version named: left by writers that died.",
                     (Query("sum(increase(tidemill_orphans_deleted_total{$sel}[1h]))", "objects"),),

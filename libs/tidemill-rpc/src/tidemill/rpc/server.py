@@ -47,6 +47,10 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 )
 
 
+CONNECTION_AGE_S = 300.0
+"""Older connections take no new calls: clients look up the name anew and find processes that came since."""
+
+
 @dataclass(slots=True)
 class Server:
     """A server that answers; `port` is the one bound, also when any free one was asked for."""
@@ -99,18 +103,21 @@ async def serve(
     services: ServiceHandlers | None = None,
     authenticator: Authenticator | None = None,
     credentials: grpc.ServerCredentials | None = None,
+    connection_age_s: float = CONNECTION_AGE_S,
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
     A service whose handlers are None is not offered; `delivery` says when a subscriber that does
     not read is cut off; `services` are those that only other services call. Without `credentials` it
-    listens in the clear, without `authenticator` it answers everybody.
+    listens in the clear, without `authenticator` it answers everybody. After `connection_age_s` a
+    connection takes no new calls; those that run, streams as well, go on to their end.
     Raises Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(
         observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open()
     )
-    server = grpc.aio.server(interceptors=(interceptor,), options=_OPTIONS)
+    options = (*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000)))
+    server = grpc.aio.server(interceptors=(interceptor,), options=options)
     offered: list[str] = []
     pace = delivery or DeliveryPolicy()
     if query is not None:

@@ -121,6 +121,43 @@ class ServerCredentials:
         return _configured(material)
 
 
+def server_context(files: TlsFiles, told: Callable[[str], None]) -> ssl.SSLContext:
+    """What a server that is not gRPC's listens with; it follows its files as `ServerCredentials` do.
+
+    Raises: UsageError without a certificate, or for files that cannot be used.
+    """
+    if files.certificate is None:
+        raise UsageError("TLS: a server needs a certificate and its key", reason="tls")
+    seen = [_stamp(files.checked())]
+    context = [_context(files)]
+
+    def follow(connection: ssl.SSLObject, _name: str | None, _before: ssl.SSLContext) -> None:
+        """Called at the begin of each connection, whether it names a server or not."""
+        try:
+            stamp = _stamp(files)
+            if stamp != seen[0]:
+                _read(files)
+                context[0], seen[0] = _context(files), stamp
+        except (OSError, UsageError) as error:
+            told(str(error))
+        connection.context = context[0]
+
+    first = context[0]
+    first.sni_callback = follow
+    return first
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    assert files.certificate is not None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.load_cert_chain(files.certificate, files.key)
+    if files.authority is not None:
+        made.load_verify_locations(files.authority)
+        made.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
 def _configured(material: _Material) -> Any:
     assert material.key is not None
     assert material.certificate is not None

@@ -7,6 +7,7 @@ becomes the status that tells the client what to do next, with the message as JS
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -77,8 +78,11 @@ ReadyCheck = Callable[[], str | None]
 class HttpServer:
     """Serves one address from `start` to `close`; routes are added before `start`."""
 
-    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
-        """Port 0 takes a free one; `start` tells which."""
+    def __init__(
+        self, host: str, port: int, metrics: Metrics, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear."""
+        self._tls = tls
         self._host = host
         self._port = port
         self._metrics = metrics
@@ -119,7 +123,7 @@ class HttpServer:
     async def start(self) -> int:
         """Listen; the port. Raises: UsageError if the address is taken."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls)
         try:
             await site.start()
         except OSError as error:

@@ -220,6 +220,31 @@ SPARK_RETRIES = _counter(
     "failure",
 )
 
+CLAIMS_HELD = _gauge(
+    "tidemill_claims_held", "Pieces of work that this process has claimed.", "role"
+)
+CLAIMS_GAINED = _counter(
+    "tidemill_claims_gained_total", "Pieces of work that were claimed.", "role"
+)
+CLAIMS_GIVEN_UP = _counter(
+    "tidemill_claims_given_up_total", "Claims that were handed over or not wanted any more.", "role"
+)
+CLAIMS_LAPSED = _counter(
+    "tidemill_claims_lapsed_total",
+    "Claims that ended because others had heard nothing of this process for a lease.",
+    "role",
+)
+CLAIM_TAKEOVERS = _counter(
+    "tidemill_claim_takeovers_total",
+    "Pieces of work taken over from processes that were gone.",
+    "role",
+)
+CLAIM_TAKEOVER_SECONDS = _counter(
+    "tidemill_claim_takeover_seconds_total",
+    "From the last sign of life of who had a piece of work until it was taken over, all together.",
+    "role",
+)
+
 _OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
 GRPC_STARTED = _counter("grpc_server_started_total", "Calls that arrived.", *_OF_A_CALL)
 GRPC_HANDLED = _counter(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class Fleet:
     lease_s: float
     _zygote: subprocess.Popen[str]
     options: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    """Of the command line of each process, beside those that it needs."""
     members: dict[str, Member] = field(default_factory=dict)
 
     @property
@@ -91,7 +93,13 @@ class Fleet:
         }
         (folder / "settings.yaml").write_text(json.dumps(settings))
         wanted = {
-            "arguments": ["--dir", str(folder), "--config", str(folder / "settings.yaml")],
+            "arguments": [
+                "--dir",
+                str(folder),
+                "--config",
+                str(folder / "settings.yaml"),
+                *self.arguments,
+            ],
             "folder": str(self.folder),
             "log": str(folder / "log"),
         }

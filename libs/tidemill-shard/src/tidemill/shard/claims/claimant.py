@@ -74,7 +74,10 @@ class Claimant:
         self.group = group
         self.lease_s = lease_s
         self.happened: Counter[str] = Counter()
-        """How often: `claimed`, `given up`, `evicted` others, `lost` the session. For metrics."""
+        """How often: `claimed`, `given up`, `evicted` others, `lost` the session; claims `lapsed` with a
+        session, or `taken over` from one that ended. For metrics."""
+        self.silence_s = 0.0
+        """Of all claims taken over: from the last sign of life of who had them until they were claimed."""
         self._members = Register(consensus, f"{group}/members", Members())
         self._owners = Register(consensus, f"{group}/owners", Owners())
         self._clock = clock
@@ -85,6 +88,8 @@ class Claimant:
         self._held_until_s = float("-inf")
         self._claims: dict[str, int] = {}
         self._heard: dict[str, tuple[int, float]] = {}
+        self._gone: dict[str, float] = {}
+        """When something was last heard of sessions that have ended and may still stand beside items."""
 
     @property
     def held_until_s(self) -> float:
@@ -136,6 +141,7 @@ class Claimant:
             if await self._owners.replace(number, after):
                 self._claims.update({item: after.items[item].epoch for item in gained})
                 self.happened["claimed"] += len(gained)
+                self._count_takeovers(owners, gained)
                 owners = after
                 break
         surplus = to_give_up(owners, members, items, self._session, self._claims)
@@ -194,6 +200,7 @@ class Claimant:
         """Ours; a new one, without claims, if others have ended it. An ended one is never used again."""
         if self._joined and self._session not in members.sessions:
             self.happened["lost"] += 1
+            self.happened["lapsed"] += len(self._claims)
             self._session, self._joined = None, False
         if self._session is None:
             self._session = self._ids()
@@ -208,6 +215,8 @@ class Claimant:
         for session, member in members.sessions.items():
             beat, at_s = self._heard.get(session, (-1, now_s))
             heard[session] = (member.beat, at_s if beat == member.beat else now_s)
+        ended = {name: at_s for name, (_, at_s) in self._heard.items() if name not in heard}
+        self._gone |= ended
         self._heard = heard
         return {
             session
@@ -215,3 +224,15 @@ class Claimant:
             if session != self._session
             and now_s - at_s >= members.sessions[session].lease_ms / 1000
         }
+
+    def _count_takeovers(self, owners: Owners, gained: Collection[str]) -> None:
+        """Count what was gained from sessions that have ended, by what this process heard of them."""
+        now_s = self._clock.monotonic_s()
+        heard = self._gone | {name: at_s for name, (_, at_s) in self._heard.items()}
+        for item in gained:
+            owner = owners.items.get(item)
+            if owner is not None and owner.session in heard and owner.session != self._session:
+                self.happened["taken over"] += 1
+                self.silence_s += now_s - heard[owner.session]
+        named = {owner.session for owner in owners.items.values()}
+        self._gone = {name: at_s for name, at_s in self._gone.items() if name in named}

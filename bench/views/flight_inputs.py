@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -27,18 +28,23 @@ REFERENCE: Mapping[str, tuple[str, ...]] = {
 Inputs = Mapping[str, Sequence[Presence]]
 
 
-def programs() -> dict[str, CheckedProgram]:
-    """The views by name, checked against their sources."""
-    documents = YAML(typ="safe")
+def schemas() -> dict[str, InputSchema]:
+    """The columns of the sources."""
     columns: dict[str, InputSchema] = {}
-    for source in documents.load_all(EXAMPLES / "sources.yaml"):
+    for source in YAML(typ="safe").load_all(EXAMPLES / "sources.yaml"):
         name, spec = source["metadata"]["name"], source["spec"]
         kinds: list[tuple[str, ColumnType]] = [(c["name"], c["type"]) for c in spec["columns"]]
         kind = "events" if "eventTime" in spec else "relation"
         columns[name] = InputSchema(name, kind, tuple(kinds))  # type: ignore[arg-type]
+    return columns
+
+
+def programs() -> dict[str, CheckedProgram]:
+    """The views by name, checked against their sources."""
+    columns = schemas()
     return {
         view["metadata"]["name"]: check(parse(view["spec"]["program"]), Catalog(columns))
-        for view in documents.load_all(EXAMPLES / "views.yaml")
+        for view in YAML(typ="safe").load_all(EXAMPLES / "views.yaml")
     }
 
 
@@ -46,13 +52,15 @@ def inputs(directory: Path, months: int) -> Inputs:
     """Presences of flights and weather, and the reference data from just before the first of them."""
     raw = unpack(directory)
     found: dict[str, list[Presence]] = {"flights": [], "weather": []}
+    columns = schemas()
     for name, rows, at, life in (
         ("flights", flight_rows(raw, months), "scheduled", DAY_MS),
         ("weather", weather_rows(raw, months), "hour", HOUR_MS),
     ):
         for row in rows:
             time = row[at]
-            record = Record(name, tuple(row.values()), time, time + life)
+            values = tuple(value_of(row[c], kind) for c, kind in columns[name].columns)
+            record = Record(name, values, time, time + life)
             found[name].append(Presence(record, time, time + life))
     begin = min(presence.start for presence in found["flights"]) - HOUR_MS
     options = pa.csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
@@ -61,3 +69,8 @@ def inputs(directory: Path, months: int) -> Inputs:
         rows_ = zip(*(table[column].to_pylist() for column in names), strict=True)
         found[name] = [Presence(Record(name, row), begin, END) for row in rows_]
     return found
+
+
+def value_of(value: object, kind: ColumnType) -> Any:
+    """A value in the type of its column."""
+    return float(value) if kind == "float" and isinstance(value, int) else value

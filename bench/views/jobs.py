@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from bench.views import flights, graphs, streams, tables
+from bench.views import backlog, flights, graphs, streams, tables
 from bench.views.job import Job
 
-JOBS: dict[str, Job] = {**graphs.JOBS, **tables.JOBS, **streams.JOBS, **flights.JOBS}
+JOBS: dict[str, Job] = {
+    **graphs.JOBS,
+    **tables.JOBS,
+    **streams.JOBS,
+    **flights.JOBS,
+    **backlog.JOBS,
+}

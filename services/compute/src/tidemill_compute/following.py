@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.datalog.evaluation import EngineState
@@ -11,8 +11,12 @@ from tidemill.datalog.incremental import Changes, IncrementalEngine
 from tidemill_compute.living import LivingInput
 from tidemill_compute.view_target import ViewTarget
 
-_WINDOW_ROWS = 128
-"""What a window costs even for nothing, in rows that it looks at."""
+_CHANGE_US, _BEGIN_US = 70, 50
+"""What it costs to follow a change, and to begin to, for each row alive."""
+_ROWS_US, _COLUMNS_US = (4_500, 35.0), (10_000, 1.0)
+"""What a window costs, and each row that it looks at."""
+_PATIENCE_US = 100_000
+"""A beginning that costs no more is not thought about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,26 @@ class Follower:
         return self._engine.state()
 
 
-def changes_are_few(inputs: Iterable[LivingInput], upper: int, following: bool) -> bool:
-    """Whether following the changes before `upper` costs less than looking at all that is alive.
+class Balance:
+    """Which of the two ways costs less, by a model: deterministic, and never more than about twice the better one.
 
-    A change costs about as much as two rows that a window looks at, changed or alive. A view that is
-    followed stays so for some time longer, because to begin again takes a pass over all rows.
+    To follow begins with a pass over all rows alive. So a way is left only when what staying has cost beyond the
+    other one has come to as much as that pass.
     """
-    changes = alive = 0
-    for living in inputs:
-        changes += living.waiting(upper)
-        alive += living.alive
-    return changes <= (4 if following else 1) * (alive + _WINDOW_ROWS)
+
+    def __init__(self) -> None:
+        self._lost_us = 0.0
+
+    def follows(self, following: bool, changes: int, alive: int, on_columns: bool) -> bool:
+        """Whether to follow the next `changes` beside `alive` rows, which were followed until now or not."""
+        fixed, each = _COLUMNS_US if on_columns else _ROWS_US
+        more = _CHANGE_US * changes - fixed - each * (alive + changes)
+        begin = _BEGIN_US * alive
+        self._lost_us = max(0.0, self._lost_us + (more if following else -more))
+        if following:
+            stays = self._lost_us <= begin + _PATIENCE_US
+        else:
+            stays = more >= 0 or self._lost_us < begin - _PATIENCE_US
+        if not stays:
+            self._lost_us = 0.0
+        return following == stays

@@ -2,62 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.time import Corrupt
+from tidemill_compute.living_rows import Held, LivingRows, Row
+from tidemill_compute.record_rows import PredicateShape, record_of
 
-Row: TypeAlias = "tuple[object, ...]"
-MakeRecord: TypeAlias = Callable[[Row], Record]
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar import Columns, Texts
+    from tidemill.datalog.columnar.living import LivingColumns
+
 Times: TypeAlias = npt.NDArray[np.uint64]
+NO_TIMES: Times = np.empty(0, dtype=np.uint64)
 
 
-@dataclass(slots=True)
-class _Held:
-    """A row with how often it is there; its presence is what an evaluation sees."""
-
-    copies: int
-    presence: Presence
-
-
-@dataclass(slots=True)
 class LivingInput:
     """The rows of one input that are present just before `lower`, and all known changes from there on.
 
-    Between two windows nothing is read again: a window costs its changes and the rows alive.
+    Between two windows nothing is read again: a window costs its changes and the rows alive. The rows are held on
+    columns after a window that wanted them so, and one by one after everything else.
     """
 
-    predicate: str
-    columns: tuple[str, ...]
-    make_record: MakeRecord
-    lower: int = 0
-    upper: int = 0
-    _present: dict[Row, _Held] = field(default_factory=dict)
-    _changes: list[pa.Table] = field(default_factory=list)
-    _times: Times = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    def __init__(self, shape: PredicateShape) -> None:
+        self.shape = shape
+        self.lower = 0
+        self.upper = 0
+        self._names = tuple(shape.schema.names)
+        self._snapshot: pa.Table | None = None
+        self._rows: LivingRows | None = LivingRows(record_of(shape))
+        self._columns: LivingColumns | None = None
+        self._suited = not shape.lattices
+        self._changes: list[pa.Table] = []
+        self._times: Times = NO_TIMES
+
+    @property
+    def predicate(self) -> str:
+        """What the program calls it."""
+        return self.shape.predicate
+
+    @property
+    def on_columns(self) -> bool:
+        """Whether the rows are held on columns now."""
+        return self._columns is not None
 
     def restart(self, present: pa.Table, lower: int) -> None:
         """Begin at `lower` with the rows that are present just before it; earlier starts are unknown."""
         self.lower = self.upper = lower
-        self._changes, self._times = [], np.empty(0, dtype=np.uint64)
-        self._present = {}
-        for row, copies in zip(_rows(present, self.columns), _ints(present, DIFF), strict=True):
-            self._present[row] = _Held(copies, Presence(self.make_record(row), lower - 1, END))
+        self._changes, self._times = [], NO_TIMES
+        self._snapshot, self._rows, self._columns = present, None, None
 
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Add the changes of [upper so far, `upper`)."""
         times = np.asarray(changes.column(TIME).to_numpy(), dtype=np.uint64)
-        order = np.argsort(times, kind="stable")
-        self._changes.append(changes.take(pa.array(order)))
-        self._times = np.concatenate([self._times, times[order]])
+        if bool((times[1:] < times[:-1]).any()):
+            order = np.argsort(times, kind="stable")
+            changes, times = changes.take(pa.array(order)), times[order]
+        self._changes.append(changes)
+        self._times = np.concatenate([self._times, times])
         self.upper = upper
 
     def change_times(self) -> Times:
@@ -67,15 +76,17 @@ class LivingInput:
     @property
     def alive(self) -> int:
         """How many rows are present just before `lower`."""
-        return len(self._present)
+        if self._snapshot is not None:
+            return int(self._snapshot.num_rows)
+        return len(self._columns if self._columns is not None else self._living())
 
     def waiting(self, upper: int) -> int:
         """How many changes before `upper` are not yet evaluated."""
-        return int(np.searchsorted(self._times, upper))
+        return int(np.searchsorted(self._times, np.uint64(upper)))
 
     def present(self) -> list[Presence]:
         """The rows that are present just before `lower`, as stretches that do not end."""
-        return [held.presence for held in self._present.values()]
+        return self._living().present()
 
     def advance(self, upper: int) -> list[Presence]:
         """The presences of the window [lower − 1, upper); the input then begins at `upper`.
@@ -87,8 +98,28 @@ class LivingInput:
             for held, time, diff in self._moved(upper)
             if diff < 0
         ]
-        stretches.extend(held.presence for held in self._present.values())
+        stretches.extend(self.present())
         return stretches
+
+    def advance_columns(self, upper: int, texts: Texts) -> Columns | None:
+        """As `advance`, on columns with these numbers of texts; None, and nothing done, where columns cannot hold it."""
+        if not self._suited:
+            return None
+        from tidemill.datalog.columnar import Unsuited  # imports numba
+
+        try:
+            living = self._living_columns(texts)
+            due = self._due(upper)
+            changes = self._columns_of(due, np.asarray(due.column(TIME).to_numpy()), texts)
+        except Unsuited:
+            self._suited = False
+            return None
+        self._drop(due.num_rows)
+        self.lower = upper
+        try:
+            return living.advance(changes, due.column(DIFF).to_numpy())
+        except Corrupt as error:
+            raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
 
     def take(self, upper: int) -> list[tuple[Record, int, int]]:
         """The records that begin (1) or end (-1) before `upper`; the input then begins there.
@@ -97,66 +128,101 @@ class LivingInput:
         """
         return [(held.presence.record, time, diff) for held, time, diff in self._moved(upper)]
 
-    def _moved(self, upper: int) -> list[tuple[_Held, int, int]]:
+    def _moved(self, upper: int) -> list[tuple[Held, int, int]]:
         """Apply the changes before `upper`: which rows begin and which end, and when."""
-        moved: list[tuple[_Held, int, int]] = []
-        for row, time, diff in self._take(upper):
-            held = self._present.get(row)
-            before = held.copies if held is not None else 0
-            after = before + diff
-            if after < 0:
-                raise Corrupt(
-                    f"input {self.predicate}: row {row} is taken away more often than it was put in,"
-                    f" first at {time}",
-                    row=row,
-                    time=time,
-                )
-            if held is None:
-                held = _Held(after, Presence(self.make_record(row), time, END))
-                self._present[row] = held
-                moved.append((held, time, 1))
-            elif after:
-                held.copies = after
-            else:
-                del self._present[row]
-                moved.append((held, time, -1))
+        living, due = self._living(), self._due(upper)
+        self._drop(due.num_rows)
         self.lower = upper
-        return moved
-
-    def _take(self, upper: int) -> Sequence[tuple[Row, int, int]]:
-        """The changes before `upper`, by time; at one time what goes comes before what comes."""
-        count = int(np.searchsorted(self._times, upper))
-        if not count:
+        if not due.num_rows:
             return []
-        table = pa.concat_tables(self._changes)
-        due = table.slice(0, count)
-        self._changes, self._times = [table.slice(count)], self._times[count:]
-        changes = zip(_rows(due, self.columns), _ints(due, TIME), _ints(due, DIFF), strict=True)
-        return _net(list(changes))
+        changes = zip(_rows(due, self._names), _ints(due, TIME), _ints(due, DIFF), strict=True)
+        try:
+            return living.apply(list(changes))
+        except Corrupt as error:
+            raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
 
+    def _due(self, upper: int) -> pa.Table:
+        """The changes before `upper`, by time."""
+        if len(self._changes) != 1:
+            empty = [] if self._changes else [self._no_changes()]
+            self._changes = [pa.concat_tables([*self._changes, *empty])]
+        return self._changes[0].slice(0, self.waiting(upper))
 
-def _net(changes: list[tuple[Row, int, int]]) -> list[tuple[Row, int, int]]:
-    """The changes with those of one row at one time added up."""
-    sums: dict[tuple[int, Row], int] = {}
-    for row, time, diff in changes:
-        sums[time, row] = sums.get((time, row), 0) + diff
-    return [(row, time, diff) for (time, row), diff in sums.items() if diff]
+    def _no_changes(self) -> pa.Table:
+        fields = [*self.shape.schema, pa.field(TIME, pa.uint64()), pa.field(DIFF, pa.int64())]
+        return pa.schema(fields).empty_table()
+
+    def _drop(self, count: int) -> None:
+        """Forget the first changes, which are evaluated."""
+        left = self._changes[0].slice(count)
+        self._changes, self._times = ([left] if left.num_rows else []), self._times[count:]
+
+    # The two ways in which rows are held.
+
+    def _living(self) -> LivingRows:
+        """The rows one by one."""
+        if self._rows is not None:
+            return self._rows
+        rows = LivingRows(record_of(self.shape))
+        if self._snapshot is not None:
+            held = _rows(self._snapshot, self._names)
+            for row, copies in zip(held, _ints(self._snapshot, DIFF), strict=True):
+                rows.hold(row, self.lower - 1, copies)
+        elif self._columns is not None:
+            from tidemill_compute.column_rows import rows_of_columns  # columns import numba
+
+            living = self._columns
+            starts, copies_ = living.rows.start.tolist(), living.copies.tolist()
+            held = rows_of_columns(living.rows, self.shape)
+            for row, since, copies in zip(held, starts, copies_, strict=True):
+                rows.hold(row, since, copies)
+        self._snapshot = self._columns = None
+        self._rows = rows
+        return rows
+
+    def _living_columns(self, texts: Texts) -> LivingColumns:
+        """The rows on columns. Raises: Unsuited."""
+        from tidemill.datalog.columnar.living import LivingColumns
+        from tidemill_compute.record_rows import table_of
+
+        if self._columns is not None:
+            if self._columns.rows.texts is not texts:
+                self._columns.renumber(texts)
+            return self._columns
+        if self._snapshot is not None:
+            rows = self._snapshot
+            copies = rows.column(DIFF).to_numpy()
+            starts = np.full(rows.num_rows, self.lower - 1, np.int64)
+        else:
+            held = list(self._living().items())
+            rows = table_of([row for row, _ in held], self.shape.schema)
+            copies = np.array([each.copies for _, each in held], np.int64)
+            starts = np.array([each.presence.start for _, each in held], np.int64)
+        self._columns = LivingColumns(self._columns_of(rows, starts, texts), copies)
+        self._snapshot = self._rows = None
+        return self._columns
+
+    def _columns_of(self, rows: pa.Table, times: npt.NDArray[np.generic], texts: Texts) -> Columns:
+        """Rows of this input as columns, present from `times` on. Raises: Unsuited."""
+        from tidemill_compute.column_rows import columns_of
+
+        return columns_of(rows, self.shape, times, texts)
 
 
 def cut_window(inputs: Sequence[LivingInput], lower: int, upper: int, changes_max: int) -> int:
     """Where a window from `lower` ends: `upper`, or before it if it would see too many changes.
 
-    All changes at one instant belong to one window, however many they are.
+    All changes at one instant belong to one window, however many they are. Cost: O(inputs · changes_max).
     """
-    times = np.sort(np.concatenate([living.change_times() for living in inputs]))
-    times = times[times < upper]
-    if len(times) <= changes_max:
+    if sum(living.waiting(upper) for living in inputs) <= changes_max:
         return upper
-    cut = int(times[changes_max])
-    if cut > lower and int(times[0]) < cut:
+    every = [living.change_times() for living in inputs]
+    times = np.sort(np.concatenate([times[: changes_max + 1] for times in every]))
+    first, cut = int(times[0]), int(times[changes_max])
+    if cut > lower and first < cut:
         return cut
-    later = times[times > times[0]]
-    return int(later[0]) if len(later) else upper
+    later = [times[np.searchsorted(times, np.uint64(first), side="right") :] for times in every]
+    return min([upper, *(int(times[0]) for times in later if len(times))])
 
 
 def _rows(table: pa.Table, columns: Sequence[str]) -> list[Row]:

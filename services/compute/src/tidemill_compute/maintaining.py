@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
-from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import FactBlock, follows
-from tidemill_compute.following import Followed, Follower, changes_are_few
+from tidemill_compute.following import Balance, Followed, Follower
 from tidemill_compute.living import LivingInput, cut_window
 from tidemill_compute.record_rows import PredicateShape, row_of
 from tidemill_compute.settings import ComputeSettings
@@ -24,6 +24,15 @@ from tidemill_compute.view_updates import (
     update_table,
 )
 
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar import Columns, Texts
+
+INSTANT_MAX = 1 << 53
+"""Instants from here on are not for columns."""
+_TEXTS_MAX = 1 << 20
+_MANY_ROWS = 1_000
+"""A predicate with more rows than this makes a window slow if it is not on columns."""
+
 
 class Direct:
     """Where a window holds many changes it is evaluated over all that is alive in [lower − 1, upper).
@@ -37,12 +46,15 @@ class Direct:
     def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
         self._target = target
         self._settings = settings
-        self._engine = Engine(target.program, limits=target.limits)
+        self._engine = Engine(
+            target.program, limits=target.limits, columns_from=settings.columns_from
+        )
         self._ways = _ways(target, settings)
         self._inputs: Mapping[str, LivingInput] = {}
         self._follower: Follower | None = None
-        self._state: EngineState | None = None
-        self._state_rows: set[StateRow] = set()
+        self._balance = Balance()
+        self._state = EngineState()
+        self._by_rows = False
         self._fresh = False
 
     @property
@@ -53,16 +65,16 @@ class Direct:
     def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
         """Go on from a start."""
         self._inputs, self._fresh, self._follower = inputs, start.fresh, None
-        self._state = None if start.fresh else EngineState.from_rows(start.state)
-        self._state_rows = set(start.state)
+        self._state = EngineState.from_rows(start.state)
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """Evaluate one window, or follow the changes in it."""
         inputs = list(self._inputs.values())
-        upper = cut_window(inputs, lower, common, self._settings.window_changes_max)
         if half_written is not None:
             # A window that was half written is written again as it was: the state is one of its end.
             upper = half_written
+        else:
+            upper = cut_window(inputs, lower, common, self._changes_max(inputs))
         if self._few(upper):
             if self._follower is None:
                 self._follower = Follower(self._target, inputs, lower, self._state)
@@ -74,18 +86,39 @@ class Direct:
         self._fresh = False
         return Step(upper, updates)
 
+    def _changes_max(self, inputs: Sequence[LivingInput]) -> int:
+        """How many changes a window may hold: where each looks at many rows, as many as those."""
+        most = self._settings.window_changes_max
+        if self._follower is None and any(living.on_columns for living in inputs):
+            return max(most, sum(living.alive for living in inputs))
+        return most
+
     def _few(self, upper: int) -> bool:
         """Whether the changes before `upper` are followed; a view begins with a window."""
         if self._fresh or self._ways == "windows":
             return False
-        following = self._follower is not None
-        return self._ways == "changes" or changes_are_few(self._inputs.values(), upper, following)
+        if self._ways == "changes":
+            return True
+        changes = sum(living.waiting(upper) for living in self._inputs.values())
+        alive = sum(living.alive for living in self._inputs.values())
+        on_columns = self._wants_columns(upper) and not self._by_rows
+        return self._balance.follows(self._follower is not None, changes, alive, on_columns)
+
+    def _wants_columns(self, upper: int) -> bool:
+        """Whether inputs are large enough for columns, or held on them already."""
+        least = self._settings.columns_from
+        return (
+            least is not None
+            and upper < INSTANT_MAX
+            and any(
+                living.on_columns or living.alive + living.waiting(upper) >= least
+                for living in self._inputs.values()
+            )
+        )
 
     def _followed(self, followed: Followed, upper: int) -> list[tuple[str, pa.Table]]:
         """What the changes of the inputs have changed, as updates."""
         gone, come = followed.state_gone, followed.state_come
-        self._state_rows.difference_update(gone)
-        self._state_rows.update(come)
         rows = moved_rows(gone, come, upper - 1)
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
         facts: dict[str, list[Change]] = {name: [] for name in self._target.outputs}
@@ -110,16 +143,13 @@ class Direct:
 
     def _window(self, lower: int, upper: int) -> list[tuple[str, pa.Table]]:
         """Evaluate the window [lower − 1, upper) over all that is alive in it."""
-        presences = {name: living.advance(upper) for name, living in self._inputs.items()}
         # A fresh view writes all that is present at its first instant; later windows look back one.
         seen = lower if self._fresh else lower - 1
-        evaluation = self._engine.evaluate(
-            presences, lower=seen if lower else None, upper=upper, state=self._state
-        )
+        before = self._state
+        evaluation = self._evaluated(seen if lower else None, upper)
         self._state = evaluation.state
-        before, after = self._state_rows, set(evaluation.state.to_rows())
-        self._state_rows = after
-        rows = moved_rows(before - after, after - before, upper - 1)
+        gone, come = evaluation.state.changes_since(before)
+        rows = moved_rows(gone, come, upper - 1)
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
         for predicate, (collection, shape) in self._target.outputs.items():
             found = _output(evaluation, predicate, shape, seen, lower, upper)
@@ -128,6 +158,37 @@ class Direct:
         errors = differences(failed, seen, lower, upper)
         updates.append((self._target.errors, update_table(errors, ERROR_SCHEMA)))
         return updates
+
+    def _evaluated(self, seen: int | None, upper: int) -> Evaluation:
+        """Evaluate what is alive from `seen` on: on columns as far as inputs are large and suited."""
+        columns: dict[str, Columns] = {}
+        if self._wants_columns(upper):
+            texts = self._texts()
+            for name, living in self._inputs.items():
+                found = living.advance_columns(upper, texts)
+                if found is not None:
+                    columns[name] = found
+        rows = {
+            name: living.advance(upper)
+            for name, living in self._inputs.items()
+            if name not in columns
+        }
+        if not columns:
+            return self._engine.evaluate(rows, lower=seen, upper=upper, state=self._state)
+        evaluation = self._engine.evaluate_columns(
+            columns, rows=rows, lower=seen, upper=upper, state=self._state
+        )
+        derived = [evaluation.tables[name] for name in self._target.program.derived]
+        self._by_rows = any(not t.on_columns and len(t.rows) > _MANY_ROWS for t in derived)
+        return evaluation
+
+    def _texts(self) -> Texts:
+        """The numbers of texts; begun anew once most of them are of rows that are gone."""
+        bulk = self._engine.column_bulk()
+        alive = sum(living.alive for living in self._inputs.values())
+        if len(bulk.texts) > max(_TEXTS_MAX, 8 * alive):
+            bulk.forget_texts()
+        return bulk.texts
 
 
 def _output(

@@ -11,7 +11,12 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one step goes and how often holds move."""
 
     window_changes_max: int = 20_000
-    """Input changes that one evaluation window of a view covers, as far as instants can be told apart."""
+    """Input changes that one evaluation window of a view covers, as far as instants can be told apart; on columns as
+    many as there are rows alive, if that is more, since each window looks at those."""
+
+    columns_from: int | None = 2_000
+    """From how many rows of an input on, alive and new, a window is evaluated on columns; None: never. The answers are
+    the same; fewer rows are done before columns are made of them."""
 
     window_ticks_max: int = 2_000
     """Ticks of a ticked view that one step covers, so that what they say becomes readable meanwhile."""

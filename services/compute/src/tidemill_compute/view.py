@@ -18,7 +18,6 @@ from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.living import LivingInput
 from tidemill_compute.maintaining import Direct
-from tidemill_compute.record_rows import record_of
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.ticking import Ticked
 from tidemill_compute.view_target import STATE_SCHEMA, ViewTarget
@@ -53,9 +52,7 @@ class ViewDriver:
         self._settings = settings
         self._holds = Holds(collections, f"view:{target.name}")
         self._inputs = {
-            predicate: LivingInput(
-                predicate, tuple(shape.schema.names), record_of(replace(shape, predicate=predicate))
-            )
+            predicate: LivingInput(replace(shape, predicate=predicate))
             for predicate, (_, shape) in target.inputs.items()
         }
         self._maintainer: Maintainer = (
@@ -219,16 +216,22 @@ class ViewDriver:
         began_at = self._clock.monotonic_s()
         step = await asyncio.to_thread(self._evaluate, lower, common, half_written)
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
-        for collection, table in step.updates:
-            await append_through(
-                self._collections, collection, table, step.upper, self._target.name
-            )
+        state, *rest = step.updates
+        await self._append(state, step.upper)
+        appends = (self._append(update, step.upper) for update in rest)
+        for failed in await asyncio.gather(*appends, return_exceptions=True):
+            if failed is not None:
+                raise failed
         self.progress.lower = step.upper
         self.progress.windows += 1
         self.progress.changes += sum(table.num_rows for _, table in step.updates)
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
+
+    async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
+        collection, table = update
+        await append_through(self._collections, collection, table, upper, self._target.name)
 
     def _evaluate(self, lower: int, common: int, half_written: int | None) -> Step:
         return self._maintainer.step(lower, common, half_written)

@@ -3,6 +3,7 @@
 A row is a row of words of 64 bits; equal rows are equal words. Importing it imports numba.
 """
 
+from tidemill.arrangement.relational.accumulating import Stretches, accumulate_groups
 from tidemill.arrangement.relational.grouping import Buckets, Groups, buckets_of, sorted_apart
 from tidemill.arrangement.relational.matching import (
     join_buckets,
@@ -21,7 +22,7 @@ from tidemill.arrangement.relational.sweeping import (
 )
 
 __all__ = [
-    "LIMBS", "Buckets", "Groups", "Runs",
-    "add_up", "best_by_group", "best_by_run", "buckets_of", "covers", "join_buckets", "join_ranges",
+    "LIMBS", "Buckets", "Groups", "Runs", "Stretches",
+    "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of", "covers", "join_buckets", "join_ranges",
     "limbs_of", "quotients", "runs_of", "sorted_apart", "subtract", "tick_pairs", "total_of", "uniform_groups",
 ]  # fmt: skip

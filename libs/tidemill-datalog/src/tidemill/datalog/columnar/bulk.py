@@ -175,12 +175,11 @@ class BulkWindow:
             return []
         derived, shape = found
         if form.outlives:
-            living = [derived] if len(derived) or not carried else []
-            if carried:
-                living.insert(0, solutions_of(carried, shape, derived, self._bulk.texts))
-            known = EstablishedColumns(
-                shape, _alive(joined(living), self._window), self._bulk.texts, self._window
-            )
+            texts = self._bulk.texts
+            before = solutions_of(carried, shape, derived, texts) if carried else None
+            if before is not None and not len(derived):
+                derived = before.take(np.empty(0, np.int64))  # with the types of what there is
+            known = EstablishedColumns(shape, (carried, before), derived, texts, self._window)
             established[form.number] = known
             derived = known.parts()
         if form.head.aggregates:
@@ -294,12 +293,6 @@ def _pieces(columns: Columns) -> Iterator[Columns]:
     """The rows in pieces whose intermediate columns stay in the cache of the processor."""
     for first in range(0, len(columns), _PIECE_ROWS):
         yield columns.part(first, first + _PIECE_ROWS)
-
-
-def _alive(derived: Derived, window: tuple[int, int]) -> Derived:
-    """The solutions that live at some instant of the window, not over before they were established."""
-    kept = (derived.start < derived.expires) & (derived.expires > window[0])
-    return derived if kept.all() else derived.take(np.flatnonzero(kept))
 
 
 __all__ = ["Bulk", "BulkWindow", "Taken"]

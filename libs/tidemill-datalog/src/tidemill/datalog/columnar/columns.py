@@ -35,6 +35,9 @@ _PYTHON = {Type.INT: int, Type.FLOAT: float, Type.TEXT: str, Type.BOOL: bool}
 _DTYPES: Mapping[Type, type] = {
     Type.INT: np.int64, Type.FLOAT: np.float64, Type.TEXT: np.int64, Type.BOOL: np.bool_,
 }  # fmt: skip
+_ARROW = {
+    Type.INT: (pa.int64(),), Type.FLOAT: (pa.float64(), pa.int64()), Type.BOOL: (pa.bool_(),),
+}  # fmt: skip
 LATTICES_SEEN = frozenset({"min", "max", "earliest", "latest"}) | TALLIES
 """Lattices of which a column holds all that is ever asked for: one number."""
 
@@ -49,6 +52,7 @@ class Texts:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
+        self._arrow = pa.array([], pa.string())
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -71,6 +75,16 @@ class Texts:
             return np.zeros(len(texts), np.int64)
         indices = encoded.indices.fill_null(0)
         return known[np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)]
+
+    def arrow(self, numbers: I64Array, nulls: BoolArray | None = None) -> pa.Array:
+        """The texts of numbers as Arrow has them. Cost: O(n) and the texts that are new since the last time."""
+        if 2 * len(numbers) < len(self._texts) - len(self._arrow):
+            known = self.texts(numbers)
+            return pa.array(known, pa.string(), mask=nulls)
+        if len(self._arrow) < len(self._texts):
+            fresh = pa.array(self._texts[len(self._arrow) :], pa.string())
+            self._arrow = pa.concat_arrays([self._arrow, fresh])
+        return self._arrow.take(pa.array(numbers, mask=nulls))
 
     def texts(self, numbers: I64Array) -> list[str]:
         """The texts of numbers."""
@@ -157,8 +171,25 @@ class Column:
     def to_arrow(self, texts: Texts) -> pa.Array:
         """The column as Arrow has it."""
         if self.kind is Type.TEXT:
-            return pa.array(self.python(texts), pa.string())
+            return texts.arrow(self.values, self.nulls)
         return pa.array(self.values, mask=self.nulls)
+
+    @classmethod
+    def of_arrow(cls, kind: Type, array: pa.Array, texts: Texts) -> Column:
+        """A column of values as Arrow has them, whole numbers widened for floats. Raises: Unsuited."""
+        nulls = None
+        if array.null_count:
+            nulls = array.is_null().to_numpy(zero_copy_only=False)
+        if kind is Type.TEXT and array.type == pa.string():
+            numbers = texts.numbers(array)
+            return cls(kind, numbers if nulls is None else numbers * ~nulls, nulls)
+        wanted = _ARROW.get(kind)
+        if wanted is None or array.type not in wanted:
+            raise Unsuited
+        if nulls is not None:
+            array = array.fill_null(pa.scalar(0).cast(array.type))
+        values = array.to_numpy(zero_copy_only=False).astype(_DTYPES[kind], copy=False)
+        return cls(kind, values, nulls)
 
 
 def concatenated(columns: Sequence[Column]) -> Column:

@@ -47,13 +47,24 @@ class Shape:
 class Solutions(Sequence[EstablishedSolution]):
     """Living solutions on columns; the objects are made only if somebody looks at them.
 
-    `start` of each is the first instant at which its body held.
+    `start` of each is the first instant at which its body held. `origin` says which of the solutions of the window
+    before, known by their `mark`, each one is, -1 for one that is new.
     """
 
-    def __init__(self, shape: Shape, derived: Derived, texts: Texts) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        derived: Derived,
+        texts: Texts,
+        since: object = None,
+        origin: I64Array | None = None,
+    ) -> None:
         self.shape = shape
         self.derived = derived
         self.texts = texts
+        self.mark = object()
+        self._since = since
+        self._origin = origin
         self._made: tuple[EstablishedSolution, ...] | None = None
 
     def __len__(self) -> int:
@@ -78,6 +89,20 @@ class Solutions(Sequence[EstablishedSolution]):
     def take(self, rows: I64Array) -> Solutions:
         """The solutions with these numbers."""
         return Solutions(self.shape, self.derived.take(rows), self.texts)
+
+    def moved(
+        self, before: Sequence[EstablishedSolution]
+    ) -> tuple[Sequence[EstablishedSolution], Sequence[EstablishedSolution]] | None:
+        """Which of the solutions of the window before are gone, and which are new; None if that is not known."""
+        if not before:
+            return (), self
+        if not isinstance(before, Solutions) or before.mark is not self._since:
+            return None
+        assert self._origin is not None
+        kept = np.zeros(len(before), np.bool_)
+        kept[self._origin[self._origin >= 0]] = True
+        gone = before.take(np.flatnonzero(~kept))
+        return gone, self.take(np.flatnonzero(self._origin < 0))
 
     def _solutions(self) -> tuple[EstablishedSolution, ...]:
         if self._made is None:
@@ -142,18 +167,32 @@ class EstablishedColumns:
     """The solutions of one rule over a window: those carried into it, and those that its matches establish."""
 
     def __init__(
-        self, shape: Shape, living: Derived, texts: Texts, window: tuple[int, int]
+        self,
+        shape: Shape,
+        carried: tuple[Sequence[EstablishedSolution], Derived | None],
+        derived: Derived,
+        texts: Texts,
+        window: tuple[int, int],
     ) -> None:
         self._shape = shape
         self._texts = texts
         self._lower, self._upper = window
+        before, known = carried
+        self._since = before.mark if isinstance(before, Solutions) else None
+        living = derived if known is None else joined([known, derived])
+        origin = np.full(len(living), -1, np.int64)
+        origin[: len(before)] = np.arange(len(before))
+        kept = (living.start < living.expires) & (living.expires > self._lower)
+        if not kept.all():
+            rows = np.flatnonzero(kept)
+            living, origin = living.take(rows), origin[rows]
         groups = Groups.of(words_of(living.identity), len(living))
         if len(groups) < len(living):
             first = best_by_group(
                 groups.ids, living.start, np.ones(len(living), np.bool_), len(groups)
             )
-            living = living.take(first)
-        self._living = living
+            living, origin = living.take(first), origin[first]
+        self._living, self._origin = living, origin
 
     def parts(self) -> Derived:
         """What each solution derives in the window."""
@@ -170,9 +209,12 @@ class EstablishedColumns:
 
     def carried(self) -> Solutions:
         """The solutions that live at the end of the window."""
-        known = Solutions(self._shape, self._living, self._texts)
-        on: BoolArray = self._living.expires >= self._upper
-        return known if on.all() else known.take(np.flatnonzero(on))
+        living, origin = self._living, self._origin
+        on: BoolArray = living.expires >= self._upper
+        if not on.all():
+            rows = np.flatnonzero(on)
+            living, origin = living.take(rows), origin[rows]
+        return Solutions(self._shape, living, self._texts, self._since, origin)
 
 
 def joined(parts: Sequence[Derived]) -> Derived:

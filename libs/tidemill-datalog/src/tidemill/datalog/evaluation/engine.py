@@ -151,13 +151,14 @@ class Engine:
         self,
         inputs: Mapping[str, Columns],
         *,
+        rows: Mapping[str, Sequence[Presence]] | None = None,
         lower: int | None = None,
         upper: int,
         state: EngineState | None = None,
     ) -> Evaluation:
         """As `evaluate`, for rows on columns that were made with the texts of `column_bulk`.
 
-        Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
+        Other inputs may come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
         """
         from tidemill.datalog.columnar.windows import table_within  # imports numba
 
@@ -166,6 +167,11 @@ class Engine:
             name: table_within(self.checked, name, columns, start, upper)
             for name, columns in inputs.items()
         }
+        failures = Failures()
+        for name, presences in (rows or {}).items():
+            timelines = load(self.checked, name, presences, start, upper, self.lattices, failures)
+            tables[name] = Table.of_timelines(timelines)
+        names = list(dict.fromkeys((*self.checked.derived, *tables)))
         both = {
             name: timelines_of(tables.pop(name).rows)
             for name in self.checked.derived
@@ -174,7 +180,8 @@ class Engine:
         strata = self.strata(tables, start, upper, state, bulk=self.column_bulk())
         for component in self.plan.components:
             strata.run(component, {name: both.get(name, {}) for name in component.predicates})
-        return self.result(strata, list(dict.fromkeys((*self.checked.derived, *inputs))))
+        strata.failures.extend(failures)
+        return self.result(strata, names)
 
     def column_bulk(self) -> Bulk:
         """What evaluates on columns."""

@@ -1,0 +1,78 @@
+"""The rows of an input that are alive, one object each: what a view needs that is followed by its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.records import Record
+from tidemill.time import Corrupt
+
+Row: TypeAlias = "tuple[object, ...]"
+MakeRecord: TypeAlias = Callable[[Row], Record]
+
+
+@dataclass(slots=True)
+class Held:
+    """A row with how often it is there; its presence is what an evaluation sees."""
+
+    copies: int
+    presence: Presence
+
+
+@dataclass(slots=True)
+class LivingRows:
+    """Rows with their presence, from a start on, without an end."""
+
+    make_record: MakeRecord
+    _held: dict[Row, Held] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, row: Row, since: int, copies: int) -> None:
+        """Let a row be alive that was not."""
+        self._held[row] = Held(copies, Presence(self.make_record(row), since, END))
+
+    def items(self) -> Iterable[tuple[Row, Held]]:
+        """Every row that is alive."""
+        return self._held.items()
+
+    def present(self) -> list[Presence]:
+        """The rows as stretches that do not end."""
+        return [held.presence for held in self._held.values()]
+
+    def apply(self, changes: Sequence[tuple[Row, int, int]]) -> list[tuple[Held, int, int]]:
+        """Take changes (row, time, diff) in, by time; which rows begin (1) and which end (-1), and when.
+
+        Raises: Corrupt if a row is taken away more often than it was put in.
+        """
+        moved: list[tuple[Held, int, int]] = []
+        for row, time, diff in _net(changes):
+            held = self._held.get(row)
+            after = diff + (held.copies if held is not None else 0)
+            if after < 0:
+                raise Corrupt(
+                    f"row {row} is taken away more often than it was put in, first at {time}",
+                    row=row,
+                    time=time,
+                )
+            if held is None:
+                held = self._held[row] = Held(after, Presence(self.make_record(row), time, END))
+                moved.append((held, time, 1))
+            elif after:
+                held.copies = after
+            else:
+                del self._held[row]
+                moved.append((held, time, -1))
+        return moved
+
+
+def _net(changes: Sequence[tuple[Row, int, int]]) -> list[tuple[Row, int, int]]:
+    """The changes with those of one row at one time added up."""
+    sums: dict[tuple[int, Row], int] = {}
+    for row, time, diff in changes:
+        sums[time, row] = sums.get((time, row), 0) + diff
+    return [(row, time, diff) for (time, row), diff in sums.items() if diff]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tidemill.arrangement.relational import (
     Buckets,
     Groups,
+    accumulate_groups,
     add_up,
     best_by_run,
     buckets_of,
@@ -168,6 +169,26 @@ def test_groups_are_uniform_where_all_come_and_go_together(
     for at, first in enumerate(found.firsts):
         group = rows[first][0]
         assert bool(same[at]) == (len({i for g, i in rows if g == group}) == 1)
+
+
+@LAW
+@given(
+    st.lists(
+        st.tuples(groups, st.integers(0, 5), st.sampled_from((1, 1, 2, -1, -1))), max_size=12
+    ).map(lambda updates: sorted(updates, key=lambda update: update[1]))
+)
+def test_groups_are_there_while_they_have_a_copy(updates: list[tuple[int, int, int]]) -> None:
+    ids, times, diffs = columns(updates, 3)
+    found = accumulate_groups(buckets_of(ids, 4), times, diffs)
+    expected = twin.stretches(updates)
+    if isinstance(expected, int):
+        assert int(times[found.wrong]) == expected
+        return
+    assert found.wrong < 0
+    ends = [None if stop == (1 << 63) - 1 else stop for stop in found.stop.tolist()]
+    assert set(zip(found.groups.tolist(), found.start.tolist(), ends, strict=True)) == expected[0]
+    alive = zip(found.since.tolist(), found.copies.tolist(), strict=True)
+    assert dict(zip(found.alive.tolist(), alive, strict=True)) == expected[1]
 
 
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)

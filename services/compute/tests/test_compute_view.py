@@ -10,8 +10,10 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -174,10 +176,12 @@ class World:
         changes_max: int,
         maintenance: Maintenance = "auto",
         strategy: Strategy = "strata",
+        columns_from: int | None = None,
     ) -> ViewDriver:
         settings = ComputeSettings(
-            window_changes_max=changes_max, hold_interval_s=0.0, maintenance=maintenance
-        )
+            window_changes_max=changes_max, hold_interval_s=0.0, maintenance=maintenance,
+            columns_from=columns_from,
+        )  # fmt: skip
         target = replace(self.target, strategy=strategy)
         return ViewDriver(target, collections, self.clock, settings)
 
@@ -248,7 +252,10 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
             fuse = Fuse(random.randrange(1, 6), after=random.random() < 0.5)
             way: Maintenance = random.choice(ways)  # type: ignore[arg-type]  # one of the two
             strategy: Strategy = random.choice(("strata", "retraction"))
-            view = world.view(world.process(fuse), random.randrange(1, 9), way, strategy)
+            columns_from = random.choice((None, 0, 8))
+            view = world.view(
+                world.process(fuse), random.randrange(1, 9), way, strategy, columns_from
+            )
             await follow(world, view, fed)
             deaths += fuse.blown
     await follow(world, world.view(world.process(Fuse(None)), 5), END)
@@ -259,6 +266,55 @@ async def test_a_view_that_dies_at_any_write_says_what_one_evaluation_says(
         assert set(as_of(state, at).values()) <= {1}, (
             at
         )  # no row is there twice, none less than not at all
+
+
+@pytest.mark.rule("C1", "MV5", "D2")
+def test_windows_on_columns_write_what_windows_on_rows_write() -> None:
+    """Outputs and errors update by update, and the state at the end, however deliveries are split, with deaths."""
+    ran: list[str] = []
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        st.sampled_from(sorted(PROGRAMS)), st.integers(0, 50),
+        st.lists(st.integers(1, END - 1), max_size=4, unique=True),
+        st.lists(st.integers(1, 5), min_size=6, max_size=6), st.integers(1, 9),
+    )  # fmt: skip
+    def law(name: str, seed: int, cuts: list[int], deaths: list[int], changes_max: int) -> None:
+        written = []
+        for columns_from in (None, 0):
+            world = World(PROGRAMS[name], seed)
+            asyncio.run(
+                run_in_windows(world, [*sorted(cuts), END], deaths, changes_max, columns_from)
+            )
+            written.append(asyncio.run(everything(world)))
+        assert written[0] == written[1]
+        ran.append(name)
+
+    law()
+    assert len(set(ran)) > 3
+
+
+async def run_in_windows(
+    world: World, stops: list[int], deaths: list[int], changes_max: int, columns_from: int | None
+) -> None:
+    """Deliver up to each stop, let a view die at a write of its own, and another one go on."""
+    await world.create()
+    fed, on_columns = 0, 0
+    for stop, death in zip(stops, deaths, strict=False):
+        await world.feed(fed, stop)
+        fed = stop
+        for fuse in (Fuse(death), Fuse(None)):
+            view = world.view(
+                world.process(fuse), changes_max, "windows", columns_from=columns_from
+            )
+            await follow(world, view, fed)
+            on_columns += sum(view.on_columns.values())
+    assert (on_columns > 0) == (columns_from is not None)
+
+
+async def everything(world: World) -> dict[str, pa.Table]:
+    state = await world.process(Fuse(None)).stored("v/state")
+    return {**await world.contents(), "v/state": accumulate(state, END - 1)}
 
 
 async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -> None:

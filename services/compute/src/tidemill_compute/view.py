@@ -76,6 +76,11 @@ class ViewDriver:
         """Whether the view is followed by its changes now, not evaluated in windows."""
         return self.mode == "incremental"
 
+    @property
+    def on_columns(self) -> dict[str, bool]:
+        """Of each input, whether its rows are held on columns now."""
+        return {predicate: living.on_columns for predicate, living in self._inputs.items()}
+
     async def hold_inputs(self) -> Frontier:
         """Hold the history of the inputs, now and over restarts; where the view can begin.
 

@@ -56,6 +56,30 @@ def best_at(
     return len(present), min(known, default=None)
 
 
+def stretches(
+    updates: Sequence[tuple[int, int, int]],
+) -> tuple[set[tuple[int, int, int | None]], dict[int, tuple[int, int]]] | int:
+    """When each group has a copy, by updates (group, time, diff) in the order of their times, None for no end.
+
+    With those that have one at the end: since when, how many. Or the first time at which one has less than none.
+    """
+    found: set[tuple[int, int, int | None]] = set()
+    held: dict[int, tuple[int, int]] = {}
+    for at in sorted({time for _, time, _ in updates}):
+        for group in {mine for mine, time, _ in updates if time == at}:
+            change = sum(diff for mine, time, diff in updates if (mine, time) == (group, at))
+            since, before = held.get(group, (at, 0))
+            after = before + change
+            if after < 0:
+                return at
+            held.pop(group, None)
+            if after:
+                held[group] = (since, after)
+            elif before:
+                found.add((group, since, at))
+    return found | {(group, since, None) for group, (since, _) in held.items()}, held
+
+
 def quotient(values: Sequence[int | float], divisor: int) -> float:
     """The exact sum divided by a whole number, rounded once."""
     return float(sum(map(Fraction, values), Fraction(0)) / divisor)

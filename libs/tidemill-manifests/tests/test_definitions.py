@@ -40,6 +40,8 @@ SPECS: dict[str, list[dict[str, Any]]] = {
          "keyFormat": {"text": {}}, "envelope": {"upsert": {"key": ["id"]}}, "columns": KEYED},
         {"kafka": {"topic": "t"}, "format": {"avro": {"registry": {"url": "http://r"}}},
          "envelope": {"debezium": {"key": ["id", "n"], "before": "key"}}, "columns": KEYED},
+        {"kafka": {"topic": "t"}, "format": {"avro": {"registry": {"url": "http://r"}}},
+         "columns": COLUMNS, "engine": "spark"},
         {"kafka": {"topic": "t"}, "format": {"bytes": {"encoding": "hex"}}, "columns": KEYED[:1]},
         {"kafka": {"topic": "t"}, "format": {"protobuf": {"descriptorSet": "f", "message": "M",
             "framed": True}}, "envelope": {"none": {}}, "columns": COLUMNS},

@@ -6,8 +6,9 @@ import base64
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tidemill.runtime.formats import AvroFormat
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources import RegistrySpec, SourceSpec
@@ -22,6 +23,9 @@ from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import columns_of
 from tidemill_ingest.decisions import Decisions
 from tidemill_ingest.decoding import RecordDecoder, Schemas
+
+if TYPE_CHECKING:
+    from tidemill_ingest.schemas import SchemaBook
 
 
 def shape_of(stored: Stored) -> RecordShape:
@@ -50,15 +54,29 @@ def open_decoder(stored: Stored, shape: RecordShape, decisions: Decisions) -> Re
     registries = registries_of(spec)
 
     def open_schemas(field: str, reader: Any) -> Schemas:  # an AvroReader
-        from tidemill_ingest.schemas import SchemaBook
-
-        registry = registries[field]
-        # Values and keys are decided apart, also by one registry.
-        return SchemaBook(
-            HttpRegistry(_access(registry)), f"{field} {registry.url}", decisions, reader
-        )
+        return _book(registries[field], field, decisions, reader)
 
     return RecordDecoder(shape, open_schemas)
+
+
+def open_book(stored: Stored, shape: RecordShape, decisions: Decisions) -> SchemaBook | None:
+    """What decides about the schemas of values, for who decodes them elsewhere; None if they name none."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if not isinstance(shape.value_format, AvroFormat):
+        return None
+    from tidemill.runtime.formats.avro import AvroReader
+
+    return _book(registries_of(spec)["format"], "format", decisions, AvroReader(shape.value))
+
+
+def _book(
+    registry: RegistrySpec, field: str, decisions: Decisions, reader: Any
+) -> SchemaBook:  # an AvroReader
+    from tidemill_ingest.schemas import SchemaBook
+
+    # Values and keys are decided apart, also by one registry.
+    return SchemaBook(HttpRegistry(_access(registry)), f"{field} {registry.url}", decisions, reader)
 
 
 class _Untaught:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
-from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, ProtobufFormat
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
@@ -31,7 +31,7 @@ from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.event_rows import EventColumns
 from tidemill_compute.event_stage import EventStage, EventTarget
 from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
-from tidemill_embedded.decoders import open_decoder, shape_of
+from tidemill_embedded.decoders import open_book, open_decoder, shape_of
 from tidemill_embedded.feeds import Feed
 from tidemill_embedded.resource_store import Stored
 from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
@@ -353,11 +353,17 @@ class SourceRunner:
             return starts
         from tidemill_reclock.bulk_spark import SparkBulkReclock  # it loads Spark, which is slow
 
+        decisions = Decisions(self._world.collections, self._decided)
+        book = open_book(self._stored, self._shape, decisions)
         bulk = SparkBulkReclock(
             self._world.launcher, self._world.collections, place, self._shape.value,
-            self._shape.value_format,
+            self._shape.value_format, book,
         )  # fmt: skip
-        await bulk.write(backlog)
+        try:
+            await bulk.write(backlog)
+        finally:
+            if book is not None:
+                await book.close()
         self.backfilled += backlog.records
         return await self.reclock.resume()
 
@@ -377,8 +383,7 @@ class SourceRunner:
         """Whether a job can decode the records and reach the broker."""
         kafka = self._spec.kafka
         secured = kafka is not None and (kafka.tls is not None or kafka.sasl is not None)
-        remote = isinstance(self._shape.value_format, AvroFormat | ProtobufFormat)
-        return not (secured or remote or self._spec.envelope.key)
+        return not (secured or self._spec.envelope.key)
 
     async def _commit_forever(self, feed: Feed) -> None:
         """Tell outside tools how far the source has been written."""

@@ -98,7 +98,12 @@ class RecordDecoder:
         )
         rows = rows.select([*(c.name for c in self._shape.columns), "_partition", "_offset"])
         if refused:
-            told = self._letters([(records[at], reason) for at, reason in refused.items()])
+            told = self._values.letters(
+                [record.partition for record in records],
+                [record.offset for record in records],
+                [record.value for record in records],
+                refused,
+            )
             letters = pa.concat_tables([letters, told])
         return rows, letters
 

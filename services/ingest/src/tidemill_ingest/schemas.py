@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.runtime.formats import BadRow
-from tidemill.runtime.formats.avro import AvroReader, schema_number
+from tidemill.runtime.formats.avro import AvroReader
 from tidemill.runtime.formats.registry import RegisteredSchema, SchemaRegistry
+from tidemill.runtime.formats.schema_memory import (
+    KnownSchemas,
+    NumberedRecords,
+    SchemaMemory,
+    no_schema,
+    spans,
+)
 from tidemill.runtime.log import LogRecord
 from tidemill_ingest.decisions import Decision, Decisions
 
@@ -29,8 +34,7 @@ class SchemaBook:
         self._registry = registry
         self._url = url
         self._decisions = decisions
-        self._reader = reader
-        self._unknown: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._memory = SchemaMemory(reader)
         self._loaded = False
 
     async def prepare(
@@ -40,50 +44,50 @@ class SchemaBook:
 
         Raises: Unavailable if the registry is away and there is a number that nobody has asked for.
         """
-        if not self._loaded:
-            await self._load()
-        refused: dict[int, str] = {}
-        open_numbers: dict[int, list[int]] = defaultdict(list)
-        for index, (record, value) in enumerate(zip(records, values, strict=True)):
-            try:
-                number = schema_number(value)
-            except BadRow:
-                continue  # it becomes a letter where it is decoded
-            if self._was_unknown(number, record.partition, record.offset):
-                refused[index] = self._reason(number)
-            elif not self._reader.knows(number):
-                open_numbers[number].append(index)
-        for number, indexes in open_numbers.items():
-            if not await self._learn(number, [records[index] for index in indexes]):
-                refused |= dict.fromkeys(indexes, self._reason(number))
+        await self._load()
+        partitions = [record.partition for record in records]
+        offsets = [record.offset for record in records]
+        refused, undecided = self._memory.sort_out(partitions, offsets, values)
+        for number, indexes in undecided.items():
+            if not await self._learn(number, spans(number, partitions, offsets, indexes)):
+                refused |= dict.fromkeys(indexes, no_schema(number))
         return refused
 
-    def _reason(self, number: int) -> str:
-        return f"the schema registry has no schema {number}"
+    async def known(self) -> KnownSchemas:
+        """Everything that has been decided."""
+        await self._load()
+        return self._memory.known
+
+    async def learn(self, undecided: Sequence[NumberedRecords]) -> None:
+        """Decide about records that somebody else has seen. Raises: Unavailable."""
+        await self._load()
+        numbers: dict[int, list[NumberedRecords]] = defaultdict(list)
+        for records in undecided:
+            numbers[records.number].append(records)
+        for number, each in numbers.items():
+            await self._learn(number, each)
 
     async def close(self) -> None:
         """Release the registry."""
         await self._registry.close()
 
     async def _load(self) -> None:
+        if self._loaded:
+            return
         for decision in await self._decisions.all():
             if decision.of != self._url:
                 continue
             if decision.about == "schema":
                 self._know(decision)
             elif decision.about == "unknown-schema":
-                place = decision.number, decision.partition
-                insort(self._unknown[place], (decision.first, decision.last))
+                self._memory.know_unknown(
+                    NumberedRecords(
+                        decision.number, decision.partition, decision.first, decision.last
+                    )
+                )
         self._loaded = True
 
-    def _was_unknown(self, number: int, partition: int, offset: int) -> bool:
-        ranges = self._unknown.get((number, partition))
-        if not ranges:
-            return False
-        at = bisect_right(ranges, offset, key=lambda each: each[0])
-        return at > 0 and offset <= ranges[at - 1][1]
-
-    async def _learn(self, number: int, records: Sequence[LogRecord]) -> bool:
+    async def _learn(self, number: int, records: Sequence[NumberedRecords]) -> bool:
         """Ask for a schema, and keep the answer before anything is decoded by it."""
         found = await self._registry.schema(number)
         if found is not None:
@@ -94,22 +98,16 @@ class SchemaBook:
             assert decided is not None
             self._know(decided)
             return True
-        offsets: dict[int, list[int]] = defaultdict(list)
-        for record in records:
-            offsets[record.partition].append(record.offset)
-        unknown = [
-            Decision("unknown-schema", self._url, number, partition, min(each), max(each))
-            for partition, each in offsets.items()
-        ]
-        await self._decisions.make(unknown)
-        for decision in unknown:
-            place = number, decision.partition
-            insort(self._unknown[place], (decision.first, decision.last))
+        await self._decisions.make(
+            [
+                Decision("unknown-schema", self._url, number, each.partition, each.first, each.last)
+                for each in records
+            ]
+        )
+        for each in records:
+            self._memory.know_unknown(each)
         return False
 
     def _know(self, decision: Decision) -> None:
         schema = msgspec.json.decode(decision.text, type=RegisteredSchema)
-        if schema.kind == "AVRO":
-            self._reader.know(decision.number, schema.text, schema.references)
-        else:
-            self._reader.refuse(decision.number, f"its schema is one of {schema.kind}, not of Avro")
+        self._memory.know(decision.number, schema)

@@ -6,7 +6,7 @@ It commits nothing; the service appends the parts by compare-and-append.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.clock import SystemClock
-from tidemill.runtime.formats import (
-    BytesFormat,
-    Column,
-    CsvFormat,
-    JsonFormat,
-    RowDecoder,
-    TextFormat,
+from tidemill.runtime.formats import Column, RecordFormat, RowDecoder
+from tidemill.runtime.formats.schema_memory import (
+    KnownSchemas,
+    NumberedRecords,
+    SchemaMemory,
+    spans,
 )
 from tidemill.runtime.log_segments import read_range
 from tidemill.shard.encoding import pack_part
@@ -43,6 +43,11 @@ _RECORD_FIELDS: list[pa.Field[Any]] = [
     pa.field("value", pa.binary()),
 ]
 _RECORD = pa.schema(_RECORD_FIELDS)
+_NUMBERED_FIELDS: list[pa.Field[Any]] = [
+    pa.field(name, pa.int64()) for name in ("number", "partition", "first", "last")
+]
+_NUMBERED = pa.schema(_NUMBERED_FIELDS)
+_NUMBERED_COLUMNS = "number long, partition long, first long, last long"
 
 
 class TargetSpec(msgspec.Struct, frozen=True):
@@ -66,7 +71,8 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     """Everything a backfill needs.
 
     One of `log_directory` (embedded log) and `bootstrap` (Kafka) names the log. `bindings` are the
-    remap collection's updates before `upper` as an Arrow stream.
+    remap collection's updates before `upper` as an Arrow stream. `schemas` is what is known of the schemas that
+    records name by number, if they do.
     """
 
     source: str
@@ -77,7 +83,8 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     bindings: bytes
     upper: int
     columns: list[ColumnSpec]
-    record_format: JsonFormat | CsvFormat | TextFormat | BytesFormat
+    record_format: RecordFormat
+    schemas: KnownSchemas | None
     rows: TargetSpec
     letters: TargetSpec
 
@@ -91,22 +98,92 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class BackfillResult(msgspec.Struct, frozen=True):
-    """What the job gives back."""
+    """What the job gives back: parts, or else the records about whose schemas nothing is decided yet."""
 
-    written: list[Written]
-
-
-def decoder_of(spec: BackfillSpec) -> RowDecoder:
-    """The decoder of the live path."""
-    columns = [Column(c.name, c.kind, c.nullable) for c in spec.columns]  # type: ignore[arg-type]  # kinds were checked when the resource was applied
-    return RowDecoder(columns, spec.record_format)
+    written: list[Written] = []
+    undecided: list[NumberedRecords] = []
 
 
-def decode_batch(decoder: RowDecoder, batch: pa.RecordBatch) -> Decoded:
+class Recipe(msgspec.Struct, frozen=True):
+    """What decodes records: plain data that travels to the executors."""
+
+    columns: list[ColumnSpec]
+    record_format: RecordFormat
+    schemas: KnownSchemas | None
+
+
+class BatchDecoder:
+    """The decoder of the live path, for batches of records of a log."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        columns = [Column(c.name, c.kind, c.nullable) for c in recipe.columns]  # type: ignore[arg-type]  # kinds were checked when the resource was applied
+        self._memory: SchemaMemory | None = None
+        reader = None
+        if recipe.schemas is not None:
+            from tidemill.runtime.formats.avro import AvroReader
+
+            reader = AvroReader(columns)
+            self._memory = SchemaMemory(reader, recipe.schemas)
+        self._rows = RowDecoder(columns, recipe.record_format, reader)
+
+    def decode(self, batch: pa.RecordBatch) -> Decoded:
+        """The batch as rows and letters. Raises: ValueError if a schema is not decided."""
+        columns = batch.to_pydict()
+        places = columns["partition"], columns["offset"]
+        values = columns["value"]
+        if self._memory is None:
+            rows, letters = self._rows.decode(*places, values)
+            return Decoded(rows, letters)
+        refused, undecided = self._memory.sort_out(*places, values)
+        if undecided:
+            raise ValueError(f"nothing is decided about the schemas {sorted(undecided)}")
+        kept = [at for at in range(len(values)) if at not in refused]
+        rows, letters = self._rows.decode(
+            *([column[at] for at in kept] for column in (*places, values))
+        )
+        told = self._rows.letters(*places, values, refused)
+        return Decoded(rows, pa.concat_tables([letters, told]))
+
+    def undecided(self, batch: pa.RecordBatch) -> list[NumberedRecords]:
+        """Ranges of the records about whose schemas nothing is decided."""
+        assert self._memory is not None
+        columns = batch.to_pydict()
+        places = columns["partition"], columns["offset"]
+        _, numbers = self._memory.sort_out(*places, columns["value"])
+        return [each for number, at in numbers.items() for each in spans(number, *places, at)]
+
+
+@lru_cache(maxsize=4)
+def decoder_of(recipe: bytes) -> BatchDecoder:
+    """One decoder for each recipe in a process: some read with what cannot travel."""
+    return BatchDecoder(msgspec.msgpack.decode(recipe, type=Recipe))
+
+
+def decode_batch(recipe: bytes, batch: pa.RecordBatch) -> Decoded:
     """A batch of log records as rows and letters."""
-    columns = batch.to_pydict()
-    rows, letters = decoder.decode(columns["partition"], columns["offset"], columns["value"])
-    return Decoded(rows, letters)
+    return decoder_of(recipe).decode(batch)
+
+
+def scan_batches(recipe: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The undecided records of each batch."""
+    for batch in batches:
+        found = decoder_of(recipe).undecided(batch)
+        if found:
+            yield pa.RecordBatch.from_pylist(
+                [msgspec.structs.asdict(each) for each in found], _NUMBERED
+            )
+
+
+def undecided_in(frame: DataFrame, recipe: bytes) -> list[NumberedRecords]:
+    """The undecided records of all, as one range for each schema and partition. Cost: reads all once."""
+    found: dict[tuple[int, int], NumberedRecords] = {}
+    for row in frame.mapInArrow(partial(scan_batches, recipe), _NUMBERED_COLUMNS).collect():
+        each = NumberedRecords(row["number"], row["partition"], row["first"], row["last"])
+        known = found.get((each.number, each.partition), each)
+        found[each.number, each.partition] = msgspec.structs.replace(
+            each, first=min(each.first, known.first), last=max(each.last, known.last)
+        )
+    return list(found.values())
 
 
 def read_embedded(
@@ -165,9 +242,13 @@ def run(packed: bytes, here: Workplace) -> bytes:
     times: list[Any] = rows["_time"].to_pylist()
     since = min(times, default=0)
     bindings = Bindings.of_rows(rows, since, frontier(spec.upper))
+    recipe = msgspec.msgpack.encode(Recipe(spec.columns, spec.record_format, spec.schemas))
+    if spec.schemas is not None and (undecided := undecided_in(frame, recipe)):
+        here.say(f"schemas are not decided: {sorted({each.number for each in undecided})}")
+        return msgspec.msgpack.encode(BackfillResult(undecided=undecided))
     written = backfill(
         frame,
-        partial(decode_batch, decoder_of(spec)),
+        partial(decode_batch, recipe),
         partial(map_offsets, bindings),
         _target(spec.rows, here.blob, records),
         _target(spec.letters, here.blob, records // 100),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
 
-from tidemill.runtime.formats import AvroFormat, Column, ProtobufFormat, RecordFormat
+from tidemill.runtime.formats import Column, RecordFormat
+from tidemill.runtime.formats.schema_memory import KnownSchemas, NumberedRecords
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
@@ -24,8 +26,24 @@ from tidemill_reclock.bulk import Backlog, LogPlace
 JOB = "tidemill_reclock.backfill_job"
 
 
+class BulkSchemas(Protocol):
+    """What decides about schemas that records name by number; tidemill_ingest.schemas.SchemaBook."""
+
+    async def known(self) -> KnownSchemas:
+        """Everything that has been decided."""
+        ...
+
+    async def learn(self, undecided: Sequence[NumberedRecords]) -> None:
+        """Decide about all of these. Raises: Unavailable."""
+        ...
+
+
 class SparkBulkReclock:
-    """Guarantees of BulkReclock, by one Spark job and two compare-and-appends."""
+    """Guarantees of BulkReclock, by one Spark job and two compare-and-appends.
+
+    Where records name schemas, a job that meets one about which nothing is decided gives it back, and is
+    begun anew once it is.
+    """
 
     def __init__(
         self,
@@ -34,21 +52,24 @@ class SparkBulkReclock:
         place: LogPlace,
         columns: Sequence[Column],
         record_format: RecordFormat,
+        schemas: BulkSchemas | None = None,
     ) -> None:
         self._launcher = launcher
         self._collections = collections
         self._place = place
         self._columns = tuple(columns)
         self._format = record_format
+        self._schemas = schemas
 
     async def write(self, backlog: Backlog) -> None:
         """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
         spec = await self._spec(backlog)
-        job = Job(JobKind.BACKFILL, backlog.source, JOB, msgspec.msgpack.encode(spec))
-        outcome = await self._launcher.launch(job)
-        if isinstance(outcome, JobFailed):
-            raise Unavailable(f"the backfill of {backlog.source} failed: {outcome}")
-        result = msgspec.msgpack.decode(outcome.result, type=BackfillResult)
+        result = await self._written(backlog, spec)
+        while result.undecided:
+            assert self._schemas is not None
+            await self._schemas.learn(result.undecided)
+            spec = await self._spec(backlog)
+            result = await self._written(backlog, spec)
         for target in (spec.letters, spec.rows):
             parts = [
                 unpack_part(packed)
@@ -61,9 +82,16 @@ class SparkBulkReclock:
                 writer=backlog.source,
             )  # fmt: skip
 
+    async def _written(self, backlog: Backlog, spec: BackfillSpec) -> BackfillResult:
+        job = Job(JobKind.BACKFILL, backlog.source, JOB, msgspec.msgpack.encode(spec))
+        outcome = await self._launcher.launch(job)
+        if isinstance(outcome, JobFailed):
+            raise Unavailable(f"the backfill of {backlog.source} failed: {outcome}")
+        return msgspec.msgpack.decode(outcome.result, type=BackfillResult)
+
     async def _spec(self, backlog: Backlog) -> BackfillSpec:
         ranges = ranges_between(backlog.starts, backlog.stops)
-        assert not isinstance(self._format, AvroFormat | ProtobufFormat)  # no job reads these
+        schemas = None if self._schemas is None else await self._schemas.known()
         directory = self._place.directory
         return BackfillSpec(
             source=backlog.source,
@@ -75,6 +103,7 @@ class SparkBulkReclock:
             upper=backlog.upper,
             columns=[ColumnSpec(c.name, c.kind, c.nullable) for c in self._columns],
             record_format=self._format,
+            schemas=schemas,
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
         )

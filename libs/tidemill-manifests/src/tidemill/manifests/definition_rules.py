@@ -243,8 +243,8 @@ _RECORDS = (
     ),
     Rule(
         "!has(self.engine) || self.engine != 'spark' || "
-        f"!({_any('self.format', 'avro', 'protobuf')} || {_KEYED} || {_any('self.kafka', 'tls', 'sasl')})",
-        "Spark decodes neither avro nor protobuf, applies no envelopes, and reads in the clear",
+        f"!({_KEYED} || {_any('self.kafka', 'tls', 'sasl')})",
+        "Spark applies no envelopes, and reads in the clear",
         ".engine",
     ),
     Rule(

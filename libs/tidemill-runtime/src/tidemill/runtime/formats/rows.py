@@ -120,6 +120,17 @@ class RowDecoder:
         assert self._reader is not None
         return self._cell_by_cell(enumerate(values), self._reader, [], values, places)
 
+    def letters(
+        self,
+        partitions: Sequence[int],
+        offsets: Sequence[int],
+        values: Sequence[bytes | None],
+        refused: Mapping[int, str],
+    ) -> pa.Table:
+        """The letters of records that somebody else has refused, by index, with why."""
+        places = (np.asarray(partitions, np.int64), np.asarray(offsets, np.uint64))
+        return self._letters(sorted(refused.items()), values, places)
+
     def cells(self, value: bytes | None) -> list[object]:
         """The cells of one record in the order of the columns, as `decode` makes them. Raises: BadRow."""
         if self._reader is not None:

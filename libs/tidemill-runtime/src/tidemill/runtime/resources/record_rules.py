@@ -12,8 +12,6 @@ STATED = ("text", "bytes", "avro", "protobuf")
 PUSHED = ("json", "csv", "text")
 """Formats of rows that are pushed: each is a line."""
 DEBEZIUM = ("json", "avro")
-LOCAL = ("avro", "protobuf")
-"""Formats that only the local engine decodes."""
 
 
 def _one_format(spec: SpecDocument) -> Iterator[Broken]:
@@ -108,9 +106,6 @@ def _key_fits(spec: SpecDocument) -> Iterator[Broken]:
 def _engine_fits(spec: SpecDocument) -> Iterator[Broken]:
     if spec.get("engine") != "spark":
         return
-    for name in LOCAL:
-        if name in spec.get("format", {}):
-            yield Broken(("engine",), f"Spark does not decode {name}", "write auto or local")
     if _keyed(spec):
         yield Broken(("engine",), "Spark does not apply envelopes", "write auto or local")
     if spec.get("kafka", {}).keys() & {"tls", "sasl"}:

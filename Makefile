@@ -92,7 +92,7 @@ image: ## one image for every process, as a docker archive (needs root, buildah,
 
 e2e: setup ## the chart, the definitions and the operator on a real API server, then the whole system in pods on a real node (root)
 	@infra/setup.sh apiserver
-	@$(PY) -m pytest e2e/test_api_server.py
+	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py
 	@infra/kubernetes/e2e.sh
 
 lock: ## resolve the dependencies anew into requirements.lock

@@ -25,4 +25,4 @@ phase "the image of Tidemill" "$here/images.sh" build
 phase "the node" "$here/node.sh" up
 phase "the images in the node" "$here/node.sh" load "$CACHE"/kubernetes/images/localhost_{servers_1,tidemill_*}.tar
 "$here/node.sh" volumes 8 >/dev/null
-phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py "$@"
+phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py e2e/test_node_spark.py "$@"

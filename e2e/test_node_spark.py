@@ -18,8 +18,8 @@ from urllib.request import urlopen
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from e2e.cluster import MANIFESTS, SERVERS, Cluster, said, until
 
+from e2e.cluster import MANIFESTS, SERVERS, Cluster, said, until
 from tidemill.client import Client
 from tidemill.rpc.messages import ResourceDocument
 

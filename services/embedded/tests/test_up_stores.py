@@ -61,6 +61,30 @@ def checked(folder: Path, stores: list[str]) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def test_the_check_finds_the_stores_by_the_settings_of_the_server(
+    tmp_path: Path, stores: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As within a pod: addresses in variables, the secret in a file."""
+    with up_process(tmp_path, *stores) as server, server.client():
+        pass
+    (tmp_path / "secret").write_text("test-secret")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    chosen = {
+        "CONSENSUS": stores[1], "BLOB": stores[3],
+        "ACCESS_KEY": "test", "SECRET_KEY_FILE": str(tmp_path / "secret"),
+    }  # fmt: skip
+    for name, value in chosen.items():
+        monkeypatch.setenv(f"TIDEMILL_UP_STORE__{name}", value)
+    found = checked(tmp_path, [])
+    assert found.returncode == 0, found.stderr
+    assert "1 collections" in found.stdout
+    monkeypatch.setenv("TIDEMILL_UP_STORE__SECRET_KEY_FILE", str(tmp_path / "none"))
+    found = checked(tmp_path, [])
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "cannot be read" in found.stderr
+
+
 async def test_collections_in_redis_and_a_bucket_survive_a_kill_and_a_lost_object_is_found(
     tmp_path: Path, stores: list[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command that checks the stores of a state directory, a bucket, a Redis."""
+"""The check of the stores of a state directory, a bucket, a Redis, as a command prints it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ class _StillClock:
 
 
 def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
-    """Check every byte of a state directory, claims included, and say what is wrong; nothing is changed.
+    """Check the stores of a state directory, or those that are named, as `check_stores` does."""
+    check_stores(directory, consensus, BlobPlace(blob or f"file:{directory.resolve() / 'blob'}"))
 
-    Stores that are elsewhere are named as for `up`: --consensus redis://…, --blob s3://…. Exit status 0
-    if nothing is wrong (objects left behind are reported, and do no harm), 1 if something is, 2 if there
-    is nothing to check.
+
+def check_stores(directory: Path, consensus: str, place: BlobPlace) -> None:
+    """Print what is wrong with every byte of two stores, claims included; nothing is changed.
+
+    Without `consensus` it is the file in the state directory. Raises: SystemExit with 1 if something is
+    wrong (objects left behind are reported, and do no harm), with 2 if there is nothing to check.
     """
     file = directory / "consensus.sqlite"
     if not consensus and not file.is_file():
         print(f"{directory} is no state directory: {file} is missing", file=sys.stderr)
         raise SystemExit(2)
-    place = BlobPlace(blob or f"file:{directory.resolve() / 'blob'}")
     try:
         wrong = asyncio.run(_check(consensus or f"sqlite:{file.resolve()}", place))
     except TidemillError as error:

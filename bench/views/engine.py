@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,14 @@ class Delta:
 
 
 @dataclass(frozen=True)
+class Passing:
+    """Timeless rows as columns, each present at one instant alone."""
+
+    columns: Sequence[I64Array]
+    instants: I64Array
+
+
+@dataclass(frozen=True)
 class Events:
     """Events as columns, present from their times on, `life` long, or for ever."""
 
@@ -89,10 +97,18 @@ class Windows:
     def __init__(self, checked: CheckedProgram) -> None:
         self._windows = ColumnWindows(checked)
 
-    def step(self, upper: int, given: Mapping[str, Events]) -> Mapping[str, Changed]:
+    def keep(self, name: str, columns: Sequence[I64Array]) -> None:
+        """Let timeless rows be present from now on."""
+        self._windows.feed(name, row_columns(columns, self._windows.texts))
+
+    def step(self, upper: int, given: Mapping[str, Events | Passing]) -> Mapping[str, Changed]:
         """What changes at the instants below `upper`."""
-        for name, events in given.items():
-            self._windows.feed(name, event_columns(events, self._windows.texts))
+        texts = self._windows.texts
+        for name, rows in given.items():
+            if isinstance(rows, Passing):
+                self._windows.feed(name, passing_columns(rows, texts))
+            else:
+                self._windows.feed(name, event_columns(rows, texts))
         return self._windows.step(upper).facts
 
 
@@ -107,23 +123,6 @@ class Ticks:
         """What differs from the tick before."""
         rows = {name: records(name, columns) for name, columns in given.items()}
         return self._ticker.tick(at, {**self._kept, **rows}).changes.facts
-
-
-class TicksOfMany:
-    """The same on columns, each tick by itself, for ticks that bring many rows."""
-
-    def __init__(self, checked: CheckedProgram, kept: Mapping[str, Sequence[I64Array]]) -> None:
-        self._engine = Engine(checked, columns_from=0)
-        self._kept = {name: self._rows(columns) for name, columns in kept.items()}
-
-    def tick(self, at: int, given: Mapping[str, Sequence[I64Array]], wanted: str) -> Columns:
-        """All facts of a predicate in this tick."""
-        rows = {name: self._rows(columns) for name, columns in given.items()}
-        evaluation = self._engine.evaluate_columns(self._kept | rows, lower=at, upper=at + 1)
-        return words_of_table(evaluation, wanted)
-
-    def _rows(self, columns: Sequence[I64Array]) -> columnar.Columns:
-        return row_columns(columns, self._engine.column_bulk().texts)
 
 
 class Batch:
@@ -147,6 +146,12 @@ def row_columns(columns: Sequence[I64Array], texts: Texts) -> columnar.Columns:
     never = Column(Type.INT, np.zeros(n, np.int64), np.ones(n, np.bool_))
     arguments = tuple(Column(Type.INT, column) for column in columns)
     return columnar.Columns(np.zeros(n, np.int64), ends, ends, never, arguments, texts)
+
+
+def passing_columns(rows: Passing, texts: Texts) -> columnar.Columns:
+    """Timeless rows, each present at its instant."""
+    known = row_columns(rows.columns, texts)
+    return replace(known, start=rows.instants, stop=rows.instants + 1)
 
 
 def event_columns(events: Events, texts: Texts) -> columnar.Columns:
@@ -175,6 +180,12 @@ def begun(changes: Changed) -> Columns:
     """The facts that begin, as columns of words."""
     assert isinstance(changes, ColumnChanges)
     return words_of_facts(changes.facts.take(np.flatnonzero(changes.diffs > 0)))
+
+
+def stretches(changes: Changed) -> Columns:
+    """What begins and ends, as columns of words: diff, instant, then the facts."""
+    assert isinstance(changes, ColumnChanges)
+    return [changes.diffs, changes.times, *words_of_facts(changes.facts)]
 
 
 def stacked(parts: Iterable[Columns]) -> Columns:

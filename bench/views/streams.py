@@ -12,15 +12,16 @@ from time import perf_counter, sleep
 import numpy as np
 import numpy.typing as npt
 
-from bench.views.digests import digest
+from bench.views.digests import columns_of, digest
 from bench.views.engine import (
     Batch,
     Events,
-    TicksOfMany,
+    Passing,
     Windows,
     begun,
     program,
     stacked,
+    stretches,
 )
 from bench.views.inputs import BATCH, BATCH_MS, ORDERS, Stream, checks, levels, trades
 from bench.views.job import Aim, Job, Report, Row
@@ -40,6 +41,8 @@ RESAMPLED_LIVE = RESAMPLED.replace("@time(tc - 500)", "@time(tc - 500) @expires(
 """Averages end after a second, so that the readings behind them may end: they do not change afterwards."""
 JOINED = "settled(o, a, b) := placed(o, a) ^ paid(o, b);"
 
+TOGETHER = 50
+"""Batches that are taken in together at full speed, as a view takes a backlog."""
 FIRST = 5
 """Batches at the beginning whose freshness is not counted, here and on the other sides."""
 Columns = Sequence[npt.NDArray[np.int64]]
@@ -63,32 +66,34 @@ def run(step: Step, batches: int, pause_s: float = 0.0) -> tuple[float, list[flo
 
 
 def measured(
-    opened: Callable[[], Step],
+    opened: Callable[[int], Step],
     results: Callable[[Found], Columns],
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, ...],
     flush: bool = False,
 ) -> Report:
-    """Throughput over all events, then freshness at a pace that is the same for all sides.
+    """The figures of one streaming job; `opened` gives a step that takes so many batches together.
 
-    `sizes`: events, events of the paced run, its events a second. With `flush` one more step after the
-    last batch lets what is still held back come out.
+    With `flush`, one more step after the last batch lets what is still held back come out.
     """
     events, paced, pace = sizes
-    run(opened(), 5)  # the first plans and compiles
     report = Report()
-    batches = events // BATCH
-    total, _, found = run(opened(), batches + flush)
-    report.figures["throughput"] = events / total
+    together = min(TOGETHER, events // BATCH)
+    steps = events // (together * BATCH)
+    for size in (1, together):  # the first plans and compiles
+        run(opened(size), min(steps, 5))
+    total, _, found = run(opened(together), steps + flush)
+    report.figures["throughput"] = steps * together * BATCH / total
     report.digests["results"] = digest(results(found))
-    _, seconds, found = run(opened(), paced // BATCH, BATCH / pace)
+    _, seconds, found = run(opened(1), paced // BATCH, BATCH / pace)
     times = [s for s, (_, changes) in zip(seconds, found, strict=True) if len(changes[0])]
     report.latencies(times[FIRST:], "fresh_")
     return report
 
 
-def slices(stream: Stream) -> list[tuple[Columns, npt.NDArray[np.int64]]]:
-    """The batches of a stream: columns and times."""
-    places = [slice(at * BATCH, (at + 1) * BATCH) for at in range(stream.batches)]
+def slices(stream: Stream, together: int) -> list[tuple[Columns, npt.NDArray[np.int64]]]:
+    """What the steps of a stream take in, `together` batches each: columns and times."""
+    size = together * BATCH
+    places = [slice(at * size, (at + 1) * size) for at in range(len(stream.times) // size)]
     return [([c[place] for c in stream.columns], stream.times[place]) for place in places]
 
 
@@ -96,21 +101,39 @@ def slices(stream: Stream) -> list[tuple[Columns, npt.NDArray[np.int64]]]:
 
 
 def strata(events: int, paced: int, pace: int) -> Report:
-    """How many sensors of each region have no bad reading, tick by tick."""
+    """How many sensors of each region have no bad reading, tick by tick; the ticks are instants."""
     checked = program(STRATA, {"check": ("relation", 2), "region": ("relation", 2)})
     sensors = np.arange(500, dtype=np.int64)
-    batches = slices(checks(max(events, paced)))
+    stream = checks(max(events, paced))
 
-    def opened() -> Step:
-        ticks = TicksOfMany(checked, {"region": (sensors, sensors % 10)})
-        return lambda at: ticks.tick(at, {"check": batches[at][0]}, "calm")
+    def opened(together: int) -> Step:
+        view, batches = Windows(checked), slices(stream, together)
+        view.keep("region", (sensors, sensors % 10))
+
+        def step(at: int) -> Columns:
+            columns, ticks = batches[at]
+            passing = {"check": Passing(columns, ticks)}
+            return stretches(view.step((at + 1) * together, passing)["calm"])
+
+        return step
 
     return measured(opened, calm_by_tick, (events, paced, pace))
 
 
 def calm_by_tick(found: Found) -> Columns:
-    """(tick, region, count) of every tick."""
-    return stacked([np.full(len(calm[0]), at), *calm] for at, calm in found)
+    """(tick, region, count) of every tick, from (diff, tick, region, count) where one begins or ends."""
+    diffs, ticks, *facts = stacked(changes for _, changes in found)
+    last = int(ticks.max()) + 1
+    since: dict[tuple[int, ...], int] = {}
+    rows = []
+    for at in np.lexsort((diffs, ticks)).tolist():  # at one tick what ends comes first
+        fact = tuple(int(column[at]) for column in facts)
+        if diffs[at] > 0:
+            since[fact] = int(ticks[at])
+        else:
+            rows += [(tick, *fact) for tick in range(since.pop(fact), int(ticks[at]))]
+    rows += [(tick, *fact) for fact, start in since.items() for tick in range(start, last)]
+    return columns_of(rows)
 
 
 # Resampling.
@@ -119,17 +142,18 @@ def calm_by_tick(found: Found) -> Columns:
 def resampled(events: int, paced: int, pace: int) -> Report:
     """The average level of each tank in each second, as soon as it is certain."""
     checked = program(RESAMPLED_LIVE, {"level": ("events", 2)})
-    batches = slices(levels(max(events, paced)))
+    stream = levels(max(events, paced))
 
-    def opened() -> Step:
-        view = Windows(checked)
+    def opened(together: int) -> Step:
+        view, batches = Windows(checked), slices(stream, together)
+        step_ms = together * BATCH_MS
 
         def step(at: int) -> Columns:
             if at == len(batches):
-                return begun(view.step(at * BATCH_MS + 1, {})["smoothed"])
+                return begun(view.step(at * step_ms + 1, {})["smoothed"])
             columns, times = batches[at]
             given = {"level": Events(columns, times, BATCH_MS + 1)}
-            return begun(view.step((at + 1) * BATCH_MS, given)["smoothed"])
+            return begun(view.step((at + 1) * step_ms, given)["smoothed"])
 
         return step
 
@@ -160,17 +184,17 @@ def resampled_batch(events: int) -> Report:
 def joined(events: int, paced: int, pace: int) -> Report:
     """Orders with their payments, where both come within ten seconds."""
     checked = program(JOINED, {"placed": ("events", 2), "paid": ("events", 2)})
-    batches = slices(trades(max(events, paced)))
+    stream = trades(max(events, paced))
 
-    def opened() -> Step:
-        view = Windows(checked)
+    def opened(together: int) -> Step:
+        view, batches = Windows(checked), slices(stream, together)
 
         def step(at: int) -> Columns:
             (kinds, keys, amounts), times = batches[at]
             given = {}
             for name, of in (("placed", kinds == ORDERS), ("paid", kinds != ORDERS)):
                 given[name] = Events((keys[of], amounts[of]), times[of], LIFE_MS)
-            return begun(view.step((at + 1) * BATCH_MS, given)["settled"])
+            return begun(view.step((at + 1) * together * BATCH_MS, given)["settled"])
 
         return step
 

@@ -159,6 +159,26 @@ def test_runs_say_who_is_present_and_who_is_best(
 
 
 @LAW
+@given(
+    st.lists(st.tuples(groups, intervals), max_size=80),
+    st.sampled_from(("as they come", "by start", "backwards")),
+)
+def test_stretches_list_comings_and_goings_in_the_order_of_sorting(
+    rows: list[tuple[int, tuple[int, int]]], order: str
+) -> None:
+    if order != "as they come":
+        rows = sorted(rows, key=lambda row: row[1], reverse=order == "backwards")
+    runs = runs_of(words([g for g, _ in rows]), *columns([i for _, i in rows], 2))
+    moves = [(g, a, at) for at, (g, (a, _)) in enumerate(rows)]
+    moves += [(g, b, ~at) for at, (g, (_, b)) in enumerate(rows)]
+    moves.sort(key=lambda move: move[:2])  # stable: comings first, each in the order of the rows
+    assert runs.events.tolist() == [event for _, _, event in moves]
+    cuts = [at for at, move in enumerate(moves) if not at or move[:2] != moves[at - 1][:2]]
+    assert runs.bounds.tolist() == [*cuts, len(moves)]
+    assert list(zip(runs.group, runs.start, strict=True)) == [moves[at][:2] for at in cuts]
+
+
+@LAW
 @given(st.lists(st.tuples(groups, intervals), min_size=1, max_size=6))
 def test_groups_are_uniform_where_all_come_and_go_together(
     rows: list[tuple[int, tuple[int, int]]],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -359,8 +361,7 @@ class Matching:
         """A linear expression, written for numbers, over columns. Raises: Unsuited if words are too small."""
         if " is not " in source:
             raise Unsuited
-        code = compile(source, "<limit>", "eval")
-        most = compile(source.replace("//", "*"), "<limit>", "eval")  # no less than on the way
+        code, most = _limit_code(source)
         named = {python: name for name, python in self._scope.names.items()}
         corners: list[list[tuple[str, int]]] = []
         values: dict[str, Any] = {}
@@ -382,6 +383,13 @@ class Matching:
             if abs(eval(most, {}, dict(corner))) >= _LIMIT_MAX:  # our own text
                 raise Unsuited
         return eval(code, {}, values)  # our own text
+
+
+@lru_cache(1 << 10)
+def _limit_code(source: str) -> tuple[CodeType, CodeType]:
+    """The text of a limit as code, and code for a number that is no less than any on the way to it."""
+    most = source.replace("//", "*")
+    return compile(source, "<limit>", "eval"), compile(most, "<limit>", "eval")
 
 
 def _key_column(position: int) -> Callable[[Columns], Column]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.log_kafka import KafkaLog
@@ -152,6 +152,29 @@ async def test_a_recreated_topic_is_an_error_not_a_jump(kafka_bootstrap: str) ->
             await reader.poll(10, 20)
         assert error.value.details["reason"] == "offset-out-of-range"
         assert reader.positions() == {0: 10}
+
+
+@pytest.mark.timeout(60)
+async def test_a_producer_that_was_used_appends_to_partitions_that_were_just_added(
+    kafka_bootstrap: str,
+) -> None:
+    topic = f"grown-{next(NUMBERS)}"
+    async with closing(KafkaLog(kafka_bootstrap)) as log:
+        await log.create_topic(topic, 1)
+        writer = await log.fenced_writer(f"grown-{next(NUMBERS)}")
+        await log.append(topic, [Entry(None, b"before")])
+        await writer.append(topic, [Entry(None, b"before", 0)])
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+        await admin.start()
+        await admin.create_partitions({topic: NewPartitions(3)})
+        await admin.close()
+        async with asyncio.timeout(50):
+            while (await log.topics()).get(topic) != 3:
+                await asyncio.sleep(0.02)
+        places = await log.append(topic, [Entry(None, b"2", 2), Entry(None, b"1", 1)])
+        assert places == [(2, 0), (1, 0)]
+        await writer.append(topic, [Entry(None, b"2", 2)])
+        await writer.close()
 
 
 @pytest.mark.timeout(60)

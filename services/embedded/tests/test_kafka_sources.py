@@ -145,11 +145,8 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(
         async with asyncio.timeout(60):
             while (await log.topics()).get(topic) != 3:
                 await asyncio.sleep(0.05)
-        # A client of its own: one that wrote before learns of partitions in its own time.
-        writer = KafkaLog(server.address)
-        await append(writer, topic, [3, 4], partition=2)
-        await append(writer, topic, [5])
-        await writer.close()
+        await append(log, topic, [3, 4], partition=2)
+        await append(log, topic, [5])
         await until_holds(process, [1, 2, 3, 4, 5])
 
 

@@ -15,7 +15,7 @@ from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.kafka_errors import FOREIGN, translate
-from tidemill.runtime.kafka_producer import discard_producer, send_run
+from tidemill.runtime.kafka_producer import discard_producer, know_partitions, send_run
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_groups import Place
 from tidemill.time.errors import Fenced, TidemillError
@@ -55,6 +55,7 @@ class KafkaFencedWriter:
                 raise Fenced(f"the writer {self._name} is closed")
             try:
                 async with asyncio.timeout(self._deadline_s):
+                    await know_partitions(producer, runs, self._clock)
                     await self._commit(producer, runs)
             except BaseException as error:
                 # aiokafka cannot go on after a transaction that failed; the next writer ends it.

@@ -8,17 +8,20 @@ therefore tied to one minor version of aiokafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaTimeoutError
 
+from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry
 
 BATCH_BYTES = 512 << 10
 STOP_S_MAX = 1.0
+KNOW_PAUSE_S = 0.02
+"""Between two looks for a partition that was just added."""
 
 
 def new_producer(
@@ -44,6 +47,19 @@ def new_producer(
         transaction_timeout_ms=int(2 * deadline_s * 1000),
         **options,
     )
+
+
+async def know_partitions(
+    producer: AIOKafkaProducer, places: Iterable[tuple[str, int]], clock: Clock
+) -> None:
+    """Return once the producer knows these partitions, which the cluster has; nothing is sent.
+
+    It looks for new ones in its own time, some minutes, and cannot be given a batch for one before.
+    """
+    for topic, partition in places:
+        while partition not in await producer.partitions_for(topic):
+            await producer.client.force_metadata_update()
+            await clock.sleep(KNOW_PAUSE_S)
 
 
 async def send_run(

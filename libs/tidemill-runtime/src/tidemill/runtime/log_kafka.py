@@ -22,7 +22,12 @@ from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.kafka_access import KafkaAccess
 from tidemill.runtime.kafka_errors import FOREIGN, translate, translated
 from tidemill.runtime.kafka_fencing import KafkaFencedWriter
-from tidemill.runtime.kafka_producer import discard_producer, new_producer, send_run
+from tidemill.runtime.kafka_producer import (
+    discard_producer,
+    know_partitions,
+    new_producer,
+    send_run,
+)
 from tidemill.runtime.kafka_topic_ids import topic_id
 from tidemill.runtime.log import (
     Entry,
@@ -274,6 +279,7 @@ class KafkaLog:
         try:
             async with asyncio.timeout(self._deadline_s):
                 producer = await self._started_producer()
+                await know_partitions(producer, runs, self._clock)
         except FOREIGN as error:
             raise translate("connecting a producer", error) from error
         now_ms = self._clock.now_ms()

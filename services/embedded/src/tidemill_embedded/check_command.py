@@ -91,7 +91,10 @@ def fmt(
 def evaluate(
     file: Annotated[Path, typer.Argument(help="A program, or - for standard input.")],
     predicates: Annotated[
-        list[str] | None, typer.Argument(help="Only these; all that rules derive if left out.")
+        list[str] | None,
+        typer.Argument(
+            help="Only these, or goals such as 'path(1, x)'; all that rules derive if left out."
+        ),
     ] = None,
     upper: Annotated[
         int, typer.Option(help="Up to which instant, in milliseconds of the timeline.", min=1)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.datalog.ast import Literal
+from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
+from tidemill.datalog.demand import ANY
 from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_presence
 from tidemill.time import UsageError
 
@@ -25,7 +30,8 @@ def presences_of(
     """What is present when, before `upper`: `[s,f) record`, a line each, then what failed.
 
     Of `predicates`, by default of all that a rule with a formula derives; what nobody states or
-    derives is empty. Raises: ProgramErrors, UsageError.
+    derives is empty. One may be a goal, `path("a", x)`: then only what it needs is derived, and what
+    fails elsewhere is not told. Raises: ProgramErrors, UsageError.
     """
     program = parse(text, file)
     checked = check(program, Catalog(closed=False, default_kind=default_kind))
@@ -35,14 +41,30 @@ def presences_of(
             "and ask tidemill conformance",
             reason="TickedProgram",
         )
+    engine = Engine(checked)
+    if any("(" in asked for asked in predicates):
+        return [line for asked in predicates for line in _answers(engine, asked, upper)]
     unknown = sorted(set(predicates) - set(checked.columns))
     if unknown:
         raise UsageError(f"the program has no {', '.join(unknown)}", reason="UnknownPredicate")
     derived = dict.fromkeys(r.head.application.name for r in program.rules if r.has_formula)
-    evaluation = Engine(checked).evaluate({}, upper=upper)
+    evaluation = engine.evaluate({}, upper=upper)
     lines: list[str] = []
     for predicate in predicates or derived:
-        found = evaluation.presences.get(predicate, [])
-        ordered = sorted(found, key=lambda p: (p.start, p.end, str(p.record)))
-        lines += [format_presence(p.record, p.start, p.end) for p in ordered]
+        lines += _lines(evaluation.presences.get(predicate, []))
     return [*lines, *(f"failed: {error.text}" for error in evaluation.errors)]
+
+
+def _answers(engine: Engine, asked: str, upper: int) -> list[str]:
+    """What is present of a goal, or of a predicate; derived for it alone."""
+    columns = engine.checked.columns.get(asked, ())
+    text = asked if "(" in asked else f"{asked}({', '.join('_' * len(columns))})"
+    goal = compile_goal(text, engine.checked)
+    pattern = tuple(term.value if isinstance(term, Literal) else ANY for term in goal.terms)
+    found = evaluate_bound(engine, {}, goal.predicate, pattern, upper)
+    return _lines([presence for presence in found if goal.bindings(presence.record) is not None])
+
+
+def _lines(found: Sequence[Presence]) -> list[str]:
+    ordered = sorted(found, key=lambda p: (p.start, p.end, str(p.record)))
+    return [format_presence(p.record, p.start, p.end) for p in ordered]

@@ -173,13 +173,14 @@ class Moment:
         """In which round of its fixed point each fact of a component comes, without the excluded ones."""
         known = self._ranks.get((component, excluded))
         if known is None:
+            planned = next(c for c in self.engine.plan.components if component[0] in c.predicates)
+            inside = planned.predicates
             tables = {
-                name: table for name, table in self.strata.tables.items() if name not in component
+                name: table for name, table in self.strata.tables.items() if name not in inside
             }
             strata = self.engine.strata(tables, BEGINNING, self.at + 1, self.state, frozen=True)
             strata.trace = Trace(excluded)
-            planned = next(c for c in self.engine.plan.components if c.predicates == component)
-            strata.run(planned, {name: self.given.get(name, {}) for name in component})
+            strata.run(planned, {name: self.given.get(name, {}) for name in inside})
             known = self._ranks[component, excluded] = strata.trace.ranks
         return known
 

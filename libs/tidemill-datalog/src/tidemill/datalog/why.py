@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
@@ -73,32 +74,60 @@ def why(
     patterns = demanded(engine.forms, record.predicate, record.arguments)
     relevant = matching_inputs(inputs, patterns)
     history = RecordedHistory(engine, relevant, at + 1, set(patterns))
-    return explain(engine, history, record, at, set(patterns))
+    evaluating = _bound_engine(engine, record)
+    return explain(engine, history, record, at, set(patterns), evaluating)
+
+
+def _bound_engine(engine: Engine, record: Record) -> Engine:
+    """Derives the facts that a record can depend on, with all that they carry."""
+    if tells_ends(engine.plan) or engine.plan.checked.ticked:
+        return engine
+    plan = bound_plan(engine.plan, record.predicate, record.arguments)
+    return Engine(
+        plan.checked, functions=engine.functions, lattices=engine.lattices, limits=engine.limits,
+        plan=plan,
+    )  # fmt: skip
 
 
 def explain(
-    engine: Engine, history: History, record: Record, at: int, only: Collection[str] | None = None
+    engine: Engine,
+    history: History,
+    record: Record,
+    at: int,
+    only: Collection[str] | None = None,
+    evaluating: Engine | None = None,
 ) -> Proof | None:
-    """As `why`, with facts and states from a history that can be asked for any instant."""
+    """As `why`, with facts and states from a history that can be asked for any instant.
+
+    `evaluating` derives the facts, by default `engine`, whose rules the proof names.
+    """
     if only is None:
         only = set(demanded(engine.forms, record.predicate, record.arguments))
-    builder = Builder(engine, history, only)
+    builder = Builder(engine, history, only, evaluating=evaluating)
     key = builder.key_of(record, at)
     if key is None:
         return None
     try:
         return builder.build(record.predicate, key, at)
     except TooCyclic:
-        return Builder(engine, history, only, exact=False).build(record.predicate, key, at)
+        builder = Builder(engine, history, only, exact=False, evaluating=evaluating)
+        return builder.build(record.predicate, key, at)
 
 
 class Builder:
     """Builds one proof from the top, over the facts of the instants that it asks for."""
 
     def __init__(
-        self, engine: Engine, history: History, only: Collection[str], *, exact: bool = True
+        self,
+        engine: Engine,
+        history: History,
+        only: Collection[str],
+        *,
+        exact: bool = True,
+        evaluating: Engine | None = None,
     ) -> None:
         self.engine = engine
+        self._evaluating = evaluating or engine
         self.history = history
         self.only = only
         self._work = 0
@@ -128,7 +157,7 @@ class Builder:
         """The facts at an instant; evaluated once."""
         known = self.moments.get(at)
         if known is None:
-            known = Moment.of(self.engine, self.history, at, self.only)
+            known = Moment.of(self._evaluating, self.history, at, self.only)
             self.moments[at] = known
         return known
 

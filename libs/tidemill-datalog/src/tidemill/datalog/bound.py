@@ -1,0 +1,404 @@
+"""Plans for bound questions: only what the values of a question can need is derived (magic sets).
+
+For every predicate below the question a *wish*, `#ask:p`, holds the values that somebody wants to know about:
+first those of the question, then those that rules with wanted heads find in the atoms before another one. Each
+rule derives only heads that are wished for. A wish is timeless, but present and ending with the facts that it
+comes from: where a fact is looked at, its wish is there and lasts as long, so no instant of an answer differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.cycles import strong_components
+from tidemill.datalog.demand import ANY, Pattern
+from tidemill.datalog.evaluation.engine import Engine
+from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Constant,
+    Expression,
+    HeadForm,
+    RuleForm,
+    Term,
+    Type,
+    Variable,
+    Wildcard,
+    variables_of,
+)
+from tidemill.datalog.evaluation.logical import LogicalPlan, components_of
+from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.lattices import LATTICES
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.values import equal
+
+WISH = "#ask:"
+_PASSED = frozenset({"time", *LATTICES}) - {"expires"}
+
+Positions = frozenset[int]
+
+
+def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPlan:
+    """A plan that derives the facts of `predicate` that fit the pattern as `plan` does, at every instant.
+
+    Of that predicate and of others it derives perhaps fewer facts that do not fit, never a wrong one;
+    a fact that only helps may end earlier, with the last fact that needs it. Predicates whose solutions
+    outlive their facts, and all below them, are derived whole. Cost: O(text squared).
+    """
+    if plan.checked.ticked:
+        return plan
+    for through_derived in (True, False):
+        rewriting = _Rewriting(plan, through_derived)
+        found = rewriting.plan(predicate, pattern)
+        if found is not None:
+            return found
+    raise AssertionError("wishes that come from inputs alone are on no cycle with `not`")
+
+
+def evaluate_bound(
+    engine: Engine,
+    inputs: Mapping[str, Sequence[Presence]],
+    predicate: str,
+    pattern: Pattern,
+    upper: int,
+) -> list[Presence]:
+    """When facts of a predicate that fit the pattern are present before `upper`: as `engine` would say.
+
+    Cost: that of the facts that the answer can need.
+    """
+    plan = bound_plan(engine.plan, predicate, pattern)
+    asked = Engine(
+        plan.checked, functions=engine.functions, lattices=engine.lattices, limits=engine.limits,
+        plan=plan,
+    )  # fmt: skip
+    found = asked.evaluate(inputs, upper=upper).presences.get(predicate, [])
+    return [presence for presence in found if fits(presence.record.arguments, pattern)]
+
+
+def tells_ends(plan: LogicalPlan) -> bool:
+    """Whether a fact of the plan may end by itself, so that what only helps may show an earlier end."""
+    return any(schema.kind == "events" for schema in plan.checked.inputs.values()) or any(
+        rule.head.expires for rule in plan.rules
+    )
+
+
+def fits(arguments: Sequence[object], pattern: Pattern) -> bool:
+    """Whether the arguments of a fact are those of the pattern."""
+    return all(
+        value is ANY or equal(mine, value)  # type: ignore[arg-type]  # arguments are values
+        for mine, value in zip(arguments, pattern, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Of an atom of a rule: which positions have values before it is matched, found by which atoms."""
+
+    atom: AtomForm | AbsentForm
+    positions: Positions
+    before: tuple[AtomForm, ...]
+
+
+class _Rewriting:
+    """One way to pass values sideways: through every atom, or only through atoms over inputs.
+
+    Predicates that are only stated count as inputs: they are there without being derived.
+    """
+
+    def __init__(self, plan: LogicalPlan, through_derived: bool) -> None:
+        self._plan = plan
+        self._checked = plan.checked
+        self._through_derived = through_derived
+        self._rules: dict[str, list[RuleForm]] = {}
+        derived = {rule.head.predicate for rule in plan.rules if rule.has_body}
+        for rule in plan.rules:
+            if rule.head.predicate in derived:
+                self._rules.setdefault(rule.head.predicate, []).append(rule)
+        self._kinds = {
+            name: [Type(kind) for _, kind in columns]
+            for name, columns in self._checked.columns.items()
+        }
+        self._whole = self._needed_whole()
+        self._asked: dict[str, Positions] = {}
+
+    def plan(self, predicate: str, pattern: Pattern) -> LogicalPlan | None:
+        """The rewritten plan; None where wishes and `not` or an aggregate would be on one cycle."""
+        given = frozenset(
+            at
+            for at, value in enumerate(pattern)
+            if value is not ANY and self._fits(predicate, at, value)
+        )
+        self._asked = (
+            {predicate: self._wished(predicate, given)} if predicate in self._rules else {}
+        )
+        while self._spread():
+            pass
+        first = 1 + max((rule.number for rule in self._plan.rules), default=0)
+        rules = [
+            self._restricted(rule)
+            for rule in self._plan.rules
+            if rule.head.predicate in self._asked or rule.head.predicate not in self._rules
+        ]
+        wishes = [
+            self._wish(rule, demand)
+            for rule in self._plan.rules
+            if rule.head.predicate in self._asked
+            for demand in self._demands(rule)
+            if self._asked.get(demand.atom.predicate)
+        ]
+        if self._asked.get(predicate):
+            values = {at: Constant(pattern[at]) for at in self._asked[predicate]}
+            wishes.append(self._stated(predicate, values))
+        new = [wish for wish in dict.fromkeys(wishes) if not _says_itself(wish)]
+        numbered = [replace(wish, number=number) for number, wish in enumerate(new, first)]
+        return self._finished((*rules, *numbered))
+
+    def _needed_whole(self) -> frozenset[str]:
+        """Predicates with rules that look back in time, or at ends, and all that those read."""
+        waiting = [
+            name
+            for name, rules in self._rules.items()
+            if any(rule.outlives or rule.lingers or _reads_ends(rule) for rule in rules)
+        ]
+        found: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [read for rule in self._rules.get(name, ()) for read in rule.reads]
+        return frozenset(found)
+
+    def _wished(self, predicate: str, positions: Positions) -> Positions:
+        return frozenset() if predicate in self._whole else positions
+
+    def _fits(self, predicate: str, at: int, value: object) -> bool:
+        """Whether a value is of the very type of a column, so that comparing needs no widening."""
+        kind = self._kinds[predicate][at]
+        of = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}.get(type(value))
+        return value is None or kind is Type.ANY or kind is of
+
+    def _spread(self) -> bool:
+        """Pass on what is asked of every predicate once; whether anything is asked more broadly now."""
+        grew = False
+        for name in list(self._asked):
+            for rule in self._rules.get(name, ()):
+                for demand in self._demands(rule):
+                    below = demand.atom.predicate
+                    wanted = self._wished(below, demand.positions)
+                    known = self._asked.get(below)
+                    if known is not None:
+                        wanted &= known
+                    if wanted != known:
+                        self._asked[below] = wanted
+                        grew = True
+        return grew
+
+    def _demands(self, rule: RuleForm) -> list[_Demand]:
+        """What a rule asks of the derived predicates that it reads, in an order that passes values on."""
+        bound = set(self._bound(rule))
+        before: list[AtomForm] = []
+        waiting = [atom for atom in rule.atoms if not atom.is_clock]
+        found: list[_Demand] = []
+        while waiting:
+            atom = min(waiting, key=lambda each: self._rank(rule, each, bound))
+            waiting.remove(atom)
+            derived = atom.predicate in self._rules
+            if derived:
+                positions = self._known(rule, atom, bound)
+                found.append(_Demand(atom, positions, tuple(before)))
+            if self._through_derived or not derived:
+                before.append(atom)
+                bound |= {term.name for term in atom.terms if isinstance(term, Variable)}
+        for absent in rule.absent:
+            if not absent.is_clock and absent.predicate in self._rules:
+                positions = self._known(rule, absent, bound)
+                found.append(_Demand(absent, positions, tuple(before)))
+        return found
+
+    def _rank(self, rule: RuleForm, atom: AtomForm, bound: set[str]) -> tuple[int, int, int]:
+        """Smallest first: atoms with some value, inputs before derived ones, then those with more values."""
+        known = len(self._known(rule, atom, bound))
+        return (0 if known else 1, 1 if atom.predicate in self._rules else 0, -known)
+
+    def _bound(self, rule: RuleForm) -> dict[str, int]:
+        """The variables of the head that a wish for it knows, each with its position."""
+        asked = self._asked.get(rule.head.predicate, frozenset())
+        found: dict[str, int] = {}
+        for at in sorted(asked):
+            term = rule.head.terms[at]
+            if isinstance(term, Variable) and self._alike(rule, term, rule.head.predicate, at):
+                found.setdefault(term.name, at)
+        return found
+
+    def _alike(self, rule: RuleForm, term: Variable, predicate: str, at: int) -> bool:
+        return rule.types.get(term.name, Type.ANY) is self._kinds[predicate][at]
+
+    def _known(self, rule: RuleForm, atom: AtomForm | AbsentForm, bound: set[str]) -> Positions:
+        """The positions of an atom whose values are known, constants among them."""
+        return frozenset(
+            at
+            for at, term in enumerate(atom.terms)
+            if (isinstance(term, Constant) and self._fits(atom.predicate, at, term.value))
+            or (
+                isinstance(term, Variable)
+                and term.name in bound
+                and self._alike(rule, term, atom.predicate, at)
+            )
+        )
+
+    # From what is asked to rules.
+
+    def _restricted(self, rule: RuleForm) -> RuleForm:
+        """The rule for heads that are wished for."""
+        asked = self._asked.get(rule.head.predicate)
+        if not asked:
+            return rule
+        bound = self._bound(rule)
+        known = {name for name, _ in bound.items()}
+        terms: list[Term] = []
+        for at in sorted(asked):
+            term = rule.head.terms[at]
+            constant = isinstance(term, Constant) and self._fits(
+                rule.head.predicate, at, term.value
+            )
+            if constant or (isinstance(term, Variable) and term.name in known):
+                terms.append(term)  # type: ignore[arg-type]  # a constant or a variable
+            else:
+                terms.append(Wildcard())
+        wish = AtomForm(WISH + rule.head.predicate, tuple(terms))
+        return replace(rule, atoms=(*rule.atoms, wish), has_body=True)
+
+    def _wish(self, rule: RuleForm, demand: _Demand) -> RuleForm:
+        """A wish for what an atom of the rule can need."""
+        predicate = demand.atom.predicate
+        terms = {at: demand.atom.terms[at] for at in sorted(self._asked[predicate])}
+        wanted = {term.name for term in terms.values() if isinstance(term, Variable)}
+        if not wanted:
+            return self._stated(predicate, terms)  # type: ignore[arg-type]  # constants only
+        restricted = self._restricted(rule)
+        sources = [replace(atom, lattices=(), suppressed=frozenset()) for atom in demand.before]
+        if len(restricted.atoms) > len(rule.atoms):
+            sources.insert(0, restricted.atoms[-1])
+        atoms = _connected(sources, wanted)
+        names = {name for atom in atoms for name in atom.variables()}
+        scope = Scope(rule.types, {}, FUNCTIONS, LATTICES)
+        conditions = tuple(
+            condition
+            for condition in rule.conditions
+            if variables_of(condition) <= names and _certain(condition, scope)
+        )
+        return RuleForm(
+            0, HeadForm(WISH + predicate, tuple(terms.values()), suppressed=_PASSED),  # type: ignore[arg-type]  # no wildcards
+            atoms, (), conditions, 0, rule.types,
+        )  # fmt: skip
+
+    def _stated(self, predicate: str, values: Mapping[int, Constant]) -> RuleForm:
+        terms = tuple(values[at] for at in sorted(values))
+        return RuleForm(0, HeadForm(WISH + predicate, terms), (), (), (), 0, {}, has_body=False)
+
+    # The plan of the new rules.
+
+    def _finished(self, rules: tuple[RuleForm, ...]) -> LogicalPlan | None:
+        reads: dict[str, list[str]] = {}
+        for rule in rules:
+            reads.setdefault(rule.head.predicate, []).extend(sorted(rule.reads))
+        components = strong_components(reads, lambda name: reads.get(name, []))
+        of = {name: number for number, each in enumerate(components) for name in each}
+        if any(self._newly_cyclic(rule, of) for rule in rules):
+            return None
+        columns = dict(self._checked.columns)
+        for name, positions in self._asked.items():
+            if positions:
+                columns[WISH + name] = tuple(columns[name][at] for at in sorted(positions))
+        checked = replace(
+            self._checked,
+            columns=columns,
+            components=tuple(tuple(sorted(each)) for each in components),
+            strata=_strata(rules, components, of, self._checked),
+        )
+        return replace(
+            self._plan, checked=checked, rules=rules, components=components_of(checked, rules)
+        )
+
+    def _newly_cyclic(self, rule: RuleForm, of: Mapping[str, int]) -> bool:
+        """Whether a rule that asks for finished facts is on a cycle now, which it was not before."""
+        head = rule.head.predicate
+        if head.startswith(WISH):
+            return False
+        mine = next(c for c in self._checked.components if head in c)
+        atoms: list[AtomForm | AbsentForm] = [*rule.atoms, *rule.absent]
+        for atom in atoms:
+            name = atom.predicate
+            if of.get(name) != of[head] or name in mine:
+                continue
+            plain = isinstance(atom, AtomForm) and not atom.lattices
+            if not plain or rule.head.lattices:
+                return True
+        return False
+
+
+def _says_itself(rule: RuleForm) -> bool:
+    """Whether a rule only derives the fact that it matches."""
+    head = rule.head
+    return len(rule.atoms) == 1 and rule.atoms[0] == AtomForm(head.predicate, head.terms)  # type: ignore[arg-type]  # compared only
+
+
+def _reads_ends(rule: RuleForm) -> bool:
+    atoms: list[AtomForm | AbsentForm] = [*rule.atoms, *rule.absent]
+    return any(name == "expires" for atom in atoms for name, _ in atom.lattices)
+
+
+def _certain(condition: Expression, scope: Scope) -> bool:
+    """Whether a condition cannot fail, whatever the values, by the functions of the language alone."""
+    names = _functions(condition)
+    return names <= FUNCTIONS.keys() and not scope.fallible(condition)
+
+
+def _functions(expression: Expression) -> set[str]:
+    if isinstance(expression, Constant | Variable):
+        return set()
+    own = (
+        {expression.name} if expression.name.isidentifier() and expression.name != "neg" else set()
+    )
+    return own.union(*(_functions(argument) for argument in expression.arguments))
+
+
+def _connected(atoms: Sequence[AtomForm], wanted: Iterable[str]) -> tuple[AtomForm, ...]:
+    """The atoms that bind the wanted variables, and those that share a variable with them, and so on."""
+    names = set(wanted)
+    kept: set[int] = set()
+    grew = True
+    while grew:
+        grew = False
+        for at, atom in enumerate(atoms):
+            if at not in kept and not names.isdisjoint(atom.variables()):
+                kept.add(at)
+                names.update(atom.variables())
+                grew = True
+    return tuple(atom for at, atom in enumerate(atoms) if at in kept)
+
+
+def _strata(
+    rules: Sequence[RuleForm],
+    components: Sequence[Sequence[str]],
+    of: Mapping[str, int],
+    checked: CheckedProgram,
+) -> dict[str, int]:
+    """The strata of the new components: those of their predicates, and wishes not above who reads them."""
+    level = [0] * len(components)
+    by_head: dict[int, list[RuleForm]] = {}
+    for rule in rules:
+        by_head.setdefault(of[rule.head.predicate], []).append(rule)
+    for number, names in enumerate(components):
+        known = [checked.strata.get(name, 0) for name in names if not name.startswith(WISH)]
+        below = [
+            level[of[read]]
+            for rule in by_head.get(number, ())
+            for read in rule.reads
+            if read in of and of[read] != number
+        ]
+        level[number] = max((*known, *below), default=0)
+    return {name: level[of[name]] for name in of}

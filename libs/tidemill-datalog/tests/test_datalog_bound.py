@@ -1,0 +1,160 @@
+"""Bound questions: the plan that derives only what the values of a question need answers as the whole program."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.bound import WISH, bound_plan, evaluate_bound, fits
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.demand import ANY
+from tidemill.datalog.evaluation import Engine, LimitPassed, Limits
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+
+EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
+LIMITS = Limits(rounds=500)
+Inputs = Mapping[str, Sequence[Presence]]
+EDGES = Catalog(
+    {
+        "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
+        "mark": InputSchema("mark", "relation", (("a", "int"),)),
+    }
+)
+
+
+def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )  # fmt: skip
+    @given(
+        programs(5, rules_min=2), inputs(rows_min=1), st.sampled_from(DERIVED),
+        st.lists(st.sampled_from((0, 1, 2, ANY)), min_size=2, max_size=2), st.booleans(),
+    )  # fmt: skip
+    def agree(
+        example: Example, given_: Inputs, asked: str, values: list[object], by_changes: bool
+    ) -> None:
+        checked = example.checked
+        pattern = tuple(values[: len(checked.columns[asked])])
+        engine = Engine(checked, limits=LIMITS)
+        try:
+            whole = engine.evaluate(given_, upper=UPPER).presences[asked]
+            wanted = [p for p in whole if fits(p.record.arguments, pattern)]
+            found = evaluate_bound(engine, given_, asked, pattern, UPPER)
+        except LimitPassed:
+            assume(False)
+            raise
+        assert shown(found) == shown(wanted), (asked, pattern, example.text)
+        plan = bound_plan(engine.plan, asked, pattern)
+        if by_changes:
+            follower = IncrementalEngine(plan.checked, limits=LIMITS, plan=plan)
+            for name, presences in given_.items():
+                follower.feed(name, presences)
+            for at in range(-1, UPPER):
+                follower.advance(at + 1)
+                records = {r for r in follower.records(asked) if fits(r.arguments, pattern)}
+                assert records == {p.record for p in wanted if p.start <= at < p.end}, (
+                    at, pattern, example.text,
+                )  # fmt: skip
+        wishes = [rule for rule in plan.rules if rule.head.predicate.startswith(WISH)]
+        seen["restricted"] += bool(wishes)
+        seen["passed on"] += any(rule.atoms for rule in wishes)
+        seen["answered"] += bool(wanted) and bool(wishes)
+
+    agree()
+    assert seen["restricted"] > EXAMPLES / 10
+    assert seen["passed on"] > EXAMPLES / 20
+    assert seen["answered"] > EXAMPLES / 20
+
+
+def shown(presences: Sequence[Presence]) -> set[tuple[str, float, float]]:
+    return {(str(p.record), p.start, p.end) for p in presences}
+
+
+def tree(nodes: int) -> dict[str, list[Presence]]:
+    """A random tree: an edge from each node to its children, and every third node marked."""
+    random = Random(42)
+    edges = [(random.randrange(node), node) for node in range(1, nodes)]
+    return {
+        "edge": [Presence(Record("edge", edge)) for edge in edges],
+        "mark": [Presence(Record("mark", (node,))) for node in range(0, nodes, 3)],
+    }
+
+
+def rows(
+    checked: CheckedProgram, asked: str, pattern: tuple[object, ...], given_: Inputs
+) -> tuple[int, int]:
+    """How many rows the whole program derives, and how many the bound one, with its wishes."""
+    engine = Engine(checked, columns_from=None)
+    whole = engine.evaluate(given_, upper=1)
+    plan = bound_plan(engine.plan, asked, pattern)
+    few = Engine(plan.checked, columns_from=None, plan=plan).evaluate(given_, upper=1)
+    derived = {rule.head.predicate for rule in plan.rules}
+    wanted = {r for r in records(whole, asked) if fits(r.arguments, pattern)}
+    assert {r for r in records(few, asked) if fits(r.arguments, pattern)} == wanted
+    return (
+        sum(len(whole.tables[name].rows) for name in checked.derived),
+        sum(len(few.tables[name].rows) for name in derived),
+    )
+
+
+def records(evaluation: object, name: str) -> list[Record]:
+    return [presence.record for presence in evaluation.presences[name]]  # type: ignore[attr-defined]
+
+
+PATHS = "p(x, y) := edge(x, y); p(x, z) := "
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "pattern", "share"),
+    [
+        (PATHS + "p(x, y) ^ edge(y, z);", "p", (5, ANY), 0.05),
+        (PATHS + "edge(x, y) ^ p(y, z);", "p", (5, ANY), 0.1),
+        (PATHS + "edge(x, y) ^ p(y, z);", "p", (ANY, 150), 0.05),
+        (PATHS + "p(x, y) ^ edge(y, z);", "p", (5, 150), 0.05),
+        (PATHS + "p(x, y) ^ p(y, z);", "p", (5, ANY), 0.1),
+        ("s(x, x) := edge(_, x); s(x, y) := edge(u, x) ^ s(u, v) ^ edge(v, y);", "s", (150, ANY), 0.1),
+        ("d(x, x) @min(0) := edge(x, _); d(x, z) @min(n + 1) := d(x, y) @min(n) ^ edge(y, z);",
+         "d", (5, ANY), 0.1),
+        (PATHS + "edge(x, y) ^ p(y, z); n(x) @count(y) := p(x, y); big(x) := n(x) @count(c) if c > 4; "
+         "q(x, y) := p(x, y) ^ mark(y) ^ not big(y);", "q", (5, ANY), 0.1),
+    ],
+)  # fmt: skip
+def test_a_bound_question_derives_a_small_part_of_the_rows(
+    text: str, asked: str, pattern: tuple[object, ...], share: float
+) -> None:
+    whole, few = rows(check(parse(text), EDGES), asked, pattern, tree(300))
+    assert few <= share * whole, few / whole
+
+
+def test_a_wish_crosses_strata_and_not_only_through_inputs_where_it_would_read_itself() -> None:
+    text = "p(x, y) := edge(x, y); q(x) := p(x, y) ^ not r(y); r(x) := edge(x, y) ^ mark(y);"
+    plan = bound_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
+    assert {rule.head.predicate: len(rule.head.terms) for rule in plan.rules} == {
+        "p": 2, "q": 1, "r": 1, "#ask:q": 1, "#ask:p": 1, "#ask:r": 1,
+    }  # fmt: skip
+    reading = {
+        name for rule in plan.rules if rule.head.predicate == "#ask:r" for name in rule.reads
+    }
+    assert reading == {"#ask:q", "p"}
+    # r is asked of what p says, and p reads r: wishes for r may only come from inputs.
+    text = "p(x, y) := edge(x, y) ^ not r(x); q(x) := p(x, y) ^ not r(y); r(x) := edge(x, y) ^ mark(y);"
+    plan = bound_plan(logical_plan(check(parse(text), EDGES)), "q", (1,))
+    assert not any(
+        name == "p" for rule in plan.rules if rule.head.predicate == "#ask:r" for name in rule.reads
+    )

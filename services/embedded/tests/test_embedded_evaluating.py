@@ -1,0 +1,33 @@
+"""Programs evaluated from what they state: whole, or only what a question needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.time import UsageError
+from tidemill_embedded.evaluating import presences_of
+
+TEXT = """
+edge(1, 2); edge(2, 3); edge(3, 1); edge(4, 5);
+path(x, y) := edge(x, y);
+path(x, z) := path(x, y) ^ edge(y, z);
+share(6 / n) := edge(n, _);
+quiet(x) := edge(x, y) ^ not path(y, x);
+"""
+
+
+def test_a_goal_is_answered_as_the_whole_program_answers_it() -> None:
+    whole = presences_of(TEXT, predicates=["path"])
+    assert presences_of(TEXT, predicates=["path(4, x)"]) == ["[-inf,-) path(4, 5)"]
+    assert presences_of(TEXT, predicates=["path(x, 1)"]) == [
+        line for line in whole if ", 1)" in line
+    ]
+    assert presences_of(TEXT, predicates=["path(x, x)", "quiet"]) == [
+        *(f"[-inf,-) path({n}, {n})" for n in (1, 2, 3)), "[-inf,-) quiet(4)",
+    ]  # fmt: skip
+    assert presences_of(TEXT, predicates=["edge(4, _)"]) == ["[-inf,-) edge(4, 5)"]
+
+
+def test_a_goal_over_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="no predicate 'paths'"):
+        presences_of(TEXT, predicates=["paths(1, x)"])

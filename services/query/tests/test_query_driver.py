@@ -17,7 +17,8 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 from tidemill.rpc.messages import Changes, Event, Progress
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus
+from tidemill.shard.part_store import LIMITS
 from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
 from tidemill_query.directory import Readable, ViewOf
 from tidemill_query.driver import QueryDriver
@@ -81,11 +82,15 @@ class OneView:
 
 class World:
     def __init__(
-        self, retain_ms: int | None = None, lease_ms: int = 900_000, stream: str = "ping"
-    ) -> None:
+        self, retain_ms: int | None = None, lease_ms: int = 900_000, stream: str = "ping",
+        limits: Limits = LIMITS,
+    ) -> None:  # fmt: skip
         self.clock = ManualClock(0)
         ids = map(str, itertools.count())
-        self.collections = Collections(MemoryConsensus(), MemoryBlob(), self.clock, ids.__next__)
+        self.consensus, self.blob = MemoryConsensus(), MemoryBlob()
+        self.collections = Collections(
+            self.consensus, self.blob, self.clock, ids.__next__, limits=limits
+        )
         settings = QuerySettings(session_lease_ms=lease_ms)
         self.query = QueryDriver(self.collections, OneView(stream), self.clock, settings)
         self.retain_ms = retain_ms
@@ -167,6 +172,40 @@ async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:
         await world.query.snapshot("v/loud", 100, None)
     with pytest.raises(BeforeSince):
         await world.query.snapshot("v/loud", 69, None)
+
+
+async def test_a_question_changes_nothing_unless_garbage_collection_is_faster_than_it() -> None:
+    world = World(limits=Limits(inline_bytes_max=0, cache_bytes_max=0))
+    await world.create()
+    await world.pings()
+
+    async def version() -> int:
+        head = await world.consensus.head("ping")
+        assert head is not None
+        return head.number
+
+    before = await version()
+    assert names((await world.query.ask("ping(h, n)", 45, None)).table) == ["a", "b", "c", "c"]
+    whole = (await world.query.snapshot("ping", 45, None)).table
+    assert await version() == before
+    original, overtaken = world.blob.get, 0
+
+    async def get(key: str) -> bytes | None:
+        nonlocal overtaken
+        world.blob.get = original  # type: ignore[method-assign]  # a race, once
+        upper = sole_time((await world.collections.status("ping")).upper)
+        await world.write("ping", upper + 1, ("z", 1, upper, None, upper, 1))
+        await world.collections.compact("ping")
+        overtaken += await world.collections.collect_garbage("ping", 0)
+        return await original(key)
+
+    world.blob.get = get  # type: ignore[method-assign]
+    again = (await world.query.snapshot("ping", 45, None)).table
+    order = [(name, "ascending") for name in whole.column_names]
+    assert again.sort_by(order).equals(whole.sort_by(order))
+    assert overtaken > 0
+    state = await world.collections.state("ping")
+    assert not any(hold.owner == "query" for hold in state.reads.values())
 
 
 async def test_a_question_about_the_future_waits_as_long_as_it_is_told_to() -> None:

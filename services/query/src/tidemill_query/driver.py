@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+import pyarrow as pa
+
 from tidemill.arrangement.updates import DIFF
 from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.evaluation.logical import logical_plan
@@ -24,6 +26,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, Updates
+from tidemill.shard.pruning import Equal
 from tidemill.time import (
     CapabilityExpired,
     Frontier,
@@ -113,10 +116,17 @@ class QueryDriver:
 
     async def _answer(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         at = await self._instant(collection, as_of, wait_s)
-        async with self._reading(collection, "query") as held:
-            table = await self._collections.snapshot(held, at)
+        table = await self._contents(collection, at)
         status = await self._collections.status(collection)
         return Answer(table, at, status.since, status.upper, collection)
+
+    async def _contents(self, collection: str, at: int, equal: Equal | None = None) -> pa.Table:
+        """The rows at an instant: without a hold, which costs two commits, unless reading takes long."""
+        found = await self._collections.glance(collection, at, equal=equal)
+        if found is not None:
+            return found
+        async with self._reading(collection, "query") as held:
+            return await self._collections.snapshot(held, at, equal=equal)
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
@@ -126,8 +136,7 @@ class QueryDriver:
             return await self._answer(readable.collection, as_of, wait_s)
         compiled = row_goal(goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
-        async with self._reading(readable.collection, "query") as held:
-            rows = await self._collections.snapshot(held, at, equal=compiled.fixed)
+        rows = await self._contents(readable.collection, at, compiled.fixed)
         status = await self._collections.status(readable.collection)
         table = compiled.select(rows)
         order = [(column, "ascending") for column in table.column_names if column != DIFF]

@@ -74,6 +74,28 @@ class ReadCommands:
 
         return await self._read(capability, read)
 
+    async def glance(
+        self,
+        collection: str,
+        as_of: int,
+        *,
+        columns: Sequence[str] | None = None,
+        equal: Equal | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table | None:
+        """As `snapshot`, without a capability; None if objects were collected meanwhile: take one then.
+
+        What the newest version says of an instant between its frontiers stays true (P1), wherever since goes while it is
+        read. For who reads once; whoever comes back needs a capability. Raises: BeforeSince, NotYet,
+        UnknownCollection, UsageError, Corrupt. Cost: no commit.
+        """
+        state = await self._core.versions.state(collection)
+        transitions.check_readable(state, as_of)
+        try:
+            return await self._reader.contents(state, as_of, Query(columns, equal, where))
+        except PartGone:
+            return None
+
     async def changes(
         self,
         capability: ReadCapability,

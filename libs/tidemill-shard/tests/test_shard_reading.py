@@ -25,6 +25,7 @@ from tidemill.shard import (
     ReadCapability,
     pruning,
     reading,
+    transitions,
 )
 from tidemill.shard.fsck import StoreCheck
 from tidemill.time import CapabilityExpired, Corrupt, UsageError, frontier
@@ -303,6 +304,32 @@ async def test_a_read_that_garbage_collection_overtakes_keeps_what_it_reads() ->
     assert [hold.keeps_ms for hold in (await world.store.state("c")).reads.values()] == [None]
     world.clock.move(1)
     assert await world.store.collect_garbage("c", grace_ms=0) > 0
+
+
+@pytest.mark.parametrize("lease_ms", [None, 10_000])
+async def test_a_version_is_kept_as_long_as_it_is_read_and_not_for_ever_after_a_crash(
+    lease_ms: int | None,
+) -> None:
+    world = World()
+    first = await world.create()
+    read = await world.store.read_hold("c", owner="reader", lease_ms=lease_ms)
+    await world.write(0, 1, [(1, "x", 0, 1)])
+    async with world.store.kept_version(read) as version:
+        await world.write(1, 2, [(1, "y", 1, 1)])
+        await world.store.compact("c")
+        kept = await world.store.state("c")
+        (ends_ms,) = (h.lease_ms for h in kept.reads.values() if h.keeps_ms is not None)
+        assert ends_ms == lease_ms or lease_ms is None
+        assert ends_ms is not None
+        await world.clock.settle()
+        for _ in range(12):  # much longer than the lease
+            await world.clock.advance(ends_ms / 4_000)
+            await world.store.renew(read)
+        assert await world.store.collect_garbage("c", grace_ms=0) == 0
+        assert version.objects() <= {entry.key for entry in await world.blob.list("")}
+    assert list((await world.store.state("c")).reads) == [first.id, read.id]
+    crashed = transitions.expire_due(kept, kept.reads[first.id].created_ms + ends_ms + 10_000)
+    assert all(hold.keeps_ms is None for hold in crashed.reads.values())
 
 
 async def test_a_missing_object_is_corrupt_and_an_expired_reader_is_told_so() -> None:

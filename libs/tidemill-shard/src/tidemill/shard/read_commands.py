@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ from tidemill.time import (
     CapabilityExpired,
     Corrupt,
     Frontier,
+    Indeterminate,
     NotYet,
+    Unavailable,
     UnknownCapability,
     frontier,
 )
 
+KEPT_LEASE_MS = 900_000
+"""For so long a version is kept for a reader whose capability has no lease, and who has died."""
 TOLD_MAX = 256
 TOLD_BYTES_MAX = 1024 * 1024
 """So many collections' latest news are kept for the other subscribers, each up to this size."""
@@ -143,20 +148,23 @@ class ReadCommands:
     async def kept_version(self, capability: ReadCapability) -> AsyncIterator[State]:
         """The newest version, whose objects nobody deletes meanwhile (P8), however long reading them takes.
 
-        It is kept by a clone of the capability, with a lease as long as the capability has. Raises: errors of the
+        It is kept by a clone of the capability, with a lease that is renewed. Raises: errors of the
         capability; Corrupt if an object is missing. Cost: two commits.
         """
         commit, now_ms = self._core.versions.commit, self._core.clock.now_ms()
         copy = self._core.ids()
 
         def kept(state: State) -> tuple[State, State]:
-            after = transitions.keep_version(state, capability.id, copy, now_ms)
+            lease_ms = transitions.live_read(state, capability.id).lease_ms or KEPT_LEASE_MS
+            after = transitions.keep_version(state, capability.id, copy, lease_ms, now_ms)
             return after, after
 
         def dropped(state: State) -> tuple[None, State]:
             return None, transitions.drop(state, copy, self._core.clock.now_ms())
 
         state = await commit(capability.collection, kept)
+        lease_ms = state.reads[copy].lease_ms or KEPT_LEASE_MS
+        renewing = asyncio.create_task(self._renew(capability.collection, copy, lease_ms))
         try:
             yield state
         except PartGone as gone:
@@ -166,8 +174,21 @@ class ReadCommands:
                 f"the object {gone} of {capability.collection} is missing", object=str(gone)
             ) from gone
         finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
             with suppress(CapabilityExpired, UnknownCapability):
                 await commit(capability.collection, dropped)
+
+    async def _renew(self, collection: str, kept: str, lease_ms: int) -> None:
+        """Begin the lease of a clone anew well before it ends, until cancelled or too late."""
+
+        def renewed(state: State) -> tuple[None, State]:
+            return None, transitions.renew(state, kept, self._core.clock.now_ms())
+
+        while True:
+            await self._core.clock.sleep(lease_ms / 4_000)
+            with suppress(Unavailable, Indeterminate):
+                await self._core.versions.commit(collection, renewed)
 
     async def stored(self, collection: str) -> pa.Table:
         """All updates that upper has passed, at the times where compaction has left them."""

@@ -146,15 +146,17 @@ def renew(state: State, capability: str, now_ms: int) -> State:
     return _with_hold(state, capability, lambda hold: replace(hold, renewed_ms=now_ms))
 
 
-def keep_version(state: State, capability: str, copy: str, now_ms: int) -> State:
-    """A clone of a read capability while which lives the objects of this version are not deleted (P8)."""
+def keep_version(state: State, capability: str, copy: str, lease_ms: int, now_ms: int) -> State:
+    """A clone of a read capability while which lives the objects of this version are not deleted (P8).
+
+    It has a lease even if the capability has none: nobody would find it again after a crash.
+    """
     live_read(state, capability)
     _, state = clone(state, capability, copy, now_ms)
     # Clocks differ: what is garbage by now is so by its stamp, whoever stamped it.
     keeps_ms = max([now_ms, *state.garbage.values()])
-    return replace(
-        state, reads={**state.reads, copy: replace(state.reads[copy], keeps_ms=keeps_ms)}
-    )
+    kept = replace(state.reads[copy], keeps_ms=keeps_ms, lease_ms=lease_ms)
+    return replace(state, reads={**state.reads, copy: kept})
 
 
 def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) -> State:

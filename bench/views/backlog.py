@@ -128,8 +128,11 @@ async def caught_up(service: Service, given: Mapping[str, pa.Table], upper: int)
         await service.fill(name, given[name], upper)
     start = process_time()
     task = asyncio.create_task(service.view.maintain_forever())
-    await service.reached(upper)
+    reached = asyncio.create_task(service.reached(upper))
+    await asyncio.wait((task, reached), return_when=asyncio.FIRST_COMPLETED)
     seconds = process_time() - start
+    if task.done():
+        await task  # it failed
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return seconds

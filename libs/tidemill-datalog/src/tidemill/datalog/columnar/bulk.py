@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from tidemill.datalog.columnar.established import (
 )
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Arrangements, Matching
+from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics
 from tidemill.datalog.evaluation.compiled import (
     CLOCK_TRAITS,
@@ -34,6 +35,7 @@ from tidemill.datalog.evaluation.compiled import (
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.joins import Plan, Planner
+from tidemill.datalog.evaluation.logical import Component
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Readable, Table
 from tidemill.datalog.lattices import TALLIES
@@ -48,17 +50,34 @@ _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
 
 @dataclass(slots=True)
 class Taken:
-    """What the columns made of a predicate: its table, and the solutions that live on by rule number."""
+    """What the columns made of predicates: their tables, and the solutions that live on by rule number."""
 
-    table: ColumnTable
+    tables: dict[str, Table]
     established: dict[int, EstablishedColumns]
+
+
+class Asked:
+    """The rows of a predicate as rules ask for them, and what plans are made for."""
+
+    def __init__(self, columns: Columns, statistics: Statistics | None = None) -> None:
+        self.table = Arrangements(columns)
+        self._statistics = statistics or Statistics(columns)
+        self._rounded: Rounded | None = None
+
+    @property
+    def rounded(self) -> Rounded:
+        """What plans are made for."""
+        if self._rounded is None:
+            self._rounded = Rounded(self._statistics, len(self.table.columns.keys))
+        return self._rounded
 
 
 class Bulk:
     """Runs rules on columns, for one engine; keeps the numbers of texts between windows.
 
     `rows_min`: how many rows the atoms of a rule must have, to be worth it. `taken` and `refused` count
-    predicates that ran on columns, and that could have but for what they compute or hold.
+    predicates that ran on columns, and that could have but for what they compute or hold. Recursions that are
+    done sooner row by row are remembered as `deep`, by their first predicate.
     """
 
     def __init__(self, forms: Sequence[RuleForm], rows_min: int) -> None:
@@ -67,6 +86,7 @@ class Bulk:
         self.refused = 0
         self.texts = Texts()
         self.plans: dict[Any, tuple[Plan, Scope]] = {}
+        self.deep: set[str] = set()
         self._forms = forms
         self._suited: dict[str, bool] = {}
 
@@ -132,43 +152,81 @@ class BulkWindow:
         self._around = around
         self._tables = tables
         self._state = state
-        self._arranged: dict[str, Arrangements | None] = {}
-        self._statistics: dict[str, Statistics] = {}
-        self._rounds: dict[str, Rounded] = {}
+        self._asked: dict[str, Asked | None] = {}
 
-    def run(self, predicate: str, forms: Sequence[RuleForm], limit: int) -> Taken | None:
-        """Derive a predicate that does not read itself; None where the row engine is to do it."""
-        bulk, around = self._bulk, self._around
-        if around.frozen or not forms or not bulk.suits(predicate, forms, around):
+    def run(self, component: Component, limits: RecursionLimits) -> Taken | None:
+        """Derive the predicates of a component; None where the row engine is to do it."""
+        if not self._may_run(component):
             return None
-        if max(self._size(form) for form in forms) < bulk.rows_min:
-            return None
-        established: dict[int, EstablishedColumns] = {}
+        bulk, established = self._bulk, dict[int, EstablishedColumns]()
         try:
-            parts = [part for form in forms for part in self._rule(form, established)]
-            if not parts:
-                return None
-            columns = stacked(parts) if len(parts) > 1 else parts[0]
-            if not columns.lattices:
-                columns = merged(columns)
-            if len(columns) > limit:
-                raise Unsuited
-        except Unsuited:
-            bulk.refused += 1
+            if component.recursive:
+                facts = fixed_point(
+                    self, component.predicates, component.rules, established, limits
+                )
+            else:
+                facts = self._alone(component, established, limits)
+        except Unsuited as unsuited:
+            for predicate in component.predicates:
+                self._asked.pop(predicate, None)
+            if isinstance(unsuited, TooDeep):
+                bulk.deep.add(component.predicates[0])
+            else:
+                bulk.refused += 1
             return None
-        bulk.taken += 1
-        return Taken(ColumnTable(columns), established)
+        if not facts:
+            return None
+        bulk.taken += len(facts)
+        tables: dict[str, Table] = {name: Table([]) for name in component.predicates}
+        return Taken(
+            tables | {name: ColumnTable(columns) for name, columns in facts.items()}, established
+        )
+
+    def _may_run(self, component: Component) -> bool:
+        """Whether a component is large, and its rules are of the kind that columns do."""
+        bulk, around, forms = self._bulk, self._around, component.rules
+        if around.frozen or not forms or component.predicates[0] in bulk.deep:
+            return False
+        if max(self._size(form) for form in forms) < bulk.rows_min:
+            return False
+        return all(
+            bulk.suits(name, [form for form in forms if form.head.predicate == name], around)
+            for name in component.predicates
+        )
+
+    def _alone(
+        self,
+        component: Component,
+        established: dict[int, EstablishedColumns],
+        limits: RecursionLimits,
+    ) -> dict[str, Columns]:
+        """The facts of a predicate that does not read itself. Raises: Unsuited."""
+        parts = [part for form in component.rules for part in self.derived(form, established)]
+        if not parts:
+            return {}
+        columns = stacked(parts) if len(parts) > 1 else parts[0]
+        if not columns.lattices:
+            columns = merged(columns)
+        if len(columns) > limits.rows:
+            raise Unsuited
+        return {component.predicates[0]: columns}
 
     def _size(self, form: RuleForm) -> int:
         names = [atom.predicate for atom in form.atoms if not atom.is_clock]
         return sum(_length(self._tables[name]) for name in names if name in self._tables)
 
-    def _rule(
-        self, form: RuleForm, established: dict[int, EstablishedColumns]
-    ) -> Iterable[Columns]:
-        """What one rule derives, alternative derivations side by side. Raises: Unsuited."""
+    def derived(
+        self,
+        form: RuleForm,
+        established: dict[int, EstablishedColumns],
+        fresh: Mapping[int, Columns] | None = None,
+    ) -> Sequence[Columns]:
+        """What one rule derives, alternative derivations side by side. Raises: Unsuited.
+
+        At the atoms that are keys of `fresh` it reads those rows alone.
+        """
         carried = self._state.established.get(form.number, ())
-        found = self._matches(form)
+        found = self._matches(form, fresh or {})
         if found is None:
             if carried:
                 raise Unsuited
@@ -195,17 +253,22 @@ class BulkWindow:
     def _window(self) -> tuple[int, int]:
         return instant_word(self._around.lower), self._around.upper
 
-    def _matches(self, form: RuleForm) -> tuple[Derived, Shape] | None:
+    def show(self, predicate: str, columns: Columns) -> None:
+        """From now on these are the facts of a predicate."""
+        self._asked[predicate] = Asked(columns)
+
+    def _matches(
+        self, form: RuleForm, fresh: Mapping[int, Columns]
+    ) -> tuple[Derived, Shape] | None:
         """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited."""
         tables: dict[int, Arrangements] = {}
         of_atoms: dict[int, Rounded] = {}
         for i, atom in enumerate(form.atoms):
             if not atom.is_clock:
-                table = self.arranged(atom.predicate)
-                if table is None:
+                asked = Asked(fresh[i]) if i in fresh else self._ask(atom.predicate)
+                if asked is None:
                     return None
-                tables[i] = table
-                of_atoms[i] = self._rounded(atom.predicate, table)
+                tables[i], of_atoms[i] = asked.table, asked.rounded
         plan, scope = self._planned(form, of_atoms)
         traits = [
             CLOCK_TRAITS if atom.is_clock else of_atoms[i].traits
@@ -238,14 +301,6 @@ class BulkWindow:
             },
         )
 
-    def _rounded(self, predicate: str, table: Arrangements) -> Rounded:
-        """What plans are made for."""
-        known = self._rounds.get(predicate)
-        if known is None:
-            known = Rounded(self._statistics[predicate], len(table.columns.keys))
-            self._rounds[predicate] = known
-        return known
-
     def _planned(self, form: RuleForm, of_atoms: Mapping[int, Rounded]) -> tuple[Plan, Scope]:
         """A plan for rows like these; kept from window to window."""
         around = self._around
@@ -265,17 +320,18 @@ class BulkWindow:
 
     def arranged(self, predicate: str) -> Arrangements | None:
         """The rows of a predicate as columns, None if there are none. Raises: Unsuited."""
-        if predicate not in self._arranged:
+        asked = self._ask(predicate)
+        return None if asked is None else asked.table
+
+    def _ask(self, predicate: str) -> Asked | None:
+        if predicate not in self._asked:
             table = self._tables.get(predicate)
             if table is None or not _length(table):
-                self._arranged[predicate] = None
+                self._asked[predicate] = None
             else:
-                columns = self._columns(predicate, table)
-                self._arranged[predicate] = Arrangements(columns)
-                self._statistics[predicate] = (
-                    table.statistics if isinstance(table, ColumnTable) else Statistics(columns)
-                )
-        return self._arranged[predicate]
+                mine = table.statistics if isinstance(table, ColumnTable) else None
+                self._asked[predicate] = Asked(self._columns(predicate, table), mine)
+        return self._asked[predicate]
 
     def _columns(self, predicate: str, table: Table) -> Columns:
         if isinstance(table, ColumnTable) and table.columns.texts is self._bulk.texts:

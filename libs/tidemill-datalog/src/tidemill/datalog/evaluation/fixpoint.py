@@ -119,8 +119,7 @@ class Strata:
         rules = [self._rules[form.number] for form in planned.rules]
         if not rules and component[0] in self.tables:
             return  # an input, which is a finished table already
-        alone = not planned.recursive and not any(given.values())
-        if alone and self._run_on_columns(component[0], rules):
+        if not any(given.values()) and self._run_on_columns(planned):
             return
         if not planned.recursive:
             derived = self._derive(rules, given)
@@ -131,14 +130,14 @@ class Strata:
         else:
             self._iterate_changes(rules, component, given)
 
-    def _run_on_columns(self, predicate: str, rules: Sequence[CompiledRule]) -> bool:
-        """Derive a predicate on columns, if it is large and nothing in its rules can fail."""
+    def _run_on_columns(self, planned: Component) -> bool:
+        """Derive a component on columns, if it is large and nothing in its rules can fail."""
         if self._bulk is None or self.trace is not None:
             return False
-        taken = self._bulk.run(predicate, [rule.form for rule in rules], self._limits.rows)
+        taken = self._bulk.run(planned, self._limits)
         if taken is None:
             return False
-        self.tables[predicate] = taken.table
+        self.tables.update(taken.tables)
         self.established.update(taken.established)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -33,7 +33,7 @@ from tidemill_embedded.demo.watch import Watch
 KAFKA = "kafka.servers.svc.cluster.local:9092"
 TIDEMILL = "tidemill.tidemill.svc.cluster.local:7474"
 ALARMS = "alarms"
-SCENARIOS = {"month": QUICK, "year": replace(YEAR, ahead_ms=YEAR.ahead_ms)}
+SCENARIOS = {"month": QUICK, "year": YEAR}
 
 T = TypeVar("T")
 

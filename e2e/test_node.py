@@ -32,7 +32,7 @@ EXAMPLES = ROOT / "examples/flights"
 
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flights]:
-    scenario = os.environ.get("FLIGHTS", "month")
+    scenario = os.environ.get("FLIGHTS", "year")
     made = Flights.prepared(tmp_path_factory.mktemp("flights"), scenario)
     yield made
     made.client.close()

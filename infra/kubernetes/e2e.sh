@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of e2e on a node: brings it up, loads the images, runs them within, takes it down.
 #   e2e.sh [PYTEST ARGUMENTS]...
-# Environment: KEEP=1 leaves the node up; FLIGHTS=year sends twelve months instead of one; STATE=.state  CACHE=.cache.
+# Environment: KEEP=1 leaves the node up; FLIGHTS=month sends one month instead of twelve; STATE=.state  CACHE=.cache.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -25,4 +25,4 @@ phase "the image of Tidemill" "$here/images.sh" build
 phase "the node" "$here/node.sh" up
 phase "the images in the node" "$here/node.sh" load "$CACHE"/kubernetes/images/localhost_{servers_1,tidemill_*}.tar
 "$here/node.sh" volumes 8 >/dev/null
-phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py e2e/test_node_spark.py "$@"
+phase "the tests" "$here/node.sh" exec .venv/bin/python -m pytest -x -p no:cacheprovider --timeout 1800 e2e/test_node.py e2e/test_node_spark.py e2e/test_operations.py "$@"

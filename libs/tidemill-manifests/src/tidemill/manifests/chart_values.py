@@ -13,7 +13,8 @@ _COMMENT = re.compile(r"^ *# -- (?P<says>.*)$")
 
 _HEAD = """# tidemill
 
-The chart of Tidemill: one StatefulSet that runs everything, the operator, and the custom resources.
+The chart of Tidemill: one StatefulSet that runs everything, or a Deployment for each role; the operator, and the custom resources.
+How to install, secure, upgrade, back up and recover it, line by line: [operations.md](../../docs/operations.md).
 
     helm install tidemill charts/tidemill --namespace tidemill --create-namespace
     helm test tidemill --namespace tidemill
@@ -27,6 +28,7 @@ Uninstall in this order: delete the objects (`kubectl delete tidemill --all`), t
 `kubectl delete crd -l app.kubernetes.io/part-of=tidemill`. Objects that were left behind are let go as `services/operator/README.md` says.
 
 Kafka, Redis and S3 are those that you have: sources name their brokers, `stores` names the other two. Nothing of the kind is bundled.
+Files that sources read come by `extraVolumes` and `extraVolumeMounts`, into every pod that has the role ingest, compute or query.
 
 ## Values
 

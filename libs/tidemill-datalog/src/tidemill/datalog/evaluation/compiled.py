@@ -23,7 +23,7 @@ from tidemill.datalog.evaluation.joins import LOWER, Plan, Planner, Step, clock_
 from tidemill.datalog.evaluation.runtime import (
     clock_cover,
     lattice_cover,
-    names_of,
+    names_of_rule,
     observer,
 )
 from tidemill.datalog.evaluation.tables import (
@@ -123,8 +123,7 @@ class CompiledRule:
         written = write_rule(form, plan, scope, of_atoms, around, handover)
         names = self._code.get(written)
         if names is None:
-            names = {**names_of(around.lattices), **scope.constants}
-            exec(compile(written, f"<rule {form.number}>", "exec"), names)  # our own text
+            names = names_of_rule(written, form.number, scope.constants, around.lattices)
             self._code[written] = names
         return _bind(names, form, plan, of_atoms, tables, around)
 

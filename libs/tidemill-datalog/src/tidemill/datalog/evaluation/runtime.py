@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from tidemill.datalog.evaluation.expressions import RUNTIME as OPERATORS
@@ -168,6 +170,20 @@ def clock_cover(
         return normalise((BEGINNING if frozen else time, END) for time in released)
 
     return cover
+
+
+@lru_cache(1 << 12)
+def _code_of(text: str) -> CodeType:
+    return compile(text, "<rule>", "exec")
+
+
+def names_of_rule(
+    text: str, number: int, constants: Mapping[str, Any], lattices: Mapping[str, Lattice]
+) -> dict[str, Any]:
+    """The names that the generated text of a rule defines; rules of one shape share their code."""
+    names = {**names_of(lattices), **constants, "number": number}
+    exec(_code_of(text), names)  # our own text
+    return names
 
 
 def names_of(lattices: Mapping[str, Lattice]) -> dict[str, Any]:

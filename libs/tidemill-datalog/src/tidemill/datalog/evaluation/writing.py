@@ -384,7 +384,7 @@ class DerivationWriter:
             for term in terms
             if isinstance(term, Variable)
         ]
-        return f"({self._form.number}, {keys}, {tuple_of(matched)})"
+        return f"(number, {keys}, {tuple_of(matched)})"
 
     def head_fallible(self) -> bool:
         """Whether computing the head may fail."""

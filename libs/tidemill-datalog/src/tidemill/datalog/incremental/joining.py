@@ -16,7 +16,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
 )
 from tidemill.datalog.evaluation.joins import Plan, Planner, Step, clock_time
-from tidemill.datalog.evaluation.runtime import names_of
+from tidemill.datalog.evaluation.runtime import names_of_rule
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Readable, Row, Traits
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.surroundings import TICK, TICKS_MAX, Present
@@ -151,8 +151,7 @@ class Joins:
         text = write_rule(form, plan, scope, of_atoms, around, Handover.STORE)
         names = self._code.get(text)
         if names is None:
-            names = {**names_of(around.lattices), **scope.constants}
-            exec(compile(text, f"<rule {form.number}>", "exec"), names)  # our own text
+            names = names_of_rule(text, form.number, scope.constants, around.lattices)
             self._code[text] = names
         return Join(
             plan,

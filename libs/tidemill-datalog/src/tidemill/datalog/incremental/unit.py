@@ -239,7 +239,8 @@ class Unit:
     def _follow(self, changes: Mapping[str, Mapping[Key, Row | None]]) -> None:
         """Let matches go and find new ones after changes of the facts they read."""
         for rule in self.rules:
-            rule.refresh()
+            if len(rule):
+                rule.refresh()
         stale: list[tuple[Matches, int, Key, FactTable]] = []
         coming: dict[str, list[Row]] = {}
         going: dict[str, list[Row]] = {}
@@ -267,13 +268,7 @@ class Unit:
         for predicate, rows in going.items():
             for folded in self._folding.get(predicate, ()) if rows else ():
                 folded.leave(rows)
-        for predicate, rows in coming.items():
-            table = self.present.table(predicate)
-            rows = [row for row in rows if table.get(row[4:]) is row]
-            for rule, i in self._reading.get(predicate, ()) if rows else ():
-                rule.join(i, rows)
-            for folded in self._folding.get(predicate, ()) if rows else ():
-                folded.join(rows)
+        self._join(coming)
         ticks, self.ticks = self.ticks, []
         for rule, i, row in ticks:
             if rule.joins.beginning_with_ticks(i) is None:
@@ -294,6 +289,34 @@ class Unit:
             rule.settle()
         for folded in self.folded:
             folded.settle()
+
+    def _join(self, coming: Mapping[str, list[Row]]) -> None:
+        """Find the matches of rows that have come.
+
+        Where all rows that an atom has are new, the join that begins with it finds every match of the rule, and no
+        other is needed.
+        """
+        found: dict[str, list[Row]] = {}
+        whole: dict[int, tuple[int, Matches, int]] = {}
+        for predicate, rows in coming.items():
+            table = self.present.table(predicate)
+            present = [row for row in rows if table.get(row[4:]) is row]
+            if not present:
+                continue
+            found[predicate] = present
+            if len(present) == len(table):
+                for rule, i in self._reading.get(predicate, ()):
+                    best = whole.get(id(rule))
+                    if best is None or len(present) < best[0]:
+                        whole[id(rule)] = (len(present), rule, i)
+        for _, rule, i in whole.values():
+            rule.join(i, found[rule.form.atoms[i].predicate])
+        for predicate, present in found.items():
+            for rule, i in self._reading.get(predicate, ()):
+                if id(rule) not in whole:
+                    rule.join(i, present)
+            for folded in self._folding.get(predicate, ()):
+                folded.join(present)
 
     def _let_go(
         self,

@@ -116,14 +116,15 @@ def _singleton(value: Value) -> frozenset[Value]:
     return frozenset() if value is None else frozenset((value,))
 
 
-def _sources(value: Value) -> frozenset[Value]:
+def _members(value: Value) -> frozenset[Value]:
+    """A set as it is, so that one that is matched and set again merges; anything else as the only member."""
     return value if isinstance(value, frozenset) else _singleton(value)
 
 
 def _inject_extent(
     low: Value, high: Value, sources: Value
 ) -> tuple[Value, Value, frozenset[Value]]:
-    return low, high, _sources(sources)
+    return low, high, _members(sources)
 
 
 def _merge_extents(a: Any, b: Any) -> Any:
@@ -157,9 +158,9 @@ def _standard() -> Mapping[str, Lattice]:
         one("max", _itself, _greatest),
         one("earliest", _itself, _least),
         one("latest", _itself, _greatest),
-        one("set", _singleton, frozenset.union),
+        one("set", _members, frozenset.union),
         one("count_distinct", _singleton, frozenset.union, size),
-        one("provenance", _sources, frozenset.union),
+        one("provenance", _members, frozenset.union),
         Lattice("extent", 3, _inject_extent, _merge_extents, _itself),
         *(
             one(name, _no_tally_without_solutions, _merge_tallies, number)

@@ -90,6 +90,7 @@ class Forms:
         "t(x, z) := t(x, y) ^ t(y, z);", "p(y) := p(x) ^ s(x, y);", "q(x + 1) := q(x) if x < 3;",
         "t(x, y) @max(y) := s(x, y);", "t(x, z) @max(v) := t(x, y) @max(v) ^ s(y, z);",
         "t(x, y) @set(y) := s(x, y);", "t(x, z) @set(v) := t(x, y) @set(v) ^ s(y, z);",
+        "p(1) @set(v) @count_distinct(v) := t(x, _) @set(v);",
         "q(x) := t(x, _) @min(v) if v >= 1;", "p(1) @count(x) := q(x) ^ not p(x);",
         "d(\"k\", 0.5) @time(2) @expires(9);", "d(concat(m, \"b\"), h) := d(m, h) if length(m) < 3;",
         "d(m, h / 2.0) := d(m, h) if h > 0.4 ^ h < 9.0;", "q(x) := d(m, h) ^ f(x, h);",

@@ -16,7 +16,7 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
     if lattice in ("count", "sum", "average"):
         return frozenset(((identity, first),))
     if lattice in ("set", "count_distinct", "provenance"):
-        if isinstance(first, frozenset) and lattice == "provenance":
+        if isinstance(first, frozenset) and lattice != "count_distinct":
             return first
         return frozenset() if first is None else frozenset((first,))
     if lattice == "extent":

@@ -173,6 +173,8 @@ class BulkWindow:
                 bulk.deep.add(component.predicates[0])
             else:
                 bulk.refused += 1
+            if self._around.profile is not None:
+                self._around.profile.forget(form.number for form in component.rules)
             return None
         if not facts:
             return None
@@ -225,6 +227,21 @@ class BulkWindow:
 
         At the atoms that are keys of `fresh` it reads those rows alone.
         """
+        profile = self._around.profile
+        if profile is None:
+            return self._derived(form, established, fresh)
+        found: list[Columns] = []
+        with profile.rule(form.number, lambda: sum(map(len, found))):
+            found.extend(self._derived(form, established, fresh))
+        profile.work(form.number).on_columns = True
+        return found
+
+    def _derived(
+        self,
+        form: RuleForm,
+        established: dict[int, EstablishedColumns],
+        fresh: Mapping[int, Columns] | None,
+    ) -> Sequence[Columns]:
         carried = self._state.established.get(form.number, ())
         found = self._matches(form, fresh or {})
         if found is None:

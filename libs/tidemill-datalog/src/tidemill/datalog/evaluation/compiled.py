@@ -20,6 +20,7 @@ from tidemill.datalog.evaluation.forms import (
     variables_of,
 )
 from tidemill.datalog.evaluation.joins import LOWER, Plan, Planner, Step, clock_time
+from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.runtime import (
     clock_cover,
     lattice_cover,
@@ -76,6 +77,8 @@ class Surroundings:
     lower: Instant
     upper: int
     frozen: bool = False
+    profile: Profile | None = None
+    """Where rules note what they take, if somebody asks."""
 
 
 @dataclass(frozen=True, slots=True)

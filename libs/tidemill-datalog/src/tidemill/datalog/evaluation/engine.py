@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
 from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
 from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Row, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
@@ -78,6 +79,7 @@ class Evaluation:
     errors: list[ErrorPresence]
     state: EngineState
     tables: Mapping[str, Table] = field(repr=False)
+    profile: Profile | None = None
 
 
 class Engine:
@@ -85,7 +87,7 @@ class Engine:
 
     Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
     as nothing in the rule can fail; the answers are the same. A `plan` made of the program's is evaluated
-    in its place. Not for use by several threads at once: code compiled for a shape of tables is kept.
+    in its place. With a `timer` (seconds), evaluations say what each rule took. Not for use by several threads at once: code compiled for a shape of tables is kept.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class Engine:
         limits: Limits | None = None,
         columns_from: int | None = COLUMNS_FROM,
         plan: LogicalPlan | None = None,
+        timer: Callable[[], float] | None = None,
     ) -> None:
+        self._timer = timer
         self.plan = plan or logical_plan(checked)
         self.checked = self.plan.checked
         self._columns_from = columns_from
@@ -239,7 +243,10 @@ class Engine:
 
         A `frozen` one looks at the instant `upper - 1` alone.
         """
-        around = Surroundings(self.checked, self.functions, self.lattices, lower, upper, frozen)
+        profile = None if self._timer is None else Profile(self._timer)
+        around = Surroundings(
+            self.checked, self.functions, self.lattices, lower, upper, frozen, profile
+        )
         return Strata(self.rules, around, tables, state or EngineState(), self.limits, bulk)
 
     def result(self, strata: Strata, names: Sequence[str]) -> Evaluation:
@@ -250,6 +257,7 @@ class Engine:
             errors=strata.failures.presences(around.lower, around.upper),
             state=strata.state(),
             tables=strata.tables,
+            profile=around.profile,
         )
 
     def _needed(self, only: Collection[str]) -> set[str]:

@@ -7,7 +7,8 @@ reads only what the last round added. Where a recursion groups facts that have t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,14 @@ class Strata:
 
     def run(self, planned: Component, given: Mapping[str, Timelines]) -> None:
         """Derive the predicates of one component; `given` are facts of them that are inputs."""
+        profile = self.around.profile
+        if profile is None or not planned.rules:
+            self._run_component(planned, given)
+        else:
+            with profile.predicates(planned.predicates):
+                self._run_component(planned, given)
+
+    def _run_component(self, planned: Component, given: Mapping[str, Timelines]) -> None:
         component = planned.predicates
         rules = [self._rules[form.number] for form in planned.rules]
         if not rules and component[0] in self.tables:
@@ -189,13 +198,20 @@ class Strata:
         for rule in rules:
             predicate = rule.form.head.predicate
             numbers.setdefault(predicate, rule.form.number)
-            self._apply(rule, found.setdefault(predicate, {}))
+            out = found.setdefault(predicate, {})
+            with self.measured(rule, out):
+                self._apply(rule, out)
         for predicate, timelines in found.items():
             for key, parts in timelines.items():
                 if len(parts) > 1:
                     report = self.failures.of_fact(numbers.get(predicate, 0), predicate, key)
                     timelines[key] = merge_parts(parts, self.around.lattices, report)
         return found
+
+    def measured(self, rule: CompiledRule, out: Sized) -> AbstractContextManager[None]:
+        """The body is a run of the rule that adds what it finds to `out`."""
+        profile = self.around.profile
+        return nullcontext() if profile is None else profile.rule(rule.form.number, out.__len__)
 
     def _apply(self, rule: CompiledRule, out: Timelines) -> None:
         """Add every derivation of one rule to `out`."""
@@ -462,11 +478,12 @@ class _Recursion:
             if prepared is None:
                 return
             self._prepared[form.number, i] = prepared
-        prepared.run(
-            self._outs[form.number],
-            strata.failures.of_match(form),
-            strata.failures.of_clock(form),
-        )
+        with strata.measured(rule, self._fresh[form.head.predicate]):
+            prepared.run(
+                self._outs[form.number],
+                strata.failures.of_match(form),
+                strata.failures.of_clock(form),
+            )
 
     def _advance(self, first: bool = False) -> None:
         for predicate, fresh in self._fresh.items():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tidemill.datalog.ast import Rule
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import scope_of
-from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.forms import RuleForm, Variable
 from tidemill.datalog.evaluation.joins import Planner
 from tidemill.datalog.evaluation.logical import NEXT, SENT
+from tidemill.datalog.evaluation.profile import Work, aligned
 from tidemill.datalog.evaluation.tables import Readable
 from tidemill.datalog.evaluation.words import absent_text, join_lines, looked_up, scan_lines
 from tidemill.datalog.formatter import format_rule
+from tidemill.datalog.incremental.chains import chain_of
 from tidemill.datalog.incremental.engine import IncrementalEngine
 from tidemill.datalog.incremental.folding import Folded
 from tidemill.datalog.incremental.looped import LoopedUnit
@@ -45,10 +47,10 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
         )
         if isinstance(unit, LoopedUnit):
             for form in unit.forms:
-                lines += _planned_lines(form, engine, rules, by_change=True)
+                lines += [*_form_lines(form, rules), *_chain_lines(form, checked)]
         elif not isinstance(unit, Unit):
             for compiled in unit.compiled:
-                lines += _planned_lines(compiled.form, engine, rules, by_change=False)
+                lines += _planned_lines(compiled.form, engine, rules)
         else:
             for matches in unit.every_rule:
                 if not matches.predicate.startswith("#clock"):
@@ -92,19 +94,35 @@ def _matched_lines(
     return lines + [f"      unless {absent_text(absent, checked)}" for absent in form.absent]
 
 
+def _chain_lines(form: RuleForm, checked: CheckedProgram) -> list[str]:
+    """The joins of a rule that is kept by rounds: one collection with the next, whatever changes."""
+    order = chain_of(form) or ()
+    bound: set[str] = set()
+    steps = []
+    for place, at in enumerate(order):
+        atom = form.atoms[at]
+        shared = [
+            position
+            for position, term in enumerate(atom.terms, 1)
+            if isinstance(term, Variable) and term.name in bound
+        ]
+        by = looked_up(atom.predicate, shared, None, checked) if place else ""
+        steps.append(atom.predicate + by)
+        bound.update(atom.variables())
+    return [f"      joined {' -> '.join(steps)}"]
+
+
 def _planned_lines(
-    form: RuleForm, engine: IncrementalEngine, rules: Mapping[int, Rule], by_change: bool
+    form: RuleForm, engine: IncrementalEngine, rules: Mapping[int, Rule]
 ) -> list[str]:
-    """The joins of a rule whose matches nobody keeps, in the order that the sizes of now ask for."""
+    """The join of a rule that is evaluated anew, in the order that the sizes of now ask for."""
     present, checked = engine.present, engine.checked
     ordinary = [i for i, atom in enumerate(form.atoms) if not atom.is_clock]
     tables: dict[int, Readable] = {i: present.table(form.atoms[i].predicate) for i in ordinary}
-    scope = scope_of(form, tables, present.around)
     lines = _form_lines(form, rules)
-    for begin in ordinary if by_change else [None]:
-        plan = Planner(form, tables, scope, begin).plan()
-        first = "on" if by_change else ""
-        lines += [f"      {line}" for line in join_lines(form, plan, checked, first) if form.atoms]
+    if form.atoms:
+        plan = Planner(form, tables, scope_of(form, tables, present.around), None).plan()
+        lines += [f"      {line}" for line in join_lines(form, plan, checked, "")]
     return lines + [f"      unless {absent_text(absent, checked)}" for absent in form.absent]
 
 
@@ -120,7 +138,8 @@ def _arrangement_lines(engine: IncrementalEngine) -> list[str]:
 def explain_analysis(engine: IncrementalEngine) -> list[str]:
     """Lines of a table: rows, bytes, runs and time of every predicate and rule, by stratum.
 
-    For an engine that was given a timer. Time in joins is part of the time of the unit.
+    For an engine that was given a timer. Time in joins is part of the time of the unit. Recursions that
+    are kept by rounds say what their histories hold, in a line for all their rules.
     """
     rows: list[tuple[str, ...]] = [("", "rows", "bytes", "runs", "matches", "found", "ms")]
     tables = engine.present.tables
@@ -135,20 +154,27 @@ def explain_analysis(engine: IncrementalEngine) -> list[str]:
                 (f"stratum {unit.stratum}: {_shown(name)}", f"{len(table)}", f"{table.size_bytes()}",
                  f"{unit.runs}", "", "", f"{unit.seconds * 1000:.2f}")
             )  # fmt: skip
-        rows += [
+        rows += _rule_rows(engine, unit)
+    return aligned(rows)
+
+
+def _rule_rows(engine: IncrementalEngine, unit: AnyUnit) -> list[tuple[str, ...]]:
+    """What the rules of one unit took."""
+    if isinstance(unit, Unit):
+        return [
             (f"  rule {rule.form.number}", "", "", "", f"{len(rule)}", f"{rule.found}",
              f"{rule.seconds * 1000:.2f}")
-            for rule in (unit.every_rule if isinstance(unit, Unit) else ())
+            for rule in unit.every_rule
         ]  # fmt: skip
-    return _aligned(rows)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip
+    if isinstance(unit, LoopedUnit):
+        numbers = ", ".join(str(form.number) for form in unit.forms)
+        return [(f"  rounds of rule {numbers}", "", f"{unit.bytes_held}", "", "", "", "")]
+    profile = engine.present.around.profile
+    rows: list[tuple[str, ...]] = []
+    for rule in unit.compiled:
+        work = Work() if profile is None else profile.work(rule.form.number)
+        rows.append(
+            (f"  rule {rule.form.number}", "", "", f"{work.runs}", "", f"{work.found}",
+             f"{work.seconds * 1000:.2f}")
+        )  # fmt: skip
+    return rows

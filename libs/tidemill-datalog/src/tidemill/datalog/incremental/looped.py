@@ -133,6 +133,11 @@ class LoopedUnit:
         """The predicates of other units and inputs that the rules read."""
         return self._reads
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the histories of the rounds."""
+        return 0 if self._computation is None else self._computation.bytes_held
+
     def monotone_in(self, predicate: str) -> bool:
         """Always: more facts can only mean more."""
         return True

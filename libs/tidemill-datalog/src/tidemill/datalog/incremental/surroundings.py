@@ -11,6 +11,7 @@ from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import Surroundings
 from tidemill.datalog.evaluation.failures import fact_text
+from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.lattices import Lattice
@@ -147,7 +148,10 @@ class Present:
         columns[TICK] = (("", "int"), ("", "int"))
         columns[DEMAND] = (("", "any"), ("", "any"))
         known = replace(checked, columns=columns)
-        around = Surroundings(known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True)
+        profile = None if timer is None else Profile(timer)
+        around = Surroundings(
+            known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True, profile=profile
+        )
         return cls(checked, functions, lattices, {}, Agenda(), Errors(), around, timer=timer)
 
     def table(self, predicate: str) -> FactTable:

@@ -107,7 +107,7 @@ def test_what_following_took_is_a_line_for_every_predicate_and_rule() -> None:
         "input edge": ["4", "b"], "input node": ["1", "b"], "input sale": ["5", "b"],
         "stratum 0: soon": ["1", "b", "2", "18.00"], "rule 6": ["4", "3", "4.00"],
         "stratum 0: reach": ["10", "b", "1", "1.00"], "rounds of rule 1, 2": ["b"],
-        "stratum 0: far": ["9", "b", "1", "5.00"], "rule 3": ["9", "18", "2.00"],
+        "stratum 0: far": ["9", "b", "1", "3.00"], "rule 3": ["9", "9", "1.00"],
         "stratum 1: many": ["4", "b", "1", "3.00"], "rule 5": ["0", "10", "1.00"],
         "stratum 1: lonely": ["1", "b", "1", "3.00"], "rule 4": ["1", "1", "1.00"],
     }  # fmt: skip

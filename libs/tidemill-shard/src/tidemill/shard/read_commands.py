@@ -176,7 +176,8 @@ class ReadCommands:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            with suppress(CapabilityExpired, UnknownCapability):
+            # What cannot be dropped now ends with its lease: what was read is as good.
+            with suppress(CapabilityExpired, UnknownCapability, Unavailable, Indeterminate):
                 await commit(capability.collection, dropped)
 
     async def _renew(self, collection: str, kept: str, lease_ms: int) -> None:

@@ -212,3 +212,70 @@ def test_an_idle_tick_runs_no_unit(strata: int) -> None:
     before = [unit.runs for unit in world.engine.units]
     world.tick()
     assert [unit.runs for unit in world.engine.units] == before
+
+
+def seen_in_ticks(
+    text: str, rows: list[dict[str, list[tuple[object, ...]]]], name: str
+) -> list[set[tuple[object, ...]]]:
+    """What a predicate holds in each tick, one for each set of rows, which last for that tick."""
+    world = World(text)
+    found = []
+    for given_ in rows:
+        for predicate, each in given_.items():
+            for row in each:
+                world.offer(predicate, *row)  # type: ignore[arg-type]
+        world.tick()
+        found.append(world.held(name))
+    return found
+
+
+SCHEDULED = {
+    "S03 a loop over ticks yields a row in each": (
+        "n(0) := go();\nn(x + 1) @next := n(x) if x < 4;",
+        [{"go": [()]}, {}, {}, {}, {}, {}],
+        [{(0,)}, {(1,)}, {(2,)}, {(3,)}, {(4,)}, set()],
+    ),
+    "S06 a doubling loop goes one tick at a time": (
+        "n(x) := r(x);\nn(x * 2) @next := n(x) if x < 99;",
+        [{"r": [(1,), (3,)]}, {}, {}, {}],
+        [{(1,), (3,)}, {(2,), (6,)}, {(4,), (12,)}, {(8,), (24,)}],
+    ),
+    "S07 a kept sum goes on from what was kept": (
+        "k(x) := r(x);\nk(x) @next := k(x);\nn(s) := sum() @sum(s);\nsum() @sum(x) := k(x);",
+        [{}, {"r": [(1,)]}, {}, {"r": [(2,)]}, {}],
+        [set(), {(1,)}, {(1,)}, {(3,)}, {(3,)}],
+    ),
+    "S10 what is counted in a tick is gone in the next": (
+        "n(c) := all() @count(c);\nall() @count(x) := r(x);",
+        [{"r": [(7,)]}, {}, {}],
+        [{(1,)}, set(), set()],
+    ),
+    "S11 a row that is kept twice is one row": (
+        "a(x) := r(x);\na(x) @next := a(x);\nb(x) := a(x);\nb(x) @next := b(x);\n"
+        "n(c) := all() @count(c);\nall() @count(x) := b(x);",
+        [{"r": [(5,)]}, {"r": [(5,)]}, {}, {}],
+        [{(1,)}] * 4,
+    ),
+    "S12 the difference to the tick before is that of sets": (
+        "n(x) := r(x) ^ not was(x);\nwas(x) @next := r(x);",
+        [{"r": [(3,), (4,), (3,)]}, {"r": [(3,), (5,), (3,), (3,)]}],
+        [{(3,), (4,)}, {(5,)}],
+    ),
+    "S13 what goes round comes exactly one tick later, whoever is first in the text": (
+        "n(x) := back(x);\nback(x) @next := sent(x);\nsent(x) := r(x);",
+        [{"r": [(1,)]}, {"r": [(2,)]}, {}],
+        [set(), {(1,)}, {(2,)}],
+    ),
+    "S14 an extreme is read when it is final for the tick": (
+        "n(x) := r(x) ^ top() @max(x);\ntop() @max(x) := all(x);\nall(x) := r(x);\nall(x) := s(x);",
+        [{"r": [(1,), (4,)]}, {"r": [(1,)], "s": [(1,)]}, {"r": [(1,)], "s": [(2,)]}],
+        [{(4,)}, {(1,)}, set()],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCHEDULED)
+def test_ticks_hold_what_the_cases_of_schedulers_ask_for(case: str) -> None:
+    """S01 to S16 in spirit: S01, S02, S04, S05, S08 above, S09 with the units, S15 with the checks, S16 in the cases."""
+    text, rows, expected = SCHEDULED[case]
+    assert seen_in_ticks(text, rows, "n") == expected

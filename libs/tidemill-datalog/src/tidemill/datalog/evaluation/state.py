@@ -18,6 +18,8 @@ from tidemill.time import UsageError
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 ESTABLISHED = "established"
 LINGERING = "lingering"
 
@@ -169,7 +171,7 @@ def _established_fields(solution: EstablishedSolution) -> tuple[Any, ...]:
 
 def encode_fields(fields: tuple[Any, ...]) -> str:
     """Values of facts and solutions as one line of JSON; equal fields give equal lines."""
-    return json.dumps(_encoded(fields), ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(_encoded(fields))
 
 
 def decode_fields(text: str) -> tuple[Any, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
+from tidemill.shard.compaction import Merge
 from tidemill.time import Corrupt, Indeterminate, Unavailable
+from tidemill_compaction.bulk import BulkMerge
 from tidemill_compaction.settings import CompactionSettings
 
 
@@ -50,15 +53,25 @@ class CompactionDriver:
     mine: Callable[[str], bool] = lambda collection: True
     """Which collections this process looks at; two that look at one waste work, and harm nothing."""
 
+    bulk: BulkMerge | None = None
+    """Who does merges of `spark_rows` and more; without, they are made here as all others."""
+
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _looks: int = 0
+    _big: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _failed: set[str] = field(default_factory=set)
 
     async def compact_forever(self) -> None:
-        """Look at all collections every interval, until cancelled."""
-        while True:
-            await self.clock.sleep(self.settings.interval_s)
-            await self.look()
+        """Look at all collections every interval, until cancelled; big merges go on between looks."""
+        try:
+            while True:
+                await self.clock.sleep(self.settings.interval_s)
+                await self.look()
+        finally:
+            for task in self._big.values():
+                task.cancel()
+            await asyncio.gather(*self._big.values(), return_exceptions=True)
 
     async def look(self) -> None:
         """One look at every collection."""
@@ -84,18 +97,55 @@ class CompactionDriver:
         held = status.updates, status.staged, status.bytes
         seen.quiet = seen.quiet + 1 if held == seen.held else 0
         seen.held = held
-        if status.batches > self.settings.batches_max:
+        crowded = status.batches > self.settings.batches_max
+        quiet = seen.quiet >= self.settings.idle_looks
+        here = not (crowded or quiet) or not await self._given_away(
+            collection, status.updates, quiet
+        )
+        if crowded and here:
             for _ in range(self.settings.steps_max):
                 step = await self.collections.compact_step(collection)
                 self.counts.merges += step.taken
                 self.counts.rewritten[collection] += step.rows
                 if not step.more:
                     break
-        elif seen.quiet >= self.settings.idle_looks:
+        elif quiet and here:
             rows = await self.collections.compact_quiet(collection)
             self.counts.merges += rows > 0
             self.counts.rewritten[collection] += rows
         await self._delete(collection)
+
+    async def _given_away(self, collection: str, updates: int, quiet: bool) -> bool:
+        """Whether a merge of the collection is, or becomes, somebody else's work."""
+        running = self._big.get(collection)
+        if running is not None and not running.done():
+            return True
+        if self.bulk is None or updates < self.settings.spark_rows:
+            return False
+        if collection in self._failed:
+            # What a job could not do is done here, once; the next big merge is a job again.
+            self._failed.discard(collection)
+            return False
+        merge = await self.collections.due_merge(collection, quiet=quiet)
+        if merge is None or merge.work.rows < self.settings.spark_rows:
+            return False
+        self._big[collection] = asyncio.create_task(self._merge_elsewhere(self.bulk, merge))
+        return True
+
+    async def _merge_elsewhere(self, bulk: BulkMerge, merge: Merge) -> None:
+        try:
+            taken = await bulk.merge(merge)
+        except (Unavailable, Indeterminate, Corrupt) as error:
+            self.counts.skipped += 1
+            self._failed.add(merge.collection)
+            self.report(merge.collection, str(error))
+            return
+        self.counts.merges += taken
+        self.counts.rewritten[merge.collection] += merge.work.rows
+
+    async def settle(self) -> None:
+        """Return once the big merges that have begun have ended."""
+        await asyncio.gather(*self._big.values())
 
     async def _delete(self, collection: str) -> None:
         self.counts.deleted += await self.collections.collect_garbage(

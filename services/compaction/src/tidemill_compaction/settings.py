@@ -20,6 +20,9 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     idle_looks: int = 12
     """A collection that got no updates for so many looks is merged into one batch."""
 
+    spark_rows: int = 100_000_000
+    """A merge of at least so many updates is a Spark job; smaller ones are made here."""
+
     garbage_grace_s: float = 60.0
     """How long an object outlives the last version that named it; longer than any read."""
 

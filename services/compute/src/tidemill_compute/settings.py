@@ -21,6 +21,10 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_ticks_max: int = 2_000
     """Ticks of a ticked view that one step covers, so that what they say becomes readable meanwhile."""
 
+    spark_rows: int = 20_000_000
+    """A view without ticks whose inputs hold at least so many updates when it begins is evaluated up to there by a
+    Spark job."""
+
     maintenance: Literal["auto", "windows", "changes"] = "auto"
     """How a view is kept up to date: by windows over all that is alive (what a backlog needs), by the changes
     alone (what a live stream needs), or each where it costs less. The answers are the same."""

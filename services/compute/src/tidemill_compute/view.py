@@ -12,9 +12,11 @@ from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import U64_MAX, Frontier, NotYet, frontier, sole_time
+from tidemill.time import U64_MAX, Frontier, NotYet, Unavailable, frontier, sole_time
 from tidemill_compute.appending import append_through, refuse_fenced
+from tidemill_compute.bulk import BulkHydrate, History
 from tidemill_compute.holds import Holds
 from tidemill_compute.living import LivingInput
 from tidemill_compute.maintaining import Direct
@@ -22,6 +24,8 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.ticking import Ticked
 from tidemill_compute.view_target import STATE_SCHEMA, ViewTarget
 from tidemill_compute.view_updates import Maintainer, Row, Start, Step
+
+log = get_logger("views")
 
 
 @dataclass(slots=True)
@@ -61,8 +65,11 @@ class ViewDriver:
         self._scans = logical_plan(target.program).scans
         self._readings: dict[str, Reading] = {}
         self._state_upper = 0
+        self._fresh = False
         self._last = self._waits = False
         self.progress = ViewProgress()
+        self.bulk: BulkHydrate | None = None
+        """Who evaluates a history of `spark_rows` and more; without, it is evaluated here as all others."""
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
 
@@ -102,6 +109,8 @@ class ViewDriver:
         """Follow the inputs until cancelled, until all of them are closed, or until told to `finish`."""
         await self.prepare()
         await self._resume()
+        if self._fresh and self.bulk is not None and await self._hydrated(self.bulk):
+            await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
             self._waits = True
@@ -153,6 +162,7 @@ class ViewDriver:
         # The hold on the state moves only behind a window that is complete.
         fresh = await self._holds.take(self._target.state) == frontier(lower)
         self.progress.lower = lower
+        self._fresh = fresh and len(set(uppers)) == 1
         self._state_upper = sole_time(uppers[0])
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
@@ -174,6 +184,28 @@ class ViewDriver:
                 contents[collection] = rows_of(present, names)
         start = Start(lower, fresh, state, contents)
         await asyncio.to_thread(self._maintainer.begin, start, self._inputs)
+
+    async def _hydrated(self, bulk: BulkHydrate) -> bool:
+        """Whether somebody else has evaluated the history that is definite now."""
+        target, lower = self._target, self.progress.lower
+        inputs = {}
+        upper = U64_MAX
+        for collection in self._input_collections():
+            state = await self._collections.state(collection)
+            upper = min(upper, U64_MAX if state.upper.empty else sole_time(state.upper))
+            inputs[collection] = (state.description, state.parts())
+        written = {c: await self._collections.description(c) for c in self._written()}
+        history = History(target, self._settings, lower, upper, inputs, written)
+        if target.ticks is not None or history.rows < self._settings.spark_rows:
+            return False
+        if not lower < upper < U64_MAX:
+            return False
+        try:
+            await bulk.hydrate(history)
+        except Unavailable as error:
+            log.warning("the history is evaluated here", view=target.name, error=str(error))
+            return False
+        return True
 
     async def _reading(self, predicate: str) -> Reading:
         """What is read of an input: rows and columns that can matter, if no count in it may be negative."""

@@ -34,6 +34,7 @@ from tidemill.shard.claims import Claimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
 from tidemill.time import Indeterminate, Unavailable, UsageError
+from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.announcing import Announcements
 from tidemill_embedded.authorizing import (
@@ -157,6 +158,7 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
                 lambda collection, message: log.warning(
                     "compaction", collection=collection, error=message
                 ),
+                bulk=SparkMerge(launcher, collections),
             ),
             (),
             board,

@@ -13,6 +13,7 @@ from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec
 from tidemill.shard import Description
 from tidemill.time import Fenced, Frontier, UnknownCollection, UsageError, frontier
+from tidemill_compute.bulk_spark import SparkHydrate
 from tidemill_compute.takeover import Change, Takeover
 from tidemill_compute.view import ViewDriver
 from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
@@ -108,6 +109,7 @@ class ViewRunner:
     def _made(self, target: ViewTarget) -> ViewDriver:
         world = self._world
         driver = ViewDriver(target, world.collections, world.clock, world.settings.compute)
+        driver.bulk = SparkHydrate(world.launcher, world.collections)
         driver.timed = self._timed
         return driver
 

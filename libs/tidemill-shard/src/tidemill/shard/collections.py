@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.shard.capability_commands import CapabilityCommands
-from tidemill.shard.compaction import Compacted, Compaction
+from tidemill.shard.compaction import Compacted, Compaction, Merge
 from tidemill.shard.garbage import GarbageCollection
 from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
@@ -91,6 +91,14 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
     async def compact_step(self, collection: str, fuel_rows: int = 1_000_000) -> Compacted:
         """A bounded step of the compaction that is due: about `fuel_rows` rows of merging."""
         return await self._compaction.step(collection, fuel_rows)
+
+    async def due_merge(self, collection: str, *, quiet: bool = False) -> Merge | None:
+        """The merge that is due, for whoever does big ones; None if there is none or one is under way."""
+        return await self._compaction.due(collection, quiet=quiet)
+
+    async def commit_merge(self, merge: Merge) -> bool:
+        """Put a merge that was done elsewhere in place, if what it replaces is still there (P6)."""
+        return await self._compaction.commit(merge)
 
     async def collect_garbage(self, collection: str, grace_ms: int) -> int:
         """Delete objects that were given up at least `grace_ms` ago; how many."""

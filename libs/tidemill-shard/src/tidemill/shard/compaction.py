@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -67,58 +67,60 @@ def plan_all(state: State) -> tuple[Batch, ...]:
     return batches if due else ()
 
 
+def _in_runs(state: State) -> bool:
+    """Whether the updates are in several runs, which a merge makes one."""
+    return sum(batch.runs for batch in state.batches) > 1
+
+
 def _shrinks(batch: Batch, reached: int) -> bool:
     """Whether times that compaction may add up now are still apart."""
     return any(part.time_min < reached and part.time_min < part.time_max for part in batch.parts)
 
 
-class Merge:
-    """One merge, a hash range of keys at a time; nobody sees it before it is committed."""
+@dataclass(frozen=True, slots=True)
+class RangeMerge:
+    """A merge of parts, a hash range of keys at a time: whoever does a range, anywhere, writes the same.
 
-    def __init__(self, collection: str, state: State, chosen: tuple[Batch, ...]) -> None:
-        self.collection = collection
-        self.chosen = chosen
-        self.written: list[Part] = []
-        self._description: Description = state.description
-        self._reached = compaction_frontier(state.since)
-        self._inputs = [part for batch in chosen for part in batch.parts]
-        bits = 0
-        while sum(part.size for part in self._inputs) >> bits > RANGE_BYTES:
-            bits += 1
-        width = (HASH_MAX + 1) >> bits
-        self._ranges = [(at * width, (at + 1) * width - 1) for at in range(1 << bits)]
+    Times are advanced to `reached`. Nobody sees what is written before it is committed.
+    """
+
+    collection: str
+    description: Description
+    inputs: tuple[Part, ...]
+    reached: int
 
     @property
-    def done(self) -> bool:
-        """Whether every range is written."""
-        return not self._ranges
+    def rows(self) -> int:
+        """Updates to read."""
+        return sum(part.rows for part in self.inputs)
 
-    def result(self) -> Merged:
-        """The batch that stands for the chosen ones."""
-        compacted = max(self._reached, *(batch.compacted for batch in self.chosen))
-        return Merged(self.chosen, Batch(self.chosen[0].lower, compacted, tuple(self.written)))
+    def ranges(self) -> list[tuple[int, int]]:
+        """Hash ranges of about RANGE_BYTES of stored data each."""
+        bits = 0
+        while sum(part.size for part in self.inputs) >> bits > RANGE_BYTES:
+            bits += 1
+        width = (HASH_MAX + 1) >> bits
+        return [(at * width, (at + 1) * width - 1) for at in range(1 << bits)]
 
-    async def step(self, parts: PartStore) -> int:
-        """Merge the next range; how many rows were read. Raises: PartGone if it is out of date."""
-        low, high = self._ranges[0]
+    async def write(self, parts: PartStore, low: int, high: int) -> tuple[int, list[Part]]:
+        """(rows read, parts written) of one range. Raises: PartGone if an input has been collected."""
         tables = [table async for table in self._rows(parts, low, high)]
         rows: int = sum(table.num_rows for table in tables)
-        if rows:
-            merged = await computed(rows, lambda: self._merged(tables))
-            written = await parts.write(self.collection, self._description, merged)
-            self.written += [
-                replace(part, hash_min=max(part.hash_min, low), hash_max=min(part.hash_max, high))
-                for part in written
-            ]
-        self._ranges.pop(0)
-        return rows
+        if not rows:
+            return 0, []
+        merged = await computed(rows, lambda: self._merged(tables))
+        written = await parts.write(self.collection, self.description, merged)
+        return rows, [
+            replace(part, hash_min=max(part.hash_min, low), hash_max=min(part.hash_max, high))
+            for part in written
+        ]
 
     async def _rows(self, parts: PartStore, low: int, high: int) -> AsyncIterator[pa.Table]:
-        key = self._description.key
-        for part in self._inputs:
+        key = self.description.key
+        for part in self.inputs:
             if part.hash_max < low or part.hash_min > high:
                 continue
-            table = await parts.table(part, self._description, keep=False)
+            table = await parts.table(part, self.description, keep=False)
             if part.lower or part.upper is not None:
                 table = between(table, part.lower, part.upper)
             if part.hash_min < low or part.hash_max > high:
@@ -127,7 +129,42 @@ class Merge:
 
     def _merged(self, tables: list[pa.Table]) -> pa.Table:
         updates = concatenate(tables)
-        return advance(updates, frontier(self._reached)) if self._reached else consolidate(updates)
+        return advance(updates, frontier(self.reached)) if self.reached else consolidate(updates)
+
+
+class Merge:
+    """One merge of adjacent batches: what is chosen, what of it is written, what is left to do."""
+
+    def __init__(self, collection: str, state: State, chosen: tuple[Batch, ...]) -> None:
+        self.collection = collection
+        self.chosen = chosen
+        self.written: list[Part] = []
+        inputs = tuple(part for batch in chosen for part in batch.parts)
+        reached = compaction_frontier(state.since)
+        self.work = RangeMerge(collection, state.description, inputs, reached)
+        self._ranges = self.work.ranges()
+
+    @property
+    def done(self) -> bool:
+        """Whether every range is written."""
+        return not self._ranges
+
+    def result(self) -> Merged:
+        """The batch that stands for the chosen ones."""
+        compacted = max(self.work.reached, *(batch.compacted for batch in self.chosen))
+        return Merged(self.chosen, Batch(self.chosen[0].lower, compacted, tuple(self.written)))
+
+    async def step(self, parts: PartStore) -> int:
+        """Merge the next range; how many rows were read. Raises: PartGone if it is out of date."""
+        rows, written = await self.work.write(parts, *self._ranges[0])
+        self.written += written
+        self._ranges.pop(0)
+        return rows
+
+    def take(self, written: Iterable[Part]) -> None:
+        """Somebody else has written all ranges."""
+        self.written = list(written)
+        self._ranges = []
 
 
 def _in_range(table: pa.Table, key: tuple[str, ...], low: int, high: int) -> pa.Table:
@@ -171,6 +208,23 @@ class Compaction:
         taken = await self._commit_merge(merge)
         return Compacted(rows, taken, bool(plan_merge(await self._versions.state(collection))))
 
+    async def due(self, collection: str, *, quiet: bool) -> Merge | None:
+        """The merge that is due, or of everything if the collection is `quiet`; not begun yet.
+
+        None if there is none, or if one is under way.
+        """
+        if collection in self._running:
+            return None
+        state = await self._versions.state(collection)
+        chosen = plan_merge(state)
+        if quiet and (chosen or _in_runs(state)):
+            chosen = plan_all(state)
+        return Merge(collection, state, chosen) if chosen else None
+
+    async def commit(self, merge: Merge) -> bool:
+        """Put a merge that somebody else has done in place of what it replaces; whether it was taken."""
+        return await self._commit_merge(merge)
+
     async def compact_quiet(self, collection: str) -> int:
         """Merge all batches of a collection that nobody writes to; its times once since is past them all.
 
@@ -178,7 +232,7 @@ class Compaction:
         there were to merge, 0 if there was nothing to do.
         """
         state = await self._versions.state(collection)
-        if sum(batch.runs for batch in state.batches) <= 1 and not plan_merge(state):
+        if not _in_runs(state) and not plan_merge(state):
             return 0
         await self.compact(collection)
         return sum(batch.rows for batch in state.batches)

@@ -9,7 +9,7 @@ pickled to the executors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,17 +82,22 @@ def backfill(
     consolidated. Each part covers one key-hash range. Raises (inside the job) if a record lies
     beyond the bindings: the ranges were not bounded by them. Cost: one shuffle.
     """
-    buckets = max(rows.buckets, letters.buckets)
-    mapped = records.mapInArrow(_mapper(decode, map_offsets, rows, letters), _MAPPED_SCHEMA)
+    mapped = records.mapInArrow(_mapper(decode, map_offsets, rows, letters), MAPPED_SCHEMA)
+    return write_buckets(mapped, [rows, letters])
+
+
+def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]:
+    """The parts of updates that `in_buckets` has cut up, each of one key-hash range. Cost: one shuffle."""
+    buckets = max(target.buckets for target in targets)
     parts = mapped.repartition(buckets, "target", "bucket").mapInArrow(
-        _writer(rows, letters), _WRITTEN_SCHEMA
+        _writer(targets), _WRITTEN_SCHEMA
     )
     return [Written(row["target"], row["updates"], bytes(row["part"])) for row in parts.collect()]
 
 
 # Rows of both targets travel in one frame as Arrow bytes: Spark's own types have no unsigned
 # integers, and re-encoding every column twice would cost more than the shuffle.
-_MAPPED_SCHEMA = "target string, bucket int, batch binary"
+MAPPED_SCHEMA = "target string, bucket int, batch binary"
 
 
 def _mapper(
@@ -103,8 +108,8 @@ def _mapper(
             decoded = decode(batch)
             good = _at_their_times(decoded.rows, "_partition", "_offset", map_offsets)
             bad = _at_their_times(decoded.letters, "partition", "offset", map_offsets)
-            yield from _in_buckets(rows, good)
-            yield from _in_buckets(letters, bad)
+            yield from in_buckets(rows, good)
+            yield from in_buckets(letters, bad)
 
     return map_batches
 
@@ -122,7 +127,8 @@ def _at_their_times(
     )
 
 
-def _in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
+def in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The updates from the target's lower on, as batches of MAPPED_SCHEMA: one for each key-hash range."""
     lanes = pa.schema([("_time", pa.uint64()), ("_diff", pa.int64())])
     table = updates.select([*target.schema.names, *lanes.names])
     table = table.cast(pa.schema([*target.schema, *lanes]))
@@ -156,11 +162,11 @@ def bucket_of(hashes: np.ndarray, buckets: int) -> np.ndarray:
 
 
 def _writer(
-    rows: Target, letters: Target
+    written: Sequence[Target],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    targets = {rows.name: rows, letters.name: letters}
+    targets = {target.name: target for target in written}
 
-    def write_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: dict[tuple[str, int], list[pa.Table]] = {}
         for batch in batches:
             for row in batch.to_pylist():
@@ -176,7 +182,7 @@ def _writer(
                     }
                 )
 
-    return write_buckets
+    return write
 
 
 def _encode(table: pa.Table) -> bytes:

@@ -1,0 +1,230 @@
+"""The history of a view evaluated in bulk is what the view itself would have written, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemill.arrangement.updates import consolidate
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
+from tidemill.shard.encoding import unpack_part
+from tidemill.shard.stores import BlobPlace
+from tidemill.spark.local_settings import LocalSettings
+from tidemill.spark.session import local_session
+from tidemill.testkit.jobs import SessionLauncher
+from tidemill.time import Unavailable, frontier, sole_time
+from tidemill_compute.bulk import History
+from tidemill_compute.bulk_spark import SparkHydrate
+from tidemill_compute.hydrate_job import hydrated
+from tidemill_compute.record_rows import shape_of_events, shape_of_output, shape_of_relation
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.view import ViewDriver
+from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+
+PROGRAMS = {
+    "joins and counts": """
+        seen(h, n) := ping(h, n) ^ host(h);
+        most(h) @max(n) := ping(h, n);
+    """,
+    "solutions that outlive one of their facts": """
+        met(h, n) := host(h) ^ ping(h, n) ~expires;
+        first(h) @min(n) := met(h, n);
+    """,
+    "errors": "share(h, 6 / n) := ping(h, n);",
+}
+HOST = pa.schema([("name", pa.string())])
+PING = pa.schema(
+    [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+INPUTS = {
+    "host": ("host", shape_of_relation("host", HOST)),
+    "ping": ("ping", shape_of_events("ping", PING)),
+}
+END = 60
+SETTINGS = ComputeSettings(window_changes_max=7, spark_rows=20, maintenance="windows")
+
+
+def updates_of(name: str) -> list[tuple[object, ...]]:
+    """Hosts come and go, pings begin and may end: rows with times and differences."""
+    if name == "host":
+        return [(h, t, 1 - 2 * (t // 15 % 2)) for h in "abc" for t in range(1, END, 15)]
+    rows: list[tuple[object, ...]] = []
+    for n in range(40):
+        time = n * 7 % END
+        ends = None if n % 3 else time + n % 11 + 1
+        row = ("abc"[n % 3], n % 5, time, ends)
+        rows.append((*row, time, 1))
+        if ends is not None and ends < END:
+            rows.append((*row, ends, -1))
+    return rows
+
+
+class World:
+    """Inputs that have been fed, and the collections of a view that has written nothing."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.clock = ManualClock(0)
+        self.place = BlobPlace(f"file:{folder / 'blob'}")
+        ids = map(str, itertools.count())
+        blob = DirectoryBlob(folder / "blob", lambda: token_hex(8))
+        self.collections = Collections(MemoryConsensus(), blob, self.clock, ids.__next__)
+        parsed = parse(text)
+        used = {atom.application.name for rule in parsed.rules for atom in rule.atoms}
+        schemas = {
+            "host": InputSchema("host", "relation", (("name", "text"),)),
+            "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+        }
+        program = check(parsed, Catalog({n: s for n, s in schemas.items() if n in used}))
+        outputs = {p: (f"v/{p}", shape_of_output(program, p)) for p in program.derived}
+        inputs = {name: INPUTS[name] for name in program.inputs}
+        self.target = ViewTarget("v", program, inputs, outputs, "v/errors", "v/state")
+
+    def view(self) -> ViewDriver:
+        return ViewDriver(self.target, self.collections, self.clock, SETTINGS)
+
+    async def create(self, start: int) -> None:
+        """Everything is fed; the view begins at `start`, and the inputs forget what was before."""
+        for name, (_, shape) in self.target.inputs.items():
+            await self._create(name, Description(shape.schema, retain_ms=0), 0)
+        if start:
+            await self._feed(0, start)
+        for name in self.target.inputs:
+            assert sole_time((await self.collections.status(name)).since) == start
+            await self.collections.read_hold(name, owner="view:v", lease_ms=None)
+        await self._feed(start, END)
+        written = {name: shape.schema for name, shape in self.target.outputs.values()}
+        for name, schema in (written | {"v/errors": ERROR_SCHEMA}).items():
+            await self._create(name, Description(schema), start)
+        await self._create("v/state", Description(STATE_SCHEMA, retain_ms=0), start)
+        await self.view().prepare()
+
+    async def _create(self, name: str, description: Description, start: int) -> None:
+        held, _ = await self.collections.create(name, description, start=frontier(start))
+        if description.retain_ms is None:
+            await self.collections.retain(name, None)
+        await self.collections.drop(held)
+
+    async def _feed(self, lower: int, upper: int) -> None:
+        for name, (_, shape) in self.target.inputs.items():
+            rows = [row for row in updates_of(name) if lower <= int(str(row[-2])) < upper]
+            schema = Description(shape.schema).update_schema()
+            columns = [[row[at] for row in rows] for at in range(len(schema))]
+            table = pa.table(columns, schema=schema)
+            await self.collections.compare_and_append(
+                name, frontier(lower), frontier(upper), table, writer="test"
+            )
+
+    async def history(self, start: int) -> History:
+        states = {name: await self.collections.state(name) for name in self.target.inputs}
+        names = [self.target.state, *(c for c, _ in self.target.outputs.values()), "v/errors"]
+        written = {name: await self.collections.description(name) for name in names}
+        inputs = {name: (state.description, state.parts()) for name, state in states.items()}
+        return History(self.target, SETTINGS, start, END, inputs, written)
+
+    async def contents(self) -> dict[str, pa.Table]:
+        names = [*(name for name, _ in self.target.outputs.values()), "v/errors"]
+        return {name: consolidate(await self.collections.stored(name)) for name in names}
+
+
+async def follow(world: World, view: ViewDriver) -> None:
+    """Run a view until it has written everything."""
+    task = asyncio.create_task(view.maintain_forever())
+    while not task.done() and view.progress.lower < END:
+        await asyncio.sleep(0.001)
+        world.clock.move(0.1)
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(ended, asyncio.CancelledError), ended
+
+
+@pytest.mark.parametrize("start", [0, 23])
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_what_a_task_writes_is_what_the_view_writes(
+    tmp_path: Path, name: str, start: int
+) -> None:
+    world = World(tmp_path, PROGRAMS[name])
+    await world.create(start)
+    # A history travels as bytes.
+    history: History = pickle.loads(pickle.dumps(await world.history(start)))
+    written = await hydrated(world.place, history)
+    await follow(world, world.view())
+    contents = await world.contents()
+    assert any(table.num_rows for table in contents.values())
+    for collection, table in contents.items():
+        copy = f"copy of {collection}"
+        await world._create(copy, Description(history.written[collection].schema), start)
+        await world.collections.append_parts(
+            copy, frontier(start), frontier(END), written.get(collection, ()), writer="test"
+        )
+        stored = await world.collections.stored(copy)
+        assert consolidate(stored).equals(table), collection
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = str(tmp_path_factory.mktemp("spark"))
+    session = local_session("hydration", LocalSettings(memory_mb=600, scratch=scratch))
+    yield session
+    session.stop()
+
+
+@pytest.mark.server
+async def test_a_view_goes_on_where_a_job_has_left_it(tmp_path: Path, spark: SparkSession) -> None:
+    text = PROGRAMS["solutions that outlive one of their facts"]
+    alone, world = World(tmp_path / "alone", text), World(tmp_path / "spark", text)
+    await alone.create(0)
+    await follow(alone, alone.view())
+    await world.create(0)
+    launcher = SessionLauncher(spark, world.place)
+    view = world.view()
+    view.bulk = SparkHydrate(launcher, world.collections)
+    await follow(world, view)
+    assert len(launcher.launched) == 1
+    assert view.progress.windows == 0  # the job has done it all
+    contents = await world.contents()
+    assert contents == await alone.contents()
+    # The same again loses every race; and a view that has begun asks nobody.
+    result = await launcher.launch(launcher.launched[0])
+    assert result is not None
+    await SparkHydrate(launcher, world.collections).hydrate(await world.history(0))
+    assert await world.contents() == contents
+    launched = len(launcher.launched)
+    again = world.view()
+    again.bulk = SparkHydrate(launcher, world.collections)
+    await follow(world, again)
+    assert len(launcher.launched) == launched
+    for part in msgspec.msgpack.decode(result.result)["parts"].values():  # type: ignore[union-attr]  # it has succeeded
+        assert all(unpack_part(each).rows for each in part)
+
+
+async def test_a_view_evaluates_itself_what_a_job_could_not(tmp_path: Path) -> None:
+    class Nobody:
+        asked = 0
+
+        async def hydrate(self, history: History) -> None:
+            self.asked += 1
+            raise Unavailable("nobody is here")
+
+    text = PROGRAMS["joins and counts"]
+    alone, world = World(tmp_path / "alone", text), World(tmp_path / "failed", text)
+    for each in (alone, world):
+        await each.create(0)
+    await follow(alone, alone.view())
+    view, nobody = world.view(), Nobody()
+    view.bulk = nobody
+    await follow(world, view)
+    assert (nobody.asked, view.progress.windows > 0) == (1, True)
+    assert await world.contents() == await alone.contents()

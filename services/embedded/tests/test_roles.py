@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,8 @@ from secrets import token_hex
 import pytest
 
 from tidemill.client import Client
+from tidemill.runtime.log import Entry
+from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.testkit.fleet import Fleet, Member, fleet, until
 from tidemill.time import sole_time
 
@@ -234,6 +238,57 @@ def test_processes_over_redis_kafka_and_a_bucket_go_on_when_one_is_killed(
         assert system.asked(other, lambda client: numbers(client, own, 3)) == [1, 2, 3]
         assert system.owned("reclock", f"Source/{own}", than=holder.epoch).name == other
         assert "test-secret" not in system.logs()
+
+
+SHARED = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: NAME}
+spec: {kafka: {topic: NAME, readers: 2}, columns: [{name: n, type: int}], timestampInterval: 100ms, retain: all}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: view-NAME}
+spec: {retain: all, program: "doubled(m) := s(n) where m = n + n;", inputs: {s: NAME}}
+"""
+
+
+async def append(bootstrap: str, topic: str, rows: Sequence[int]) -> None:
+    """Numbers into a topic of four partitions, each by what it leaves."""
+    log = KafkaLog(bootstrap)
+    await log.create_topic(topic, 4)
+    await log.append(topic, [Entry(None, json.dumps({"n": n}).encode(), n % 4) for n in rows])
+    await log.close()
+
+
+@pytest.mark.server
+def test_processes_share_the_partitions_of_a_source_and_take_over_those_of_one_that_is_gone(
+    tmp_path: Path, redis_url: str, kafka_bootstrap: str
+) -> None:
+    own = f"shared-{token_hex(4)}"
+    with fleet(tmp_path) as system:
+        consensus = f"{redis_url}?prefix={own}"
+        system.options = {
+            "store": {"consensus": consensus, "blob": f"file:{tmp_path / 'blob'}"},
+            "log": f"kafka:{kafka_bootstrap}",
+        }
+        (tmp_path / "resources.yaml").write_text(SHARED.replace("NAME", own))
+        asyncio.run(append(kafka_bootstrap, own, range(20)))
+        system.start("a", "ingest")
+        system.start("b", "ingest")
+        system.start("c", "remap,reclock,compute,compaction,query")
+        system.asked("c", lambda client: client.apply(tmp_path / "resources.yaml") or None)
+        assert system.asked("c", lambda client: numbers(client, own, 20)) == list(range(20))
+        shares = [system.owned("ingest", f"Source/{own}#{number}") for number in (0, 1)]
+        assert {share.name for share in shares} == {"a", "b"}
+        gone = system.members[shares[0].name]
+        gone.killed()
+        asyncio.run(append(kafka_bootstrap, own, range(20, 40)))
+        assert system.asked("c", lambda client: numbers(client, own, 40)) == list(range(40))
+        moved = system.owned("ingest", f"Source/{own}#0", than=shares[0].epoch)
+        assert moved.name == shares[1].name
+        (status,) = system.asked("c", lambda client: client.get("Source", own))
+        assert status.reason == "Running", status.message
 
 
 def numbers(client: Client, source: str, count: int) -> list[int] | None:

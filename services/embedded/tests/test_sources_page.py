@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -137,3 +138,26 @@ spec:
         await asyncio.to_thread(path.unlink)  # it has been read
         await process.world.log.append("a", [Entry(None, b"\x08\x07"), Entry(None, b"\xff")])
         await until_holds(process, "a", ("id",), [(7,)])
+
+
+async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_path: Path) -> None:
+    page = (ROOT / "docs/actions.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (declared,) = [block for block in blocks if "tidemill.deadletters" in block]
+    async with running(tmp_path) as process:
+        for text in (BLOCKS["stock"], declared):
+            await process.system.apply([ResourceDocument(text, "page.yaml")])
+        log = process.world.log
+        rows = [(b"nail", b'{"pieces": 7}'), (b"bolt", b"{"), (b"nut", b"[]")]
+        await log.append("stock", [Entry(key, value) for key, value in rows])
+        found: list[object] = []
+        async with asyncio.timeout(60):
+            while len(found) < 2:
+                with suppress(UsageError):
+                    high = (await log.bounds("tidemill.deadletters"))[0][1]
+                    reader = await log.reader("tidemill.deadletters", {0: 0})
+                    values = [r.value or b"" for r in await reader.poll(10, 0.0)] if high else []
+                    found = sorted(json.loads(value)["arguments"][3] for value in values)
+                    await reader.close()
+                await asyncio.sleep(0.02)
+    assert found == ["[]", "{"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,9 +14,13 @@ from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client_services import CREDIT, ServiceClient
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.server import ServiceHandlers, serve
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.log import Entry, LogRecord
+from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.time import Unavailable, UsageError
-from tidemill_ingest.driver import Deliver, SourceBroken
+from tidemill_ingest.driver import Deliver, Share, SourceBroken, SourceReader
 from tidemill_ingest.edge import Readers
+from tidemill_ingest.settings import IngestSettings
 
 LETTERS = pa.table({"reason": pa.array([], pa.string())})
 
@@ -96,3 +102,38 @@ async def test_what_is_committed_and_what_breaks_crosses_the_wire() -> None:
         with pytest.raises(UsageError) as broken:
             await anext(client.deliver("Source/s", {0: 0}))
         assert broken.value.details["reason"] == "TopicRecreated"
+
+
+async def test_shares_deliver_each_record_of_a_topic_once_and_know_all_partitions(
+    tmp_path: Path,
+) -> None:
+    log, clock = EmbeddedLog(tmp_path), SystemClock()
+    await log.create_topic("t", 5)
+    await log.append("t", [Entry(None, b"%d" % n, n % 5) for n in range(40)])
+
+    async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
+        return pa.table({"n": pa.array([int(r.value or b"") for r in records])}), LETTERS
+
+    found: list[list[int]] = []
+    for number in range(3):
+        settings, share = IngestSettings(), Share(number, 3)
+        reader = SourceReader("t", log, "t", decode, clock, settings, share=share)
+        assert await reader.probe() == dict.fromkeys(range(5), 8)
+        rows, places = list[int](), dict[int, int]()
+        done = asyncio.Event()
+
+        async def take(delivered: Delivered, rows: list[int] = rows, places: dict[int, int] = places, done: asyncio.Event = done) -> None:  # fmt: skip
+            rows += delivered.rows["n"].to_pylist()
+            places.update(delivered.positions)
+            if all(offset == 8 for offset in places.values()):
+                done.set()
+
+        reading = asyncio.create_task(reader.deliver_from({1: 3, 3: 8}, take))
+        await done.wait()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert all(partition % 3 == number for partition in places)
+        found.append(rows)
+    everything = sorted(n for rows in found for n in rows)
+    assert everything == [n for n in range(40) if n % 5 != 3 and (n % 5 != 1 or n >= 15)]
+    await log.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from tidemill.rpc.client_services import ServiceClient
@@ -12,6 +13,7 @@ from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.clock import Clock
 from tidemill.time import Unavailable
 from tidemill_embedded.peers import Peers
+from tidemill_embedded.roles import share_of
 from tidemill_ingest.driver import Deliver
 from tidemill_ingest.edge import Readers
 
@@ -41,7 +43,8 @@ class Feed(Protocol):
 class Feeds(Protocol):
     """Finds the feed of a source, named by the prefix of its collections."""
 
-    def of(self, item: str) -> Feed: ...
+    def of(self, item: str, shares: int) -> Feed:
+        """With more than one of `shares`, each is read by a process of its own."""
 
 
 class LocalFeeds:
@@ -50,8 +53,8 @@ class LocalFeeds:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
-    def of(self, item: str) -> Feed:
-        """The feed of a source that this process reads."""
+    def of(self, item: str, shares: int) -> Feed:
+        """The feed of a source that this process reads, with all its shares."""
         return _LocalFeed(self._readers, item)
 
 
@@ -79,9 +82,11 @@ class PeerFeeds:
         self._peers = peers
         self._clock = clock
 
-    def of(self, item: str) -> Feed:
+    def of(self, item: str, shares: int) -> Feed:
         """The feed of a source, wherever it is read; it may move while it is used."""
-        return _PeerFeed(item, self._readers, self._peers, self._clock)
+        items = [item] if shares == 1 else [share_of(item, number) for number in range(shares)]
+        feeds = [_PeerFeed(each, self._readers, self._peers, self._clock) for each in items]
+        return feeds[0] if shares == 1 else _SharedFeed(feeds, self._clock)
 
 
 class _PeerFeed:
@@ -97,11 +102,15 @@ class _PeerFeed:
         began_s = self._clock.monotonic_s()
         while True:
             try:
-                if self._readers.reads(self._item):
-                    return dict(await self._readers.probe(self._item))
-                return await (await self._reader()).probe(self._item)
+                return await self.probed()
             except (Unavailable, DeadlinePassed) as error:
-                await self._again(error, began_s)
+                await _again(error, began_s, self._clock)
+
+    async def probed(self) -> dict[int, int]:
+        """As `probe`, tried once."""
+        if self._readers.reads(self._item):
+            return dict(await self._readers.probe(self._item))
+        return await (await self._reader()).probe(self._item)
 
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         reached = dict(starts)
@@ -121,7 +130,7 @@ class _PeerFeed:
                 else:
                     await self._follow(await self._reader(), reached, taken)
             except (Unavailable, DeadlinePassed) as error:
-                await self._again(error, began_s)
+                await _again(error, began_s, self._clock)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
         if self._readers.reads(self._item):
@@ -161,8 +170,45 @@ class _PeerFeed:
             )
         return self._peers.client(address)
 
-    async def _again(self, error: Exception, began_s: float) -> None:
-        """Pause before another look. Raises: the error, once that took too long."""
-        if self._clock.monotonic_s() - began_s > LOOK_S_MAX:
-            raise Unavailable(str(error), reason="elsewhere") from error
-        await self._clock.sleep(LOOK_S)
+
+class _SharedFeed:
+    """A source whose partitions are shared by several processes: each delivers its own, at its own pace."""
+
+    def __init__(self, shares: Sequence[_PeerFeed], clock: Clock) -> None:
+        self._shares = shares
+        self._clock = clock
+
+    async def probe(self) -> dict[int, int]:
+        """Of all partitions, by whichever process answers first: each of them knows all."""
+        began_s = self._clock.monotonic_s()
+        while True:
+            for share in self._shares:
+                try:
+                    return await share.probed()
+                except (Unavailable, DeadlinePassed) as error:
+                    last: Exception = error
+            await _again(last, began_s, self._clock)
+
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        """Each share from `starts` on. One that moves to another process holds up its own partitions alone."""
+        shares = [asyncio.ensure_future(s.deliver_from(starts, deliver)) for s in self._shares]
+        try:
+            await asyncio.gather(*shares)
+        finally:
+            for share in shares:
+                share.cancel()
+            await asyncio.gather(*shares, return_exceptions=True)
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """By whichever process there is."""
+        for share in self._shares[:-1]:
+            with suppress(Unavailable, DeadlinePassed):
+                return await share.commit(offsets)
+        return await self._shares[-1].commit(offsets)
+
+
+async def _again(error: Exception, began_s: float, clock: Clock) -> None:
+    """Pause before another look. Raises: the error, once that took too long."""
+    if clock.monotonic_s() - began_s > LOOK_S_MAX:
+        raise Unavailable(str(error), reason="elsewhere") from error
+    await clock.sleep(LOOK_S)

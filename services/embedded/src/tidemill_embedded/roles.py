@@ -42,6 +42,34 @@ def roles_for(resource: Resource) -> tuple[str, ...]:
     return ("compute",)
 
 
+def shares_of(resource: Resource) -> int:
+    """Among how many processes of ingest the partitions of a source are shared."""
+    spec = resource.spec
+    kafka = spec.kafka if isinstance(spec, SourceSpec) else None
+    return 1 if kafka is None else kafka.readers
+
+
+def parts_for(resource: Resource) -> tuple[str, ...]:
+    """The parts of the work on a resource, each done by one process: roles, and shares of ingest."""
+    shares = shares_of(resource)
+    parts: list[str] = []
+    for role in roles_for(resource):
+        shared = role == "ingest" and shares > 1
+        parts += [share_of(role, number) for number in range(shares)] if shared else [role]
+    return tuple(parts)
+
+
+def share_of(name: str, number: int) -> str:
+    """What a share of some work is called."""
+    return f"{name}#{number}"
+
+
+def without_share(item: str) -> tuple[str, int | None]:
+    """The item of which one is a share, and which share; None if it is the whole."""
+    whole, mark, number = item.rpartition("#")
+    return (whole, int(number)) if mark else (item, None)
+
+
 def item_of(stored: Stored) -> str:
     """What the work on a resource is called among processes: no other resource ever has the name."""
     return f"{stored.resource.kind}/{stored.prefix}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tidemill.rpc.messages import Work
@@ -18,7 +19,14 @@ from tidemill_embedded.peers import Peers
 from tidemill_embedded.planning import plan_reader
 from tidemill_embedded.readers import ActionRunner
 from tidemill_embedded.resource_store import ResourceStore, Stored
-from tidemill_embedded.roles import CLAIMED, item_of, roles_for
+from tidemill_embedded.roles import (
+    CLAIMED,
+    item_of,
+    roles_for,
+    share_of,
+    shares_of,
+    without_share,
+)
 from tidemill_embedded.running import Health, Runner, Supervised
 from tidemill_embedded.shapes import columns_of, row_schema
 from tidemill_embedded.sources import SourceRunner
@@ -36,15 +44,16 @@ Key = tuple[str, str]
 
 
 class SourcePart:
-    """One role's part of the work on a source."""
+    """One role's part of the work on a source; of ingest perhaps a share of the partitions alone."""
 
-    def __init__(self, source: SourceRunner, role: str) -> None:
+    def __init__(self, source: SourceRunner, role: str, share: int | None = None) -> None:
         self.source = source
-        self.name = f"{source.name} ({role})"
-        self._run = {
-            "ingest": source.read, "remap": source.bind, "reclock": source.write,
-            "compute": source.stage,
-        }[role]  # fmt: skip
+        self.name = f"{source.name} ({role if share is None else share_of(role, share)})"
+        runs: dict[str, Callable[[Callable[[], None]], Awaitable[None]]] = {
+            "ingest": partial(source.read, number=share), "remap": source.bind,
+            "reclock": source.write, "compute": source.stage,
+        }  # fmt: skip
+        self._run = runs[role]
 
     async def prepare(self) -> None:
         """The collections of a source are made when it is applied, and again here: it is done twice."""
@@ -67,6 +76,7 @@ class Held:
     stored: Stored
     supervised: Supervised
     epoch: int
+    share: int | None = None
 
 
 class SharedWork:
@@ -161,7 +171,12 @@ class SharedWork:
 
     def _wanted(self, role: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
         async def wanted() -> list[str]:
-            return [item_of(s) for s in self._store.live() if role in roles_for(s.resource)]
+            return [
+                item
+                for stored in self._store.live()
+                if role in roles_for(stored.resource)
+                for item in _items_of(role, stored)
+            ]
 
         return wanted
 
@@ -190,12 +205,13 @@ class SharedWork:
 
     async def _work_on(self, role: str, claim: Claim, stored: Stored) -> bool:
         """Run a part as it is declared; whether it is declared otherwise now."""
-        runner = self._part(role, stored)
+        runner = self._part(role, stored, without_share(claim.item)[1])
         if isinstance(runner, ActionRunner):
             claimant = self._claimants(role)
             runner.confirm_with(lambda: claimant.confirm(claim))
         supervised = Supervised(runner, self._world.clock, self._world.settings, claimed=True)
-        self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch)
+        _, share = without_share(claim.item)
+        self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
         log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
         try:
             return await self._until_changed(supervised, stored)
@@ -226,9 +242,10 @@ class SharedWork:
             await asyncio.gather(work, return_exceptions=True)
 
     def _live(self, item: str) -> Stored | None:
-        return next((s for s in self._store.live() if item_of(s) == item), None)
+        whole, _ = without_share(item)
+        return next((s for s in self._store.live() if item_of(s) == whole), None)
 
-    def _part(self, role: str, stored: Stored) -> Runner:
+    def _part(self, role: str, stored: Stored, share: int | None) -> Runner:
         item = item_of(stored)
         if stored.resource.kind != "Source":
             return self._make(stored)
@@ -237,11 +254,12 @@ class SharedWork:
             made = self._make(stored)
             assert isinstance(made, SourceRunner)
             known = self._sources[item] = made
-        return SourcePart(known, role)
+        return SourcePart(known, role, share)
 
     def _forget_source(self, item: str) -> None:
-        if all(other != item for _, other in self._held):
-            self._sources.pop(item, None)
+        whole, _ = without_share(item)
+        if all(without_share(other)[0] != whole for _, other in self._held):
+            self._sources.pop(whole, None)
 
     def claimants(self) -> dict[str, Claimant]:
         """Who claims, for each role that has something to claim."""
@@ -267,7 +285,7 @@ class SharedWork:
         details = details_of(runner.source if isinstance(runner, SourcePart) else runner, held.role)
         resource = held.stored.resource
         return Work(
-            held.role, resource.kind, resource.name, health.ready, health.reason, health.message,
+            held.role if held.share is None else share_of(held.role, held.share), resource.kind, resource.name, health.ready, health.reason, health.message,
             details, self._name, held.epoch,
         )  # fmt: skip
 
@@ -277,6 +295,14 @@ def _declared_anew(stored: Stored, now: Stored) -> bool:
     if isinstance(now.resource.spec, SourceSpec):
         return columns_of(now) != columns_of(stored)
     return isinstance(now.resource.spec, ViewSpec) and now != stored
+
+
+def _items_of(role: str, stored: Stored) -> list[str]:
+    """What the work of a role on a resource is called among processes, share by share."""
+    item, shares = item_of(stored), shares_of(stored.resource)
+    if role != "ingest" or shares == 1:
+        return [item]
+    return [share_of(item, number) for number in range(shares)]
 
 
 def combined(said: Mapping[str, Work | None]) -> Health:

@@ -34,10 +34,11 @@ from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
 from tidemill_embedded.decoders import open_book, open_decoder, shape_of
 from tidemill_embedded.feeds import Feed
 from tidemill_embedded.resource_store import Stored
+from tidemill_embedded.roles import share_of, shares_of
 from tidemill_embedded.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
 from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
-from tidemill_ingest.driver import Origin, SourceReader
+from tidemill_ingest.driver import WHOLE, Origin, Share, SourceReader
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
 from tidemill_ingest.files import (
@@ -97,7 +98,6 @@ class SourceRunner:
             self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval)
         )
         self._stage = self._make_stage()
-        self._kafka: Log | None = None
         self._reading = False
         self.backfilled = 0
         self.reclock.timed = lambda seconds: world.metrics.observe(
@@ -217,9 +217,14 @@ class SourceRunner:
                 tasks.create_task(self.stage(lambda: None))
             tasks.create_task(self.write(ready))
 
-    async def read(self, ready: Callable[[], None]) -> None:
-        """The part of ingest: offer the source's records to those that bind and write them."""
-        origin, topic = await self._origin()
+    async def read(self, ready: Callable[[], None], number: int | None = None) -> None:
+        """The part of ingest: offer the source's records to those that bind and write them.
+
+        With a `number`, those of one share of the partitions.
+        """
+        item = self.item if number is None else share_of(self.item, number)
+        share = WHOLE if number is None else Share(number, shares_of(self._stored.resource))
+        origin, topic, kafka = await self._origin()
         decisions = Decisions(self._world.collections, self._decided)
         decoder = open_decoder(self._stored, self._shape, decisions)
 
@@ -230,25 +235,24 @@ class SourceRunner:
 
         reader = SourceReader(
             self._source, origin, topic, decode, self._world.clock,
-            self._world.settings.ingest, decisions if self._spec.kafka is not None else None,
+            self._world.settings.ingest, decisions if self._spec.kafka is not None else None, share,
         )  # fmt: skip
 
         async def commit(offsets: Mapping[int, int]) -> None:
             if self._spec.file is None:
-                told = self._kafka or self._world.log
+                told = kafka or self._world.log
                 await told.commit(self._group(), topic, dict(offsets))
 
         try:
             reader.expect(await self.remap.bound_before())
-            self._world.readers.offer(self.item, reader, commit)
+            self._world.readers.offer(item, reader, commit)
             ready()
             await asyncio.get_running_loop().create_future()
         finally:
-            self._world.readers.withdraw(self.item)
+            self._world.readers.withdraw(item)
             await decoder.close()
-            if self._kafka is not None:
-                await self._kafka.close()
-                self._kafka = None
+            if kafka is not None:
+                await kafka.close()
 
     def _group(self) -> str:
         """The consumer group under whose name people and tools see how far it is."""
@@ -258,11 +262,14 @@ class SourceRunner:
     async def bind(self, ready: Callable[[], None]) -> None:
         """The part of remap: a binding each interval."""
         ready()
-        await self.remap.mint_forever(self._world.feeds.of(self.item).probe)
+        await self.remap.mint_forever(self._feed().probe)
+
+    def _feed(self) -> Feed:
+        return self._world.feeds.of(self.item, shares_of(self._stored.resource))
 
     async def write(self, ready: Callable[[], None]) -> None:
         """The part of reclock: rows at their instants; a backlog first."""
-        feed = self._world.feeds.of(self.item)
+        feed = self._feed()
         try:
             await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
             starts = await self._write_backlog(await self.reclock.resume())
@@ -322,17 +329,17 @@ class SourceRunner:
         places = {int(p): offset for p, offset in starts.items()}
         return {p: max(places.get(p, 0), wanted.get(p, 0)) for p in places | wanted}
 
-    async def _origin(self) -> tuple[Origin, str]:
-        """The log, or the files, to read from; and the topic."""
+    async def _origin(self) -> tuple[Origin, str, Log | None]:
+        """The log, or the files, to read from; the topic; and the log again if it is to be closed."""
         spec, world = self._spec, self._world
         if spec.file is not None:
             registry = CollectionRegistry(world.collections, self._files)
-            return file_origin(self._stored, world, registry), spec.file.path
+            return file_origin(self._stored, world, registry), spec.file.path, None
         topic = topic_of(self._stored)
         if spec.kafka is not None and spec.kafka.bootstrap is not None:
-            self._kafka = await world.open_kafka(spec.kafka)
-            return self._kafka, topic
-        return world.log, topic
+            kafka = await world.open_kafka(spec.kafka)
+            return kafka, topic, kafka
+        return world.log, topic, None
 
     def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
         self._world.metrics.increment(SOURCE_RECORDS, len(records), source=self._source)

@@ -34,7 +34,7 @@ from tidemill_embedded.readers import (
     removals,
 )
 from tidemill_embedded.resource_store import CatalogMoved, ResourceStore, Stored
-from tidemill_embedded.roles import roles_for
+from tidemill_embedded.roles import parts_for
 from tidemill_embedded.running import Health, Runner, Supervised
 from tidemill_embedded.shapes import SYSTEM, Named, columns_of, row_schema
 from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
@@ -317,7 +317,7 @@ class System:
         resource = stored.resource
         if self._shared is not None:
             found = said.get((resource.kind, resource.name), {})
-            parts = {role: found.get(role) for role in roles_for(resource)}
+            parts = {role: found.get(role) for role in parts_for(resource)}
             details = [dict(work.details) for work in parts.values() if work is not None]
             return combined(parts), dict(pair for each in details for pair in each.items())
         supervised = self._running.get((resource.kind, resource.name))

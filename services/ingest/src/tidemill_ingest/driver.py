@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -35,6 +36,21 @@ Deliver = Callable[[Delivered], Awaitable[None]]
 """Takes a delivery; returns when there is room for the next."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part `number` of `among` of the partitions of a source: those whose number leaves it."""
+
+    number: int = 0
+    among: int = 1
+
+    def has(self, partition: int) -> bool:
+        """Whether a partition is of this part."""
+        return partition % self.among == self.number
+
+
+WHOLE = Share()
+
+
 class SourceBroken(UsageError):
     """The source is not what it was: no retry helps, someone has to look."""
 
@@ -44,7 +60,8 @@ class SourceReader:
 
     New partitions are read from their oldest record on. A source that lost records which were not
     read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more; with
-    `decisions` also if it was replaced, or lost them, while nobody looked.
+    `decisions` also if it was replaced, or lost them, while nobody looked. Of a `share` that is not the
+    whole, only its partitions are delivered; probes and checks are of all.
     """
 
     def __init__(
@@ -56,6 +73,7 @@ class SourceReader:
         clock: Clock,
         settings: IngestSettings,
         decisions: Decisions | None = None,
+        share: Share = WHOLE,
     ) -> None:
         self._name = name
         self._origin = origin
@@ -64,6 +82,7 @@ class SourceReader:
         self._clock = clock
         self._settings = settings
         self._decisions = decisions
+        self._share = share
         self._known: dict[int, int] = {}
         self._first: dict[int, int] = {}
         """Where reading of each partition began, or will."""
@@ -83,14 +102,19 @@ class SourceReader:
     async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
         """Read from `starts` on, for ever."""
         bounds = await self._bounds()
-        positions = {p: self._start(p, starts.get(p, 0), low) for p, (low, _) in bounds.items()}
+        positions = {
+            p: self._start(p, starts.get(p, 0), low)
+            for p, (low, _) in bounds.items()
+            if self._share.has(p)
+        }
         reader = await self._origin.reader(self._topic, positions)
         try:
             reached = reader.positions()
             await deliver(await self._delivery([], reached))
             while True:
                 records = await self._poll(reader)
-                for partition in self._known.keys() - reader.positions().keys():
+                ours = {p for p in self._known if self._share.has(p)}
+                for partition in ours - reader.positions().keys():
                     low, _ = (await self._bounds())[partition]
                     await reader.assign(partition, self._start(partition, 0, low))
                 if not records and reader.positions() == reached:

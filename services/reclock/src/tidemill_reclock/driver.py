@@ -146,6 +146,8 @@ class ReclockDriver:
         self._rows = _Output(target.rows, target.row_schema, ("_partition", "_offset"))
         self._letters = _Output(target.letters, target.letter_schema, ("partition", "offset"))
         self._deliveries: list[Delivery] = []
+        self._reached: dict[int, int] = {}
+        """How far each partition has been delivered, by whichever reader."""
         self._bindings: list[Binding[Partitions]] = []
         self._remap_upper = frontier(0)
         self._bound: RemapTrace[Partitions] = RemapTrace(PARTITIONED, 0)
@@ -191,6 +193,7 @@ class ReclockDriver:
         for output in (self._rows, self._letters):
             output.restart(as_of)
         self._deliveries, self._bindings, self._remap_upper = [], bindings, upper
+        self._reached = {}
         points = resume_points(self._bound, uppers)
         await self._restore_keyed()
         return partition_offsets(resume_source(points.values(), PARTITIONED))
@@ -216,10 +219,15 @@ class ReclockDriver:
         )
 
     async def take(self, delivery: Delivery) -> None:
-        """Take rows in the order of their partitions; returns when there is room for more."""
+        """Take rows in the order of their partitions; returns when there is room for more.
+
+        Several readers may deliver at once, each its own partitions: one that is ahead of the bindings waits
+        for itself.
+        """
         self._deliveries.append(delivery)
+        self._reached.update(delivery.positions)
         self._changed.set()
-        while self._crowded():
+        while self._crowded(delivery.positions):
             self._room.clear()
             await self._room.wait()
 
@@ -237,13 +245,12 @@ class ReclockDriver:
                     await self._hold_bindings()
             following.cancel()
 
-    def _crowded(self) -> bool:
-        """Whether rows pile up that no binding covers yet."""
+    def _crowded(self, reached: Mapping[int, int]) -> bool:
+        """Whether rows pile up that no binding covers yet, and whoever has come so far adds to them."""
         waiting = sum(delivery.rows.num_rows for delivery in self._deliveries)
         if waiting + self.unbound < self._settings.unbound_rows_max:
             return False
         bound = partition_offsets(self._bound.current)
-        reached = self._deliveries[-1].positions if self._deliveries else {}
         return all(at >= bound.get(partition, 0) for partition, at in reached.items())
 
     async def _follow_bindings(self) -> None:
@@ -273,7 +280,7 @@ class ReclockDriver:
         # Bindings and their upper are taken together: more may arrive while an output is written.
         bindings, self._bindings = self._bindings, []
         remap_upper = self._remap_upper
-        source = partition_frontier(deliveries[-1].positions) if deliveries else None
+        source = partition_frontier(self._reached) if deliveries else None
         outputs = (
             (self._rows, [delivery.rows for delivery in deliveries]),
             (self._letters, [delivery.letters for delivery in deliveries]),

@@ -57,12 +57,16 @@ class KafkaSasl(Spec, frozen=True, kw_only=True):
 
 
 class KafkaOrigin(Spec, frozen=True, kw_only=True):
-    """A topic; without `bootstrap` in the log of this Tidemill."""
+    """A topic; without `bootstrap` in the log of this Tidemill.
+
+    With roles, `readers` processes share its partitions: reader k has those whose number leaves k.
+    """
 
     topic: str
     bootstrap: str | None = None
     start_offset: Literal["earliest", "latest"] | int = "earliest"
     group: str | None = None
+    readers: int = 1
     tls: KafkaTls | None = None
     sasl: KafkaSasl | None = None
 

@@ -22,7 +22,6 @@ from tidemill.testkit.service_faults.scene import (
     ALARMS,
     BROKERS,
     FLIGHTS,
-    LEASE_S,
     METER,
     PROCESSES,
     Scene,
@@ -32,7 +31,7 @@ from tidemill.time import Indeterminate, Unavailable
 PAUSE_S = 0.4
 CUT_OFF_S = 2.0
 AWAY_S = 4.0
-STOPPED_S = LEASE_S * 1.3
+STOPPED_LEASES = 1.3
 NOTICED_S_MAX = 60.0
 
 SERVICES = ("kill", "pause", "kill both")
@@ -124,7 +123,7 @@ class Trouble:
         member.signalled(signal.SIGSTOP)
         self._done(f"pause {name.partition('-')[0]}")
         try:
-            await self._scene.clock.sleep(STOPPED_S)
+            await self._scene.clock.sleep(STOPPED_LEASES * self._scene.lease_s)
             moved = await self._moved(name, parts)
         finally:
             member.signalled(signal.SIGCONT)

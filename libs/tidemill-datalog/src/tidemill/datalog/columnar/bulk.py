@@ -44,6 +44,8 @@ from tidemill.datalog.presence import BEGINNING
 _TEXTS_MAX = 1 << 22
 _PIECE_ROWS = 1 << 17
 _PLANS_MAX = 1 << 12
+_ROUNDS_WORTH = 8
+"""A recursion looks at its rows about so often, so fewer of them are worth columns."""
 _FAR = 1 << 53
 _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
 
@@ -189,7 +191,8 @@ class BulkWindow:
         bulk, around, forms = self._bulk, self._around, component.rules
         if around.frozen or not forms or component.predicates[0] in bulk.deep:
             return False
-        if max(self._size(form) for form in forms) < bulk.rows_min:
+        least = bulk.rows_min // _ROUNDS_WORTH if component.recursive else bulk.rows_min
+        if max(self._size(form) for form in forms) < least:
             return False
         return all(
             bulk.suits(name, [form for form in forms if form.head.predicate == name], around)

@@ -1,6 +1,11 @@
 #!/bin/bash
-# What the image runs: `executor` is what Spark starts in the pods that a driver asks for; anything else is the command.
+# What the image runs: `executor` is what Spark starts in the pods that a driver asks for, `driver` what spark-submit starts for a
+# SparkApplication; anything else is the command.
 set -eu
+if [ "${1:-}" = driver ]; then
+  shift
+  exec "$SPARK_HOME/bin/spark-submit" --deploy-mode client --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" "$@"
+fi
 [ "${1:-}" = executor ] || exec tidemill "$@"
 
 options=()

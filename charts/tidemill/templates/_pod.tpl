@@ -155,7 +155,7 @@ volumes:
 {{/* How a process launches jobs as pods. */}}
 {{- define "tidemill.sparkEnvironment" -}}
 {{- $pods := "TIDEMILL_UP_SPARK__PODS__" -}}
-- {name: TIDEMILL_UP_SPARK__LAUNCHER, value: kubernetes}
+- {name: TIDEMILL_UP_SPARK__LAUNCHER, value: {{ .Values.spark.launcher }}}
 - {name: {{ $pods }}NAMESPACE, value: {{ .Values.spark.namespace | default .Release.Namespace | quote }}}
 - {name: {{ $pods }}IMAGE, value: {{ .Values.spark.image | default (include "tidemill.image" .) | quote }}}
 - {name: {{ $pods }}IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy }}}

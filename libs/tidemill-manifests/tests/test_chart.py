@@ -80,6 +80,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "spark": {"enabled": True, "executors": 3, "executor": {"memoryMiB": 2048}},
         "networkPolicy": {"enabled": True},
     },
+    "jobs of the Spark operator": {
+        "stores": {"blob": "s3://b/p"},
+        "spark": {"enabled": True, "launcher": "sparkapplication"},
+        "networkPolicy": {"enabled": True},
+    },
     "jobs of roles": {
         **SPLIT,
         "spark": {
@@ -289,6 +294,8 @@ def test_jobs_are_launched_as_the_values_say(tmp_path: Path) -> None:
     assert (rest.pods.blob_secret, rest.pods.retries.driver) == ("theirs", 4)
     assert rest.pods.node_selector == {"disk": "fast"}
     assert process_settings(split, tmp_path, "query").spark.launcher == "process"
+    theirs = process_settings(rendered(VARIANTS["jobs of the Spark operator"]), tmp_path, "whole")
+    assert theirs.spark.launcher == "sparkapplication"
     # Nothing of the kind is there unless it is asked for.
     assert process_settings(rendered({}), tmp_path, "whole").spark.launcher == "process"
 
@@ -300,7 +307,11 @@ def test_jobs_in_pods_need_a_bucket() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "namespace", "launching"),
-    [("jobs in pods", "air", ["whole"]), ("jobs of roles", "jobs", ["rest"])],
+    [
+        ("jobs in pods", "air", ["whole"]),
+        ("jobs of roles", "jobs", ["rest"]),
+        ("jobs of the Spark operator", "air", ["whole"]),
+    ],
 )
 def test_who_launches_jobs_may_make_drivers_and_drivers_may_make_executors(
     variant: str, namespace: str, launching: list[str]
@@ -311,10 +322,17 @@ def test_who_launches_jobs_may_make_drivers_and_drivers_may_make_executors(
         name: {(r, v) for rule in roles[name]["rules"] for r in rule["resources"] for v in rule["verbs"]}
         for name in ("one-tidemill-launcher", "one-tidemill-spark")
     }  # fmt: skip
+    theirs = variant == "jobs of the Spark operator"
+    made = "sparkapplications" if theirs else "pods"
     assert may["one-tidemill-launcher"] == {
-        *(("pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
+        *((made, verb) for verb in ("get", "list", "watch", "create", "delete")),
         *(("events", verb) for verb in ("create", "get", "update")),
+        ("pods", "get"),
     }
+    groups = {
+        each for rule in roles["one-tidemill-launcher"]["rules"] for each in rule["apiGroups"]
+    }
+    assert groups == {"", "sparkoperator.k8s.io"} if theirs else {""}
     assert ("pods", "create") in may["one-tidemill-spark"]
     assert not {("secrets", "get"), ("events", "create")} & may["one-tidemill-spark"]
     bindings = of("RoleBinding", objects)
@@ -337,6 +355,11 @@ def test_who_launches_jobs_may_make_drivers_and_drivers_may_make_executors(
     (rule,) = policies["one-tidemill-launcher"]["spec"]["egress"]
     assert [each["port"] for each in rule["ports"]] == [443, 6443]
     assert {"one-tidemill-spark", "one-tidemill-spark-driver"} <= policies.keys()
+
+
+def test_jobs_have_a_launcher_that_exists() -> None:
+    with pytest.raises(helm.HelmError, match="launcher"):
+        rendered({"stores": {"blob": "s3://b/p"}, "spark": {"enabled": True, "launcher": "yarn"}})
 
 
 def test_roles_follow_the_namespaces() -> None:

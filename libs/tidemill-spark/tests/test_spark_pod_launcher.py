@@ -1,4 +1,4 @@
-"""Jobs in pods against an API server over HTTP, whose node and answers go wrong one by one."""
+"""Jobs in pods, and as applications, against an API server over HTTP, whose node and answers go wrong one by one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.shard.stores_memory import MemoryBlob
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind, Job, JobDone, JobFailed, JobKind
-from tidemill.spark.pod_launcher import PodLauncher
+from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLauncher
 from tidemill.spark.pod_settings import PodSettings, Retries
 from tidemill.spark.pod_specs import PodJob
 from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
 from tidemill.testkit.pod_node import (
     Fate,
     PodNode,
+    SparkOperator,
+    driver_vanishes,
     evicted,
     fails,
     no_image,
     no_room,
     out_of_memory,
     runs_on,
+    submission_fails,
     succeeds,
     vanishes,
 )
@@ -44,7 +47,8 @@ QUICK = PodSettings(
     retries=Retries(pause_s=0.01, pause_s_max=0.02),
 )  # fmt: skip
 WAIT_S = 60.0
-PODS = "/api/v1/namespaces/default/pods"
+POD_PATH = "/api/v1/namespaces/default/pods"
+APPLICATION_PATH = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/default/sparkapplications"
 
 
 @dataclass
@@ -73,17 +77,20 @@ Fates = Callable[[MemoryBlob], Sequence[Fate]]
 
 
 @asynccontextmanager
-async def site(fates: Fates, settings: PodSettings = QUICK) -> AsyncIterator[Site]:
+async def site(
+    fates: Fates, settings: PodSettings = QUICK, drivers: DriverKind = PODS
+) -> AsyncIterator[Site]:
     async with api_server() as api:
         configuration = Configuration()
         configuration.host = api.address
         blob, board = MemoryBlob(), JobBoard()
         launcher = PodLauncher(
             KubernetesApi(configuration, "tests"), blob, BlobPlace("s3://bucket"), settings,
-            SystemClock(), board.hear,
+            SystemClock(), board.hear, drivers,
         )  # fmt: skip
         try:
-            yield Site(api, blob, PodNode(api, fates(blob)), launcher, board)
+            node = PodNode if drivers is PODS else SparkOperator
+            yield Site(api, blob, node(api, fates(blob)), launcher, board)
         finally:
             await launcher.close()
 
@@ -92,7 +99,9 @@ def worked(blob: MemoryBlob) -> Fate:
     """A driver that does as it is told: the result is the specification backwards."""
 
     async def work(pod: dict[str, Any]) -> None:
-        told = msgspec.json.decode(pod["spec"]["containers"][0]["args"][0], type=PodJob)
+        of = pod["spec"]
+        (argument,) = of["arguments"] if "arguments" in of else of["containers"][0]["args"]
+        told = msgspec.json.decode(argument, type=PodJob)
         spec = await blob.get(told.spec)
         assert spec is not None
         await blob.put(told.result, spec[::-1])
@@ -179,7 +188,7 @@ async def test_what_is_refused_is_not_tried_again() -> None:
         assert isinstance(outcome, JobFailed)
         assert (outcome.kind, outcome.attempts) == (FailureKind.REFUSED, 1)
     async with site(lambda blob: []) as here:
-        here.api.faults.append(Fault(f"POST {PODS}", 403, "Forbidden", "pods is forbidden"))
+        here.api.faults.append(Fault(f"POST {POD_PATH}", 403, "Forbidden", "pods is forbidden"))
         outcome = await here.launcher.launch(JOB)
         assert isinstance(outcome, JobFailed)
         assert (outcome.kind, outcome.reason.endswith("pods is forbidden")) == ("Refused", True)
@@ -188,7 +197,7 @@ async def test_what_is_refused_is_not_tried_again() -> None:
 
 async def test_a_quota_is_waited_for() -> None:
     async with site(lambda blob: [worked(blob)]) as here:
-        here.api.faults.append(Fault(f"POST {PODS}", 403, "Forbidden", "exceeded quota: small"))
+        here.api.faults.append(Fault(f"POST {POD_PATH}", 403, "Forbidden", "exceeded quota: small"))
         assert isinstance(await here.launcher.launch(JOB), JobDone)
         assert here.board.retries == {FailureKind.SCHEDULING: 1}
         assert len(here.api.happened) == 1
@@ -196,7 +205,7 @@ async def test_a_quota_is_waited_for() -> None:
 
 async def test_an_answer_that_was_lost_makes_no_second_driver() -> None:
     async with site(lambda blob: [worked(blob)]) as here:
-        here.api.faults.append(Fault(f"POST {PODS}", 500, "InternalError", after=True))
+        here.api.faults.append(Fault(f"POST {POD_PATH}", 500, "InternalError", after=True))
         with pytest.raises(Unavailable):
             await here.launcher.launch(JOB)
         assert isinstance(await here.launcher.launch(JOB), JobDone)
@@ -208,7 +217,7 @@ async def test_a_driver_that_somebody_made_meanwhile_is_taken_over() -> None:
     """409: between the look and the creation another launcher was there."""
     async with site(lambda blob: [worked(blob)]) as here:
         here.api.faults.append(
-            Fault(f"POST {PODS}", 409, "AlreadyExists", "it already exists", after=True)
+            Fault(f"POST {POD_PATH}", 409, "AlreadyExists", "it already exists", after=True)
         )
         assert isinstance(await here.launcher.launch(JOB), JobDone)
         assert len(here.node.pods) == len(here.api.happened) == 1
@@ -220,10 +229,10 @@ async def test_a_driver_for_another_specification_is_ended_first() -> None:
         await until(lambda: here.node.met, "the first driver does not run")
         newer = Job(JOB.kind, JOB.of, JOB.module, b"something else")
         assert await here.launcher.launch(newer) == JobDone(b"esle gnihtemos")
-        requests = [each for each in here.api.requests if PODS in each]
+        requests = [each for each in here.api.requests if POD_PATH in each]
         first, second = (pod["metadata"]["name"] for pod in here.node.pods[:2])
-        deleted = requests.index(f"DELETE {PODS}/{first}")
-        made = [at for at, each in enumerate(requests) if each == f"POST {PODS}"]
+        deleted = requests.index(f"DELETE {POD_PATH}/{first}")
+        made = [at for at, each in enumerate(requests) if each == f"POST {POD_PATH}"]
         assert deleted < made[1]
         assert first != second
         older.cancel()
@@ -237,11 +246,11 @@ async def test_the_end_of_a_driver_is_seen_although_a_watch_broke(how: str) -> N
         await until(lambda: here.board.jobs()[JobKind.BACKFILL, "running"], "it does not run")
         name = here.node.pods[0]["metadata"]["name"]
         lists = lambda: sum(  # noqa: E731
-            each == f"GET {PODS}" for each in here.api.requests
+            each == f"GET {POD_PATH}" for each in here.api.requests
         )
         before = lists()
         if how == "away":
-            here.api.faults += [Fault(f"GET {PODS}?", 503, "ServiceUnavailable")] * 2
+            here.api.faults += [Fault(f"GET {POD_PATH}?", 503, "ServiceUnavailable")] * 2
         await here.blob.put(f"job-{JOB.name}/{name}.result", b"found")
         if how == "forgotten":
             await here.api.forget_history()
@@ -288,3 +297,100 @@ async def test_a_driver_belongs_to_the_pod_that_launched_it() -> None:
         owners = [pod["metadata"].get("ownerReferences") for pod in here.node.pods]
         assert owners[0] is None
         assert [each["name"] for each in owners[1]] == ["tidemill-0"]
+
+
+# -- as applications of a Spark operator -----------------------------------------------------------
+
+
+async def test_an_application_gives_its_result_and_no_pod_is_made_here() -> None:
+    settings = msgspec.structs.replace(QUICK, owner="tidemill-0")
+    async with site(lambda blob: [worked(blob)], settings, APPLICATIONS) as here:
+        await here.api.put("pods", {"metadata": {"name": "tidemill-0"}, "spec": {}})
+        assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
+        assert await here.blob.list("") == []
+        assert here.node.met == ["succeeded"]
+        assert here.api.names("pods") == ["tidemill-0"]
+        (made,) = here.node.pods
+        assert made["kind"] == "SparkApplication"
+        assert [each["name"] for each in made["metadata"]["ownerReferences"]] == ["tidemill-0"]
+        about = {each["involvedObject"]["kind"] for each in here.api.listed("events")}
+        assert about == {"SparkApplication"}
+        assert [each for each, _ in here.told() if each != "Started"] == ["Launched", "Succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        (fails(1), FailureKind.DRIVER, "ExitCode: 1"),
+        (out_of_memory, FailureKind.MEMORY, "OOMKilled"),
+        (vanishes, FailureKind.VANISHED, "gone"),
+        (driver_vanishes, FailureKind.VANISHED, "driver pod not found"),
+        (submission_fails, FailureKind.START, "connection refused"),
+    ],
+)
+async def test_an_application_that_ended_badly_is_followed_by_another(
+    fault: Fate, kind: FailureKind, told: str
+) -> None:
+    async with site(lambda blob: [fault, worked(blob)], QUICK, APPLICATIONS) as here:
+        assert await here.launcher.launch(JOB) == JobDone(b"od ot tahw")
+        await here.node.settle()
+        assert here.node.met == [fault.__name__, "succeeded"]
+        (said,) = [message for reason, message in here.told() if reason == str(kind)]
+        assert told in said
+        assert here.board.retries == {kind: 1}
+        first, second = (each["spec"]["executor"]["memory"] for each in here.node.pods)
+        assert (first != second) == (kind == FailureKind.MEMORY)
+
+
+async def test_an_application_that_cannot_be_submitted_again_and_again_ends_the_job() -> None:
+    settings = msgspec.structs.replace(QUICK, retries=Retries(infrastructure=1, pause_s=0.01))
+    async with site(lambda blob: [submission_fails] * 5, settings, APPLICATIONS) as here:
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.attempts) == (FailureKind.START, 2)
+        await here.node.settle()
+        assert here.node.met == ["submission_fails"] * 2
+
+
+async def test_an_application_that_no_operator_takes_up_is_deleted() -> None:
+    settings = msgspec.structs.replace(
+        QUICK, start_wait_s=0.0, retries=Retries(infrastructure=1, pause_s=0.01)
+    )
+    async with site(lambda blob: [], settings, APPLICATIONS) as here:
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert (outcome.kind, outcome.attempts) == (FailureKind.START, 2)
+        assert len(here.node.pods) == 2
+        assert here.api.names("sparkapplications") == []
+
+
+async def test_a_cluster_without_the_operator_is_said_to_have_none() -> None:
+    async with site(lambda blob: [], QUICK, APPLICATIONS) as here:
+        here.api.faults.append(Fault(f"GET {APPLICATION_PATH}", 404, "NotFound", "page not found"))
+        outcome = await here.launcher.launch(JOB)
+        assert isinstance(outcome, JobFailed)
+        assert outcome.kind is FailureKind.REFUSED
+        assert "knows no SparkApplication" in outcome.reason
+        assert len(here.api.happened) == 1
+
+
+async def test_a_quota_of_the_operator_is_waited_for() -> None:
+    told = 'failed to validate resource quota "default/small"'
+    async with site(lambda blob: [worked(blob)], QUICK, APPLICATIONS) as here:
+        here.api.faults.append(Fault(f"POST {APPLICATION_PATH}", 403, "Forbidden", told))
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        assert here.board.retries == {FailureKind.SCHEDULING: 1}
+        assert len(here.api.happened) == 1
+
+
+async def test_an_application_goes_when_the_job_is_given_up_or_has_long_ended() -> None:
+    async with site(lambda blob: [fails(1), worked(blob), runs_on], QUICK, APPLICATIONS) as here:
+        assert isinstance(await here.launcher.launch(JOB), JobDone)
+        other = Job(JobKind.BACKFILL, "weather", "jobs.backfill", b"")
+        launched = asyncio.create_task(here.launcher.launch(other))
+        await until(lambda: len(here.node.met) == 3, "the third does not run")
+        assert await here.launcher.tend() == 2
+        assert here.api.names("sparkapplications") == [here.node.pods[2]["metadata"]["name"]]
+        launched.cancel()
+        await asyncio.gather(launched, return_exceptions=True)
+        assert here.api.names("sparkapplications") == []

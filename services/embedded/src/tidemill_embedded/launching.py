@@ -16,11 +16,11 @@ from tidemill_embedded.settings import EmbeddedSettings
 
 def check_launching(chosen: EmbeddedSettings) -> None:
     """Raises: UsageError if jobs in pods could not reach the objects."""
-    if chosen.spark.launcher != "kubernetes":
+    if chosen.spark.launcher == "process":
         return
     if urlsplit(chosen.blob_place.address).scheme != "s3":
         raise UsageError(
-            "spark.launcher is kubernetes and store.blob is no bucket: pods share no disk with this "
+            f"spark.launcher is {chosen.spark.launcher} and store.blob is no bucket: pods share no disk with this "
             "process; set store.blob to s3://BUCKET/PREFIX?endpoint=URL",
             reason="launcher",
         )
@@ -41,8 +41,9 @@ async def launcher_of(chosen: EmbeddedSettings, clock: Clock, told: Told) -> Spa
         return LocalLauncher(chosen.root / "jobs", place, session, told=told)
     # The client of the API takes memory, which only who launches pods has to spend.
     from tidemill.kubernetes.api import KubernetesApi, in_this_place
-    from tidemill.spark.pod_launcher import COMPONENT, PodLauncher
+    from tidemill.spark.pod_launcher import APPLICATIONS, COMPONENT, PODS, PodLauncher
 
     configuration = await in_this_place()
     api = KubernetesApi(configuration, COMPONENT)
-    return PodLauncher(api, open_blob(place, random_id), place, spark.pods, clock, told)
+    drivers = APPLICATIONS if spark.launcher == "sparkapplication" else PODS
+    return PodLauncher(api, open_blob(place, random_id), place, spark.pods, clock, told, drivers)

@@ -23,8 +23,9 @@ from tidemill_reclock.settings import ReclockSettings
 class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where bulk jobs run, and what they may use."""
 
-    launcher: Literal["process", "kubernetes"] = "process"
-    """process: a job is a process of this machine. kubernetes: it is a pod, with executors in pods."""
+    launcher: Literal["process", "kubernetes", "sparkapplication"] = "process"
+    """process: a job is a process of this machine. kubernetes: it is a pod, with executors in pods.
+    sparkapplication: the same pods, made by a Spark operator that the cluster has."""
 
     jars: str = ".cache/spark/jars"
     """Folder with the jars of the Kafka connector; only sources on a Kafka broker need it. For processes."""

@@ -1,4 +1,7 @@
-"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`, as `pod_specs.driver_pod` starts it."""
+"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`, as `pod_specs.driver_pod` starts it.
+
+Run by spark-submit, as a SparkApplication has it, it finds its session's settings there.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def run(told: PodJob) -> None:
     spec = blob.get_now(told.spec)
     if spec is None:
         raise UsageError(f"there is no specification {told.spec} in {told.blob}", reason="spec")
-    Path(TEMPLATE_FILE).write_bytes(msgspec.json.encode(told.template))
+    if told.template:
+        Path(TEMPLATE_FILE).write_bytes(msgspec.json.encode(told.template))
     conf = told.conf
     if jars := jars_in(Path(told.jars)):
         conf = {"spark.jars": ",".join(map(str, jars)), **conf}

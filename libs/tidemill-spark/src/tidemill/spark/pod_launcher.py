@@ -1,8 +1,10 @@
-"""Jobs as pods of a cluster: makes driver pods through the API server and follows them to their end."""
+"""Jobs in a cluster: makes driver pods, or applications of Spark, through the API server and follows them to their end."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -31,6 +33,12 @@ from tidemill.spark.pod_states import (
     ended_ms,
     state_of,
 )
+from tidemill.spark.spark_application import (
+    API_VERSION,
+    application_ended_ms,
+    application_state,
+    spark_application,
+)
 from tidemill.time import AlreadyUsed, Fenced, TidemillError, UnknownCollection, UsageError
 
 COMPONENT = "tidemill-launcher"
@@ -52,9 +60,33 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class DriverKind:
+    """A kind of object that stands for one driver, and has its name: how it is made and what it says."""
+
+    api_version: str
+    kind: str
+    folder: str
+    document: Callable[[Attempt, str, PodSettings, BlobPlace, Json | None], Json]
+    state_of: Callable[[Json | None, PodSettings], PodState]
+    ended_ms: Callable[[Json], int | None]
+
+    def path(self, namespace: str) -> str:
+        """Where the API has them."""
+        return f"/{self.folder}/{self.api_version}/namespaces/{namespace}/{self.kind.lower()}s"
+
+
+PODS = DriverKind("v1", "Pod", "api", driver_pod, state_of, ended_ms)
+APPLICATIONS = DriverKind(
+    API_VERSION, "SparkApplication", "apis",
+    spark_application, application_state, application_ended_ms,
+)  # fmt: skip
+"""Somebody else, the Spark operator, makes the pod of the driver."""
+
+
 @dataclass(slots=True)
 class _Seen:
-    """What is known of one pod; None once it is gone."""
+    """What is known of one driver's object; None once it is gone."""
 
     uid: str
     pod: Json | None
@@ -72,14 +104,14 @@ class PodLauncher:
 
     A driver that is found at work for the very same specification is taken over, one for another
     specification of the same job is ended first. The drivers that have ended are deleted after
-    `ttl_s`, by `tend_forever`.
+    `ttl_s`, by `tend_forever`. `drivers` says what is made for a driver: its pod, or an application.
     """
 
     remote = True
 
     def __init__(
         self, api: KubernetesApi, blob: Blob, place: BlobPlace, settings: PodSettings,
-        clock: Clock, told: Told = lambda said: None,
+        clock: Clock, told: Told = lambda said: None, drivers: DriverKind = PODS,
     ) -> None:  # fmt: skip
         self._api = api
         self._blob = blob
@@ -88,7 +120,8 @@ class PodLauncher:
         self._clock = clock
         self._told = told
         self.namespace = settings.namespace or own_namespace()
-        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.drivers = drivers
+        self._path = drivers.path(self.namespace)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -118,7 +151,11 @@ class PodLauncher:
 
     async def _attempts(self, job: Job) -> JobDone | JobFailed:
         """Drivers of the job, one after the other, until one ends well or nothing is left to try."""
-        number, pod = await self._begun_before(job)
+        try:
+            number, pod = await self._begun_before(job)
+        except UnknownCollection:
+            reason = f"this cluster knows no {self.drivers.kind} of {self.drivers.api_version}"
+            return JobFailed(FailureKind.REFUSED, reason, f"kubectl get --raw {self._path}")
         failures: list[Failure] = []
         growth = 1.0
         while True:
@@ -141,8 +178,8 @@ class PodLauncher:
         """End the drivers of this specification: nobody waits for them any more."""
         labels = f"{JOB_LABEL}={job.name},{DIGEST_LABEL}={job.digest}"
         with suppress(TidemillError):
-            for pod in (await self._api.list(self._pods, {"labelSelector": labels}))[0]:
-                if ended_ms(pod) is None:
+            for pod in (await self._api.list(self._path, {"labelSelector": labels}))[0]:
+                if self.drivers.ended_ms(pod) is None:
                     await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
         await self._forget(job)
 
@@ -151,18 +188,18 @@ class PodLauncher:
 
         IMPORTANT: drivers of other specifications of the job are gone before the next one is made.
         """
-        found, _ = await self._api.list(self._pods, {"labelSelector": f"{JOB_LABEL}={job.name}"})
+        found, _ = await self._api.list(self._path, {"labelSelector": f"{JOB_LABEL}={job.name}"})
         number, taken = 1, None
         for pod in found:
             metadata = pod["metadata"]
-            ended = ended_ms(pod) is not None
+            ended = self.drivers.ended_ms(pod) is not None
             if metadata["labels"].get(DIGEST_LABEL) != job.digest:
                 if not ended:
                     await self._delete(metadata["name"], metadata["uid"])
                 continue
             at = int(metadata["name"].rpartition("-")[2])
             if at >= number:
-                failed = isinstance(state_of(pod, self._settings), Failure)
+                failed = isinstance(self.drivers.state_of(pod, self._settings), Failure)
                 # What a driver that ended well has left was taken by who launched it.
                 over = failed or (ended and await self._result(Attempt(job, at)) is None)
                 number, taken = (at + 1, None) if over else (at, pod)
@@ -189,15 +226,17 @@ class PodLauncher:
         return ended
 
     async def _make(self, attempt: Attempt) -> Json | Failure:
-        """The pod of a driver, made now; a failure if the API server refuses it."""
-        body = driver_pod(attempt, self.namespace, self._settings, self._place, await self._owner())
+        """What stands for a driver, made now; a failure if the API server refuses it."""
+        body = self.drivers.document(
+            attempt, self.namespace, self._settings, self._place, await self._owner()
+        )
         try:
-            return await self._api.call("POST", self._pods, body)
+            return await self._api.call("POST", self._path, body)
         except AlreadyUsed:
             # Somebody made it since we looked, or we did and never heard.
-            return await self._api.call("GET", f"{self._pods}/{attempt.pod}")
+            return await self._api.call("GET", f"{self._path}/{attempt.pod}")
         except UsageError as error:
-            crowded = "exceeded quota" in str(error)
+            crowded = re.search("exceeded quota|resource quota", str(error))
             kind = FailureKind.SCHEDULING if crowded else FailureKind.REFUSED
             return Failure(kind, str(error))
 
@@ -207,7 +246,7 @@ class PodLauncher:
         if not name:
             return None
         try:
-            pod = await self._api.call("GET", f"{self._pods}/{name}")
+            pod = await self._api.call("GET", f"{PODS.path(self.namespace)}/{name}")
         except UnknownCollection:
             return None
         return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
@@ -219,12 +258,12 @@ class PodLauncher:
         try:
             while True:
                 seen.changed.clear()
-                state: PodState = state_of(seen.pod, self._settings)
+                state = self.drivers.state_of(seen.pod, self._settings)
                 match state:
                     case Succeeded():
                         return state
                     case Failure():
-                        if seen.pod is not None and ended_ms(seen.pod) is None:
+                        if seen.pod is not None and self.drivers.ended_ms(seen.pod) is None:
                             await self._delete(attempt.pod, seen.uid)
                         return state
                     case Running() if not began:
@@ -257,7 +296,7 @@ class PodLauncher:
         while True:
             try:
                 if version is None:
-                    found, version = await self._api.list(self._pods, only)
+                    found, version = await self._api.list(self._path, only)
                     seen.take(found[0] if found else None)
                 version = await self._watched(version, only, seen)
             except Expired:
@@ -268,7 +307,7 @@ class PodLauncher:
 
     async def _watched(self, version: str, only: dict[str, str], seen: _Seen) -> str:
         """Follow until the server ends the watch; the version to go on from."""
-        watch = self._api.watch(self._pods, version, self._settings.watch_s, only)
+        watch = self._api.watch(self._path, version, self._settings.watch_s, only)
         async for what, pod in watch:
             version = pod["metadata"]["resourceVersion"]
             if what != "BOOKMARK":
@@ -282,13 +321,15 @@ class PodLauncher:
             "gracePeriodSeconds": 5,
         }  # fmt: skip
         with suppress(UnknownCollection, Fenced, AlreadyUsed):
-            await self._api.call("DELETE", f"{self._pods}/{name}", body)
+            await self._api.call("DELETE", f"{self._path}/{name}", body)
 
     async def _tell(
         self, attempt: Attempt, seen: _Seen, reason: str, message: str, *, warning: bool = False
     ) -> None:
         """An event at the driver's pod; that it cannot be told stops nothing."""
-        about = About("v1", "Pod", self.namespace, attempt.pod, seen.uid)
+        about = About(
+            self.drivers.api_version, self.drivers.kind, self.namespace, attempt.pod, seen.uid
+        )
         with suppress(TidemillError):
             await tell(
                 self._api, COMPONENT, about, self._clock.now_ms(), reason, message, warning=warning
@@ -316,11 +357,11 @@ class PodLauncher:
 
     async def tend(self) -> int:
         """Delete the drivers that ended longer ago than `ttl_s`; how many."""
-        found, _ = await self._api.list(self._pods, {"labelSelector": MINE})
+        found, _ = await self._api.list(self._path, {"labelSelector": MINE})
         before_ms = self._clock.now_ms() - int(self._settings.ttl_s * 1000)
         deleted = 0
         for pod in found:
-            ended = ended_ms(pod)
+            ended = self.drivers.ended_ms(pod)
             if ended is not None and ended <= before_ms:
                 await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
                 deleted += 1

@@ -35,7 +35,8 @@ class PodJob(msgspec.Struct, frozen=True):
     """What a driver is told on its command line; `$(NAME)` in it is filled in by the kubelet.
 
     The specification is the object `spec`; the result becomes the object `result`. `conf` are the
-    settings of the session; `template` is the pod of an executor; `jars` a folder of the image.
+    settings of the session, `template` the pod of an executor, both empty where Spark was told of
+    them already; `jars` is a folder of the image.
     """
 
     module: str
@@ -112,7 +113,7 @@ def driver_pod(
         "args": [msgspec.json.encode(told).decode()],
         "workingDir": HOME,
         "env": [
-            *({"name": name, "value": value} for name, value in _ENVIRONMENT.items()),
+            *({"name": name, "value": value} for name, value in ENVIRONMENT.items()),
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
         "ports": [
@@ -125,14 +126,14 @@ def driver_pod(
         },
         # The end of the log is all that an API server without a node keeps of it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_container(settings),
+        **container_of(settings),
     }
     spec: Json = {
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": True,
         "activeDeadlineSeconds": int(settings.deadline_s),
         "terminationGracePeriodSeconds": 5,
-        **_pod(settings),
+        **pod_spec(settings),
         "containers": [container],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -142,8 +143,8 @@ def executor_template(attempt: Attempt, settings: PodSettings) -> Json:
     """The pod of an executor; Spark adds image, resources, arguments, and the driver as its owner."""
     spec: Json = {
         "automountServiceAccountToken": False,
-        **_pod(settings),
-        "containers": [{"name": "executor", **_container(settings, image=False)}],
+        **pod_spec(settings),
+        "containers": [{"name": "executor", **container_of(settings, image=False)}],
     }
     spec.pop("imagePullSecrets", None)
     metadata = {
@@ -154,32 +155,45 @@ def executor_template(attempt: Attempt, settings: PodSettings) -> Json:
 
 
 def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[str, str]:
-    """The settings of the session of a driver in a pod."""
+    """The settings of the session of a driver in a pod that we make, which brings its executors itself."""
     grown = attempt.growth
     conf = {
         "spark.master": "k8s://https://kubernetes.default.svc",
         "spark.submit.deployMode": "client",
         "spark.driver.host": "$(POD_IP)",
         "spark.driver.bindAddress": "0.0.0.0",
-        "spark.driver.port": str(DRIVER_PORT),
-        "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.driver.memory": f"{scaled(settings.driver_memory_mb, grown)}m",
-        # Whoever can reach the port of a driver could run code in it.
-        "spark.authenticate": "true",
         "spark.kubernetes.namespace": namespace,
-        # Makes the driver the owner of its executors: they go when it goes.
-        "spark.kubernetes.driver.pod.name": attempt.pod,
-        "spark.kubernetes.executor.podNamePrefix": attempt.pod,
         "spark.kubernetes.container.image": settings.image,
         "spark.kubernetes.container.image.pullPolicy": settings.image_pull_policy,
         "spark.kubernetes.executor.request.cores": settings.executor_cpu,
         "spark.kubernetes.executor.podTemplateFile": TEMPLATE_FILE,
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
-        "spark.kubernetes.allocation.batch.delay": "500ms",
         "spark.executor.instances": str(settings.executors),
         "spark.executor.cores": str(settings.executor_cores),
         "spark.executor.memory": f"{scaled(settings.executor_memory_mb, grown)}m",
         "spark.executor.memoryOverhead": f"{scaled(settings.executor_overhead_mb, grown)}m",
+    }
+    if settings.image_pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(settings.image_pull_secrets)
+    if settings.executor_service_account:
+        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = (
+            settings.executor_service_account
+        )
+    return conf | session_conf(attempt, settings)
+
+
+def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
+    """What every driver of ours says to Spark, whoever makes its pod; the settings' own win."""
+    return {
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        # Whoever can reach the port of a driver could run code in it.
+        "spark.authenticate": "true",
+        # Makes the driver the owner of its executors: they go when it goes.
+        "spark.kubernetes.driver.pod.name": attempt.pod,
+        "spark.kubernetes.executor.podNamePrefix": attempt.pod,
+        "spark.kubernetes.allocation.batch.delay": "500ms",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         "spark.local.dir": "/tmp/spark",
         "spark.sql.warehouse.dir": "/tmp/warehouse",
@@ -189,15 +203,9 @@ def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.python.worker.reuse": "true",
-        **{f"spark.executorEnv.{name}": value for name, value in _ENVIRONMENT.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
+        **settings.spark,
     }
-    if settings.image_pull_secrets:
-        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(settings.image_pull_secrets)
-    if settings.executor_service_account:
-        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = (
-            settings.executor_service_account
-        )
-    return conf | dict(settings.spark)
 
 
 def labels_of(attempt: Attempt, role: str, settings: PodSettings) -> dict[str, str]:
@@ -224,14 +232,16 @@ def scaled(megabytes: int, growth: float) -> int:
     return int(megabytes * growth)
 
 
-_ENVIRONMENT: Mapping[str, str] = {
+ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "NUMBA_CACHE_DIR": f"{HOME}/machine-code",
     "PYTHONUNBUFFERED": "1",
 }
+"""Of drivers and executors."""
 
 
-def _container(settings: PodSettings, *, image: bool = True) -> Json:
+def container_of(settings: PodSettings, *, image: bool = True) -> Json:
+    """What every container of a job has: nothing it may raise itself by, and no disk of its image."""
     mounts = [{"name": "home", "mountPath": HOME}, {"name": "temporary", "mountPath": "/tmp"}]
     if settings.blob_secret:
         mounts.append({"name": "blob-secret", "mountPath": SECRETS, "readOnly": True})  # type: ignore[dict-item]  # a flag beside texts
@@ -247,7 +257,8 @@ def _container(settings: PodSettings, *, image: bool = True) -> Json:
     return what
 
 
-def _pod(settings: PodSettings) -> Json:
+def pod_spec(settings: PodSettings) -> Json:
+    """What every pod of a job has, fit for the restricted Pod Security Standard."""
     volumes: list[Json] = [
         {"name": "home", "emptyDir": {}},
         {"name": "temporary", "emptyDir": {}},

@@ -128,13 +128,19 @@ def _failure(status: Json, ended: Json | None) -> Failure:
         return Failure(FailureKind.EVICTED, says or "the pod failed without a container that ended")
     code = ended.get("exitCode")
     said = _last_lines(ended.get("message", "")) or ended.get("reason", "") or "it said nothing"
-    if ended.get("reason") == "OOMKilled" or code == EXIT_MEMORY:
-        return Failure(FailureKind.MEMORY, said, code)
-    if disrupted.get("status") == "True":
+    failure = failure_of_exit(code, ended.get("reason", ""), said)
+    if failure.kind is not FailureKind.MEMORY and disrupted.get("status") == "True":
         return Failure(FailureKind.EVICTED, disrupted.get("message") or said, code)
+    return failure
+
+
+def failure_of_exit(code: int | None, reason: str, said: str) -> Failure:
+    """Why a container failed, by its exit status and the kubelet's reason for it."""
+    if reason == "OOMKilled" or code == EXIT_MEMORY:
+        return Failure(FailureKind.MEMORY, said, code)
     if code == EXIT_REFUSED:
         return Failure(FailureKind.REFUSED, said, code)
-    if ended.get("reason") == "ContainerCannotRun" or ended.get("reason") == "StartError":
+    if reason in ("ContainerCannotRun", "StartError"):
         return Failure(FailureKind.START, said, code)
     return Failure(FailureKind.DRIVER, said, code)
 

@@ -24,6 +24,8 @@ Work: TypeAlias = Callable[[Json], Awaitable[None]]
 class PodNode:
     """Runs what pods would, one fate for each new pod; pods beyond the fates wait for ever."""
 
+    plural = "pods"
+
     def __init__(self, api: ApiServer, fates: Iterable[Fate]) -> None:
         self.api = api
         self.met: list[str] = []
@@ -33,7 +35,7 @@ class PodNode:
         api.created = self._created
 
     def _created(self, plural: str, document: Json) -> None:
-        if plural != "pods":
+        if plural != self.plural:
             return
         self.pods.append(document)
         fate = next(self._fates, None)
@@ -50,15 +52,49 @@ class PodNode:
         await asyncio.gather(*self._tasks)
 
     async def running(self, name: str) -> None:
-        """The container of a pod runs."""
+        """Its container runs."""
         state = {"running": {"startedAt": WHEN}}
         await self.api.say("pods", name, {**_placed("Running"), **_container(state)})
 
     async def ended(self, name: str, code: int, reason: str, message: str = "") -> None:
-        """The container of a pod has ended."""
+        """Its container has ended."""
         told = {"exitCode": code, "reason": reason, "message": message, "finishedAt": WHEN}
         phase = "Succeeded" if code == 0 else "Failed"
         await self.api.say("pods", name, {**_placed(phase), **_container({"terminated": told})})
+
+
+class SparkOperator(PodNode):
+    """Tells of applications as the Spark operator does, and gives their drivers the fates."""
+
+    plural = "sparkapplications"
+
+    async def state(self, name: str, state: str, message: str = "", attempts: int = 1) -> None:
+        """What an application has come to, after so many runs of a driver."""
+        told = {"state": state, "errorMessage": message} if message else {"state": state}
+        status: Json = {
+            "applicationState": told, "driverInfo": {"podName": name}, "submissionAttempts": 1,
+            "lastSubmissionAttemptTime": WHEN,
+        }  # fmt: skip
+        if attempts:
+            status["executionAttempts"] = attempts
+        if state in ("FAILED", "COMPLETED", "FAILING", "SUCCEEDING"):
+            status["terminationTime"] = WHEN
+        await self.api.say(self.plural, name, status)
+
+    async def running(self, name: str) -> None:
+        """Its driver runs."""
+        await self.state(name, "SUBMITTED")
+        await self.state(name, "RUNNING")
+
+    async def ended(self, name: str, code: int, reason: str, message: str = "") -> None:
+        """Its driver has ended; what the container said is not passed on."""
+        if code == 0:
+            await self.state(name, "SUCCEEDING")
+            await self.state(name, "COMPLETED")
+            return
+        told = f"driver container failed with ExitCode: {code}, Reason: {reason}"
+        await self.state(name, "FAILING", told)
+        await self.state(name, "FAILED", told)
 
 
 def _placed(phase: str) -> Json:
@@ -75,7 +111,7 @@ def succeeds(work: Work) -> Fate:
 
     async def succeeded(node: PodNode, name: str) -> None:
         await node.running(name)
-        await work(node.api.get("pods", "default", name))
+        await work(node.api.get(node.plural, "default", name))
         await node.ended(name, 0, "Completed")
 
     return succeeded
@@ -98,9 +134,25 @@ async def out_of_memory(node: PodNode, name: str) -> None:
 
 
 async def vanishes(node: PodNode, name: str) -> None:
-    """It runs, and then the pod is gone, as after a node was removed by force."""
+    """It runs, and then it is gone, as after a node was removed by force."""
     await node.running(name)
-    await node.api.delete("pods", name)
+    await node.api.delete(node.plural, name)
+
+
+async def driver_vanishes(node: PodNode, name: str) -> None:
+    """The pod of its driver is gone, and the operator says so."""
+    assert isinstance(node, SparkOperator)
+    await node.running(name)
+    await node.state(name, "FAILING", "driver pod not found")
+    await node.state(name, "FAILED", "driver pod not found")
+
+
+async def submission_fails(node: PodNode, name: str) -> None:
+    """The operator cannot make its driver."""
+    assert isinstance(node, SparkOperator)
+    told = "failed to submit spark application: failed to run spark-submit: connection refused"
+    await node.state(name, "SUBMISSION_FAILED", told, attempts=0)
+    await node.state(name, "FAILED", told, attempts=0)
 
 
 async def evicted(node: PodNode, name: str) -> None:

@@ -1,0 +1,5 @@
+"""The driver of a SparkApplication, copied into the image: spark-submit runs a file, and no module."""
+
+from tidemill.spark.pod_job import main
+
+main()

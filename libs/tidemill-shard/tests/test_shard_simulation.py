@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tidemill.shard import appending, log, read_commands, state, transitions
-from tidemill.shard.compaction import Merge
+from tidemill.shard.compaction import RangeMerge
 from tidemill.shard.garbage import GarbageCollection
 from tidemill.shard.subscription import Place
 from tidemill.testkit.faults import campaign
@@ -153,8 +153,8 @@ def leases_end_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def merges_lose_a_row(patch: pytest.MonkeyPatch) -> None:
-    merged = Merge._merged
-    patch.setattr(Merge, "_merged", lambda self, tables: merged(self, tables).slice(1))
+    merged = RangeMerge._merged
+    patch.setattr(RangeMerge, "_merged", lambda self, tables: merged(self, tables).slice(1))
 
 
 def garbage_is_what_is_named(patch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_no_log_of_any_role_has_a_capability_in_it_at_any_level(
         system.options = {"store": {"consensus": consensus, "blob": f"file:{tmp_path / 'blob'}"}}
         (tmp_path / "rows.jsonl").write_text(json.dumps({"plane": "N1"}) + "\n")
         (tmp_path / "resources.yaml").write_text(RESOURCES)
-        for name, roles in (("a", "query,ingest,compaction"), ("b", "remap,reclock,compute"), ("c", "compute")):  # fmt: skip
+        for name, roles in (("a", "query,ingest,compaction"), ("b", "remap,reclock"), ("c", "compute"), ("d", "compute")):  # fmt: skip
             system.start(name, roles)
         system.asked("a", lambda client: client.apply(tmp_path / "resources.yaml") or None)
         ids = asyncio.run(commands(system.address("a"), "mine"))

@@ -124,7 +124,10 @@ async def test_every_metric_has_a_reading_while_a_source_runs(tmp_path: Path) ->
         async with asyncio.timeout(60):
             while (await process.query.snapshot("b", None, 5.0)).table.num_rows < 1:
                 await asyncio.sleep(0.02)
-        watch(process.world.metrics, process.world.collections, process.system, process.compaction)
+        watch(
+            process.world.metrics, process.world.collections, process.system,
+            process.compaction, process.board,
+        )  # fmt: skip
         text = process.world.metrics.expose()[0].decode()
         for line in (
             'tidemill_source_offset_known{partition="0",source="b"}',

@@ -95,6 +95,8 @@ class Forms:
         "d(\"k\", 0.5) @time(2) @expires(9);", "d(concat(m, \"b\"), h) := d(m, h) if length(m) < 3;",
         "d(m, h / 2.0) := d(m, h) if h > 0.4 ^ h < 9.0;", "q(x) := d(m, h) ^ f(x, h);",
         "p(x) @extent(y, y, \"s\") := s(x, y);", "p(x) @extent(u, u, m) := n(m, x) @time(u);",
+        "d(m, h) := n(m, x) ^ f(x, h) if text(x) != m;", "p(x) := f(x, h) if floor(h) <= x;",
+        "q(x) := n(m, x) if substring(m, 0, 1) == \"a\";",
     )  # fmt: skip
     whole_every: int = 5
     predicates: Sequence[str] = tuple(_COLUMNS)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
@@ -20,6 +24,7 @@ from tidemill.shard import (
     SqliteConsensus,
     Version,
     consensus_sqlite,
+    sqlite_file,
 )
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
 from tidemill.shard.consensus_redis import RedisConsensus
@@ -154,3 +159,33 @@ async def test_an_unfinished_write_is_never_seen_under_its_key(tmp_path: Path) -
     assert await blob.get("a/x") is None
     await blob.put("a/x", b"whole")
     assert await blob.get("a/x") == b"whole"
+
+
+def opened_at_once(file: Path, keep_log: Callable[[sqlite3.Connection], object]) -> list[str]:
+    """What five threads are told that open a new file together."""
+    together = threading.Barrier(5)
+
+    def opened() -> str:
+        together.wait()
+        with closing(sqlite3.connect(file, timeout=10.0, isolation_level=None)) as connection:
+            try:
+                keep_log(connection)
+            except sqlite3.OperationalError as error:
+                return str(error)
+            return str(connection.execute("pragma journal_mode").fetchone()[0])
+
+    with ThreadPoolExecutor(5) as threads:
+        return [each.result() for each in [threads.submit(opened) for _ in range(5)]]
+
+
+def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    for n in range(20):
+        assert opened_at_once(tmp_path / f"{n}.sqlite", sqlite_file.keep_log) == ["wal"] * 5
+
+
+def test_sqlite_alone_would_refuse_some_of_those(tmp_path: Path) -> None:
+    def alone(connection: sqlite3.Connection) -> object:
+        return connection.execute("pragma journal_mode=wal")
+
+    tried = (opened_at_once(tmp_path / f"{n}.sqlite", alone) for n in range(2000))
+    assert any("database is locked" in told for told in tried)

@@ -60,6 +60,9 @@ _TEMPORARY = {
 }  # fmt: skip
 """What may be otherwise at another time; whatever else SQLite meets is damage."""
 
+REFUSALS_MAX = 100
+"""So often may others be in the way while the log is turned on; each time one of them goes on."""
+
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """What reading a file raises; names in its errors may be no text any more."""
 
@@ -68,7 +71,7 @@ def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
     """A connection to the file, made ready. Raises: Corrupt if what was told last is not in it."""
     connection = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None)
     try:
-        connection.execute("pragma journal_mode=wal")
+        keep_log(connection)
         connection.execute("pragma synchronous=full")
         connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES_MAX}")
         _make_ready(connection)
@@ -83,6 +86,25 @@ def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def keep_log(connection: sqlite3.Connection) -> None:
+    """Turn the log of SQLite on.
+
+    Of several that open a new file at once SQLite refuses some without waiting, since each of them may have
+    read it already. Whoever is refused waits for the lock as for a commit, and asks again.
+    """
+    for _ in range(REFUSALS_MAX):
+        try:
+            connection.execute("pragma journal_mode=wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+        else:
+            return
+    connection.execute("pragma journal_mode=wal")
 
 
 def _make_ready(connection: sqlite3.Connection) -> None:

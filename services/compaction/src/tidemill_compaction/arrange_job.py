@@ -11,22 +11,19 @@ from functools import partial
 from secrets import token_hex
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.updates import advance, between
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Description
-from tidemill.shard.encoding import pack_part, unpack_part
-from tidemill.shard.hashing import key_hashes
-from tidemill.shard.part_store import PartStore, part_key
-from tidemill.shard.parts import Part, encode_parts, placed, sorted_updates
+from tidemill.shard.encoding import unpack_part
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.backfill import MAPPED_SCHEMA, Target, in_buckets, write_buckets
+from tidemill.spark.collection_target import collection_target
 from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
-
-ROWS_PER_BUCKET = 500_000
 
 
 class ArrangeSpec(msgspec.Struct, frozen=True):
@@ -73,34 +70,13 @@ async def updates_of(place: BlobPlace, spec: ArrangeSpec, part: Part) -> pa.Tabl
     return between(table, spec.lower, spec.upper)
 
 
-def write_part(place: BlobPlace, collection: str, key: tuple[str, ...], updates: pa.Table) -> bytes:
-    """One sorted, consolidated table as parts in Blob, packed for whoever commits them."""
-    blob = open_blob(place, partial(token_hex, 16))
-    packed = []
-    for part, data in encode_parts(updates, key, inline_bytes_max=0):
-        name = part_key(collection, token_hex(16), SystemClock().now_ms())
-        blob.put_now(name, data)
-        packed.append(pack_part(placed(part, name)))
-    return msgspec.msgpack.encode(packed)
-
-
-def hashes(key: tuple[str, ...], table: pa.Table) -> np.ndarray:
-    """The hash of each row's key."""
-    return key_hashes(table, key)
-
-
-def sorted_by(key: tuple[str, ...], table: pa.Table) -> pa.Table:
-    """Consolidated, and sorted by the key."""
-    return sorted_updates(table, key)
-
-
 def target_of(spec: ArrangeSpec, place: BlobPlace, rows: int) -> Target:
     """Where the updates go, and how they are cut up on the way."""
+    schema = described(spec).schema
     key = tuple(spec.key)
-    return Target(
-        name=spec.collection, lower=spec.lower, schema=described(spec).schema,
-        key_hash=partial(hashes, key), write=partial(write_part, place, spec.collection, key),
-        buckets=max(2, -(-rows // ROWS_PER_BUCKET)), arrange=partial(sorted_by, key),
+    return collection_target(
+        spec.collection, schema, key,
+        lower=spec.lower, place=place, rows=rows, now_ms=SystemClock().now_ms,
     )  # fmt: skip
 
 

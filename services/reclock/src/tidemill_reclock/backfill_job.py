@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -26,17 +24,13 @@ from tidemill.runtime.formats.schema_memory import (
     spans,
 )
 from tidemill.runtime.log_segments import read_range
-from tidemill.shard.encoding import pack_part
-from tidemill.shard.hashing import key_hashes
-from tidemill.shard.part_store import part_key
-from tidemill.shard.parts import encode_parts, placed, sorted_updates
-from tidemill.shard.stores import BlobPlace, open_blob
+from tidemill.shard.stores import BlobPlace
 from tidemill.spark.backfill import Decoded, Target, backfill
+from tidemill.spark.collection_target import collection_target
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
 from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
 
-ROWS_PER_BUCKET = 500_000
 _RECORD_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),
     pa.field("offset", pa.int64()),
@@ -195,36 +189,13 @@ def read_embedded(
         yield from table.to_batches()
 
 
-def write_part(place: BlobPlace, collection: str, key: tuple[str, ...], updates: pa.Table) -> bytes:
-    """One sorted, consolidated table as a part in Blob, packed for whoever commits it."""
-    blob = open_blob(place, partial(token_hex, 16))
-    packed = []
-    for part, data in encode_parts(updates, key, inline_bytes_max=0):
-        name = part_key(collection, token_hex(16), SystemClock().now_ms())
-        blob.put_now(name, data)
-        packed.append(pack_part(placed(part, name)))
-    return msgspec.msgpack.encode(packed)
-
-
 def _target(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     key = tuple(spec.key)
-    return Target(
-        name=spec.collection,
-        lower=spec.lower,
-        schema=pa.ipc.read_schema(pa.py_buffer(spec.schema)),
-        key_hash=partial(_hashes, key),
-        write=partial(write_part, place, spec.collection, key),
-        buckets=max(2, -(-records // ROWS_PER_BUCKET)),
-        arrange=partial(_sorted, key),
-    )
-
-
-def _hashes(key: tuple[str, ...], table: pa.Table) -> np.ndarray:
-    return key_hashes(table, key)
-
-
-def _sorted(key: tuple[str, ...], table: pa.Table) -> pa.Table:
-    return sorted_updates(table, key)
+    return collection_target(
+        spec.collection, schema, key,
+        lower=spec.lower, place=place, rows=records, now_ms=SystemClock().now_ms,
+    )  # fmt: skip
 
 
 def run(packed: bytes, here: Workplace) -> bytes:

@@ -194,8 +194,3 @@ def _encode(table: pa.Table) -> bytes:
 
 def _decode(payload: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_all()
-
-
-def count_updates(written: list[Written], target: str) -> int:
-    """How many updates the parts of one target hold."""
-    return sum(part.updates for part in written if part.target == target)

@@ -82,6 +82,20 @@ def folder_of(job: str) -> str:
     return f"job-{job}"
 
 
+def driver_metadata(
+    attempt: Attempt, namespace: str, settings: PodSettings, owner: Json | None
+) -> Json:
+    """The metadata of whatever object stands for a driver; it goes when its owner goes."""
+    metadata: Json = {
+        "name": attempt.pod, "namespace": namespace,
+        "labels": labels_of(attempt, "driver", settings),
+        "annotations": dict(settings.annotations),
+    }  # fmt: skip
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    return metadata
+
+
 def driver_pod(
     attempt: Attempt, namespace: str, settings: PodSettings, blob: BlobPlace, owner: Json | None
 ) -> Json:
@@ -91,13 +105,7 @@ def driver_pod(
     memory is the heap and what is beside it, asked for and allowed alike.
     """
     memory = scaled(settings.driver_memory_mb + settings.driver_overhead_mb, attempt.growth)
-    metadata: Json = {
-        "name": attempt.pod, "namespace": namespace,
-        "labels": labels_of(attempt, "driver", settings),
-        "annotations": dict(settings.annotations),
-    }  # fmt: skip
-    if owner is not None:
-        metadata["ownerReferences"] = [owner]
+    metadata = driver_metadata(attempt, namespace, settings, owner)
     told = PodJob(
         module=attempt.job.module,
         spec=attempt.spec_key,

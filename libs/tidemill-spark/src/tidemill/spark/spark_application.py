@@ -18,6 +18,7 @@ from tidemill.spark.pod_specs import (
     Attempt,
     PodJob,
     container_of,
+    driver_metadata,
     labels_of,
     pod_spec,
     scaled,
@@ -63,13 +64,7 @@ def spark_application(
     Its driver has the name of the application. The operator never runs it again: who launches decides.
     `owner` is a reference to who launched it.
     """
-    metadata: Json = {
-        "name": attempt.pod, "namespace": namespace,
-        "labels": labels_of(attempt, "driver", settings),
-        "annotations": dict(settings.annotations),
-    }  # fmt: skip
-    if owner is not None:
-        metadata["ownerReferences"] = [owner]
+    metadata = driver_metadata(attempt, namespace, settings, owner)
     # Spark reads its settings and the template of executors from what spark-submit leaves it.
     told = PodJob(
         module=attempt.job.module, spec=attempt.spec_key, result=attempt.result_key,

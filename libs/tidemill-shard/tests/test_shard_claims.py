@@ -50,7 +50,7 @@ def test_an_item_is_claimed_by_one_replica_and_done_once_whatever_fails_when(
     "name",
     [
         *OUTCOMES, "claimed", "given up", "evicted", "lost", "stopped", "deaths", "pauses past the lease",
-        "blackouts", "clocks set", "items changed", "effects refused",
+        "busy past the lease", "blackouts", "clocks set", "items changed", "effects refused",
     ],
 )  # fmt: skip
 def test_it_did_happen(name: str, happened: Counter[str]) -> None:

@@ -46,7 +46,7 @@ from tidemill.runtime.metrics import (
     Reading,
 )
 from tidemill.shard import Collections
-from tidemill.shard.claims import Claimant
+from tidemill.shard.claims import KeptClaimant
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
@@ -117,7 +117,7 @@ CLAIM_COUNTS = {
 }
 
 
-def watch_claims(metrics: Metrics, claimants: Mapping[str, Claimant]) -> None:
+def watch_claims(metrics: Metrics, claimants: Mapping[str, KeptClaimant]) -> None:
     """Register what is read of claims at the scrape, by role; nothing is claimed by a process alone."""
 
     def counted(what: str) -> Callable[[], list[Reading]]:

@@ -30,7 +30,7 @@ from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
-from tidemill.shard.claims import Claimant
+from tidemill.shard.claims import Claimant, Keeper, KeptClaimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
 from tidemill.time import Indeterminate, Unavailable, UsageError
@@ -62,6 +62,9 @@ log = logs.get_logger("up")
 
 FRESH_S = 1.0
 """How old the frontiers of a collection may be in the metrics of a process that compacts it."""
+
+ANSWER_SHARE = 1 / 3
+"""Of a lease: who asks Consensus for a claim waits so long for an answer before asking again."""
 
 
 @dataclass(slots=True)
@@ -175,31 +178,41 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
 
 def _peers(
     chosen: EmbeddedSettings, clock: Clock, stack: AsyncExitStack
-) -> tuple[Peers, Callable[[str, str], Claimant]]:
+) -> tuple[Peers, Callable[[str, str], KeptClaimant]]:
     """The other processes, and claims by role for who answers at an address."""
+    services = chosen.services
     consensus = open_claims(
-        chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
+        chosen.consensus_address,
+        allow_non_durable=chosen.store.allow_non_durable,
+        timeout_s=services.lease_s * ANSWER_SHARE,
     )
-    stack.push_async_callback(consensus.close)
+    keeper = Keeper(clock)
+    stack.push_async_callback(keeper.close, consensus.close)
 
-    @cache
-    def claimant(role: str, address: str) -> Claimant:
+    def made(role: str, address: str) -> Claimant:
         return Claimant(
             consensus, role, clock, random_id, name=chosen.name_of_process, details=address,
-            lease_s=chosen.services.lease_s,
+            lease_s=services.lease_s,
         )  # fmt: skip
 
-    services = chosen.services
+    @cache
+    def kept(role: str, address: str) -> KeptClaimant:
+        return keeper.kept(made(role, address))
+
+    @cache
+    def asked(role: str) -> KeptClaimant:
+        return keeper.asked(made(role, ""))
+
     dialer = Dialer(services.tls.files, services.server_name).checked()
-    peers = Peers(lambda role: claimant(role, ""), dialer)
+    peers = Peers(asked, dialer)
     stack.push_async_callback(peers.close)
-    return peers, claimant
+    return peers, kept
 
 
 async def _join(
     process: Process,
     peers: Peers,
-    claimants: Callable[[str, str], Claimant],
+    claimants: Callable[[str, str], KeptClaimant],
     stack: AsyncExitStack,
 ) -> None:
     """Answer the other processes, so that claims can say where."""

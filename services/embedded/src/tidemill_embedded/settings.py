@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from tidemill.rpc.tls import TlsFiles
+from tidemill.shard.claims import LEASE_S
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
@@ -101,7 +102,7 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_name: str = ""
     """The name that every service's certificate has, where services are reached by numbers."""
 
-    lease_s: float = 6.0
+    lease_s: float = LEASE_S
     """How long the work of a process that is gone waits before another one takes it over."""
 
 

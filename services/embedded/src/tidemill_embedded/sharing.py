@@ -12,7 +12,7 @@ from typing import Any
 from tidemill.rpc.messages import Work
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, ViewSpec
-from tidemill.shard.claims import Claim, Claimant, work_claimed
+from tidemill.shard.claims import Claim, KeptClaimant, work_claimed
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 from tidemill_embedded.details import details_of
 from tidemill_embedded.peers import Peers
@@ -92,7 +92,7 @@ class SharedWork:
         world: World,
         store: ResourceStore,
         roles: Sequence[str],
-        claimants: Callable[[str], Claimant],
+        claimants: Callable[[str], KeptClaimant],
         make: Callable[[Stored], Runner],
         name: str,
     ) -> None:
@@ -261,7 +261,7 @@ class SharedWork:
         if all(without_share(other)[0] != whole for _, other in self._held):
             self._sources.pop(whole, None)
 
-    def claimants(self) -> dict[str, Claimant]:
+    def claimants(self) -> dict[str, KeptClaimant]:
         """Who claims, for each role that has something to claim."""
         return {role: self._claimants(role) for role in self._roles if role != "query"}
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.shard.blob_directory import DirectoryBlob
 from tidemill.shard.blob_objects import Bucket, ObjectBlob, bucket_blob
-from tidemill.shard.consensus_redis import PREFIX, RedisConsensus
+from tidemill.shard.consensus_redis import PREFIX, TIMEOUT_S, RedisConsensus
 from tidemill.shard.consensus_sqlite import SqliteConsensus
 from tidemill.time import UsageError
 
@@ -38,10 +38,13 @@ class BlobPlace(msgspec.Struct, frozen=True):
         return f"BlobPlace({self.address})"
 
 
-def open_consensus(address: str, *, allow_non_durable: bool = False) -> StoredConsensus:
+def open_consensus(
+    address: str, *, allow_non_durable: bool = False, timeout_s: float = TIMEOUT_S
+) -> StoredConsensus:
     """Consensus at `sqlite:FILE`, `redis://HOST:PORT/DB` or `rediss://…`; nothing is asked yet.
 
-    `?prefix=NAME` keeps systems that share one Redis apart. Raises: UsageError for another address.
+    `?prefix=NAME` keeps systems that share one Redis apart; a Redis that is silent for `timeout_s` is
+    given up. Raises: UsageError for another address.
     """
     url = urlsplit(address)
     if url.scheme == "sqlite" and url.path:
@@ -50,15 +53,22 @@ def open_consensus(address: str, *, allow_non_durable: bool = False) -> StoredCo
         options = dict(parse_qsl(url.query))
         prefix = options.pop("prefix", PREFIX)
         plain = url._replace(query=urlencode(options)).geturl()
-        return RedisConsensus(plain, allow_non_durable=allow_non_durable, prefix=prefix)
+        return RedisConsensus(
+            plain, allow_non_durable=allow_non_durable, timeout_s=timeout_s, prefix=prefix
+        )
     raise UsageError(
         f"{_named(url)} is no place for versions: say redis://HOST:PORT/DB, or sqlite:FILE",
         reason="StoreAddress",
     )
 
 
-def open_claims(address: str, *, allow_non_durable: bool = False) -> StoredConsensus:
-    """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of its own."""
+def open_claims(
+    address: str, *, allow_non_durable: bool = False, timeout_s: float = TIMEOUT_S
+) -> StoredConsensus:
+    """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of its own.
+
+    With a `timeout_s` well below a lease, an answer that is lost costs no claim.
+    """
     url = urlsplit(address)
     file = claims_file(address)
     if file is not None:
@@ -66,7 +76,9 @@ def open_claims(address: str, *, allow_non_durable: bool = False) -> StoredConse
     options = dict(parse_qsl(url.query))
     beside = {**options, "prefix": f"{options.get('prefix', PREFIX)}-claims"}
     return open_consensus(
-        url._replace(query=urlencode(beside)).geturl(), allow_non_durable=allow_non_durable
+        url._replace(query=urlencode(beside)).geturl(),
+        allow_non_durable=allow_non_durable,
+        timeout_s=timeout_s,
     )
 
 

@@ -16,6 +16,8 @@ all claims before it.
 
     await work_claimed(claimant, views, maintain, clock)    # for ever; gives everything up when cancelled
 
+* An event loop that is busy for longer than the lease renews too late, and loses what it works on. Let a
+  `Keeper` have the claimant, `claimant = keeper.kept(claimant)`: signs of life are then given by a thread.
 * A replica that ends hands its items over at once. One that dies, or cannot reach Consensus, loses them
   `lease_s` after its last sign of life; clocks of different machines are never compared, and a wall
   clock that jumps changes nothing.
@@ -28,7 +30,17 @@ all claims before it.
 * `await claimant.owners()` says who does what: for status pages, and to find the replica to talk to.
 """
 
-from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Owned
+from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Claiming, Owned
+from tidemill.shard.claims.keeping import Keeper, KeptClaimant
 from tidemill.shard.claims.working import work_claimed
 
-__all__ = ["LEASE_S", "Claim", "Claimant", "Owned", "work_claimed"]
+__all__ = [
+    "LEASE_S",
+    "Claim",
+    "Claimant",
+    "Claiming",
+    "Keeper",
+    "KeptClaimant",
+    "Owned",
+    "work_claimed",
+]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidemill.shard.claims.register import Register
 from tidemill.shard.claims.tables import (
@@ -24,7 +26,7 @@ from tidemill.shard.claims.tables import (
 from tidemill.shard.ports import Clock, Consensus
 from tidemill.time import Fenced, UsageError
 
-LEASE_S = 6.0
+LEASE_S = 4.0
 """Silence of so long ends a session: long enough for a busy machine, short enough to be gone in seconds."""
 
 HELD_SHARE = 0.8
@@ -50,12 +52,31 @@ class Owned:
     epoch: int
 
 
+class Claiming(Protocol):
+    """What work on claims needs of a claimant, wherever it is kept. Promises are those of Claimant."""
+
+    @property
+    def lease_s(self) -> float: ...
+
+    @property
+    def held_until_s(self) -> float: ...
+
+    def held(self) -> dict[str, Claim]: ...
+
+    async def renew(self, wanted: Iterable[str]) -> list[Claim]: ...
+
+    async def give_up(self, claims: Collection[Claim]) -> None: ...
+
+    async def leave(self) -> None: ...
+
+
 class Claimant:
-    """A replica that claims items of `group`; not for use by two tasks at once.
+    """A replica that claims items of `group`; calls that are made at once wait for one another.
 
     `name` stays over restarts and attracts the same items; `details` is what others need to reach this
     replica. `ids` gives names that nobody ever used. Every call may raise Unavailable and Indeterminate:
-    the next one goes on from there, and claims last until their lease ends.
+    the next one goes on from there, and claims last until their lease ends. `held` and `check` may be
+    called on any thread.
     """
 
     def __init__(
@@ -85,11 +106,19 @@ class Claimant:
         self._member = Member(name, details, int(lease_s * 1000))
         self._session: str | None = None
         self._joined = False
+        self._asking = asyncio.Lock()
+        self._beat_s = float("-inf")
         self._held_until_s = float("-inf")
+        # IMPORTANT: replaced and never changed, emptied before the lease is another session's: others look on.
         self._claims: dict[str, int] = {}
         self._heard: dict[str, tuple[int, float]] = {}
         self._gone: dict[str, float] = {}
         """When something was last heard of sessions that have ended and may still stand beside items."""
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the last sign of life was that has reached Consensus."""
+        return self._clock.monotonic_s() - self._beat_s
 
     @property
     def held_until_s(self) -> float:
@@ -113,12 +142,22 @@ class Claimant:
     async def confirm(self, claim: Claim) -> None:
         """Raises: Fenced unless Consensus has the claim now. Cost: two reads."""
         self.check(claim)
-        _, owners = await self._owners.read()
-        _, members = await self._members.read()
-        alive = self._session in members.sessions
-        if not alive or epoch_of(owners, claim.item) != claim.epoch:
-            self._claims.pop(claim.item, None)
+        async with self._asking:
+            _, owners = await self._owners.read()
+            _, members = await self._members.read()
+            alive = self._session in members.sessions
+            if not alive or epoch_of(owners, claim.item) != claim.epoch:
+                self._claims = {i: e for i, e in self._claims.items() if i != claim.item}
         self.check(claim)
+
+    async def beat(self) -> None:
+        """Give a sign of life and end silent sessions: what is held stays so. Cost: a read, a write.
+
+        What others have taken meanwhile is not held any more. A session that is not there does not begin.
+        """
+        async with self._asking:
+            if self._joined:
+                await self._beaten()
 
     async def renew(self, wanted: Iterable[str]) -> list[Claim]:
         """Give a sign of life, end silent sessions, claim free items up to the fair share.
@@ -127,7 +166,10 @@ class Claimant:
         gained and lost shows in `held`. Call it several times per lease. Cost: two reads, one write, and
         a write if something changes hands.
         """
-        items = dict.fromkeys(wanted)
+        async with self._asking:
+            return await self._renewed(dict.fromkeys(wanted))
+
+    async def _renewed(self, items: dict[str, None]) -> list[Claim]:
         while True:
             number, owners = await self._owners.read()
             # IMPORTANT: members are read after owners, so that whoever has an item and lives is seen alive.
@@ -139,7 +181,7 @@ class Claimant:
             if after is owners:
                 break
             if await self._owners.replace(number, after):
-                self._claims.update({item: after.items[item].epoch for item in gained})
+                self._claims = self._claims | {item: after.items[item].epoch for item in gained}
                 self.happened["claimed"] += len(gained)
                 self._count_takeovers(owners, gained)
                 owners = after
@@ -149,6 +191,10 @@ class Claimant:
 
     async def give_up(self, claims: Collection[Claim]) -> None:
         """Let items go whose work has stopped; others may begin at once. Claims that are over are ignored."""
+        async with self._asking:
+            await self._given_up(claims)
+
+    async def _given_up(self, claims: Collection[Claim]) -> None:
         going = {c.item: c.epoch for c in claims if self._claims.get(c.item) == c.epoch}
         # They are not counted on from here on, whatever becomes of the write.
         self._claims = {i: epoch for i, epoch in self._claims.items() if i not in going}
@@ -161,9 +207,13 @@ class Claimant:
 
     async def leave(self) -> None:
         """Give everything up and end the session; `renew` begins another one."""
+        async with self._asking:
+            await self._left()
+
+    async def _left(self) -> None:
         session, self._session = self._session, None
         self._held_until_s, self._joined = float("-inf"), False
-        await self.give_up([Claim(self.group, item, e) for item, e in self._claims.items()])
+        await self._given_up([Claim(self.group, item, e) for item, e in self._claims.items()])
         while session is not None:
             number, members = await self._members.read()
             after = without(members, {session})
@@ -193,6 +243,7 @@ class Claimant:
             begun_s = self._clock.monotonic_s()
             if await self._members.replace(number, after):
                 self._held_until_s, self._joined = begun_s + self.lease_s * HELD_SHARE, True
+                self._beat_s = begun_s
                 self.happened["evicted"] += len(silent)
                 return after
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from tidemill.shard.claims.claimant import Claim, Claimant
+from tidemill.shard.claims.claimant import Claim, Claiming
 from tidemill.shard.ports import Clock
 from tidemill.time import Fenced, Indeterminate, Unavailable
 
@@ -18,7 +18,7 @@ Work: TypeAlias = Callable[[Claim], Coroutine[Any, Any, None]]
 
 
 async def work_claimed(
-    claimant: Claimant,
+    claimant: Claiming,
     wanted: Callable[[], Awaitable[Iterable[str]]],
     work: Work,
     clock: Clock,
@@ -50,7 +50,7 @@ async def work_claimed(
             await claimant.leave()
 
 
-async def _stopped_in_time(claimant: Claimant, tasks: _Tasks, clock: Clock) -> None:
+async def _stopped_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None:
     """Cancel all work whose claim is over, for as long as this runs: renewals may hang."""
     while True:
         tasks.stop_lost()
@@ -61,7 +61,7 @@ async def _stopped_in_time(claimant: Claimant, tasks: _Tasks, clock: Clock) -> N
 class _Tasks:
     """The work under way by item; at most one task each, however often an item comes and goes."""
 
-    def __init__(self, claimant: Claimant, work: Work) -> None:
+    def __init__(self, claimant: Claiming, work: Work) -> None:
         self._claimant = claimant
         self._work = work
         self._running: dict[str, tuple[Claim, asyncio.Task[None]]] = {}

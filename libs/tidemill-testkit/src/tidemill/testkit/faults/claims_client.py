@@ -15,7 +15,7 @@ from secrets import token_hex
 import msgspec
 
 from tidemill.runtime.clock import SystemClock
-from tidemill.shard.claims import Claim, Claimant, work_claimed
+from tidemill.shard.claims import Claim, Claimant, Keeper, work_claimed
 from tidemill.shard.stores import open_claims
 from tidemill.testkit.faults.lives import bear
 from tidemill.time import Fenced
@@ -103,10 +103,11 @@ def asked(port: int, effect: Effect) -> int:
 async def live_on(replica: Replica) -> None:
     """Claim and work until the sink has ended."""
     clock, ended = SystemClock(), asyncio.Event()
-    consensus = open_claims(replica.consensus)
-    claimant = Claimant(
+    consensus, keeper = open_claims(replica.consensus), Keeper(clock)
+    unkept = Claimant(
         consensus, "role", clock, partial(token_hex, 16), name=replica.name, lease_s=replica.lease_s
     )
+    claimant = keeper.kept(unkept)
 
     async def wanted() -> Sequence[str]:
         return replica.items
@@ -130,7 +131,7 @@ async def live_on(replica: Replica) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    await consensus.close()
+    await keeper.close(consensus.close)
 
 
 def live(encoded: bytes) -> None:

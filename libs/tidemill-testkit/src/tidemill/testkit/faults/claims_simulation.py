@@ -9,16 +9,18 @@ from random import Random  # noqa: TID251  seeded, so that a failure repeats
 from typing import TypeVar
 
 from tidemill.shard import MemoryConsensus
-from tidemill.shard.claims import Claim, Claimant, work_claimed
+from tidemill.shard.claims import Claim, KeptClaimant
+from tidemill.testkit.faults.claims_replica import LEASE_S, Replica, begin_replica
 from tidemill.testkit.faults.network import Network, RemoteConsensus
-from tidemill.testkit.faults.virtual_loop import LoopClock, Process, VirtualLoop
+from tidemill.testkit.faults.virtual_loop import LoopClock, VirtualLoop
 from tidemill.time import Fenced
 
 T = TypeVar("T")
 
 REPLICAS = 4
 ITEMS = tuple(f"item {number}" for number in range(7))
-LEASE_S = 6.0
+BUSY_SHARE = 0.4
+"""Of all pauses: the work alone stands still, and signs of life go on."""
 RECOVERED_S_MAX = 60.0
 """Without faults everything is worked on again after so long: an old request may still arrive until then."""
 
@@ -55,7 +57,7 @@ class Sink:
 class ClaimsSimulation:
     """One run; everything follows from the seed. `fenced` False takes the fence away, to show its worth.
 
-    Replicas die and stand still at any step, their wall clocks are set, Consensus has all outcomes of
+    Replicas die, stand still and are busy at any step, their wall clocks are set, Consensus has all outcomes of
     `network` and is not there for a while, items come and go.
     """
 
@@ -69,9 +71,8 @@ class ClaimsSimulation:
         self._consensus = MemoryConsensus()
         self._clock = LoopClock(self.loop, 0)
         self._wanted = set(ITEMS)
-        self._claimants: dict[str, Claimant] = {}
-        self._living: dict[str, tuple[Process, LoopClock]] = {}
-        self._dead: list[Process] = []
+        self._living: dict[str, Replica] = {}
+        self._dead: list[Replica] = []
         self._epochs: dict[str, int] = {}
 
     def run(self, seconds: float) -> Counter[str]:
@@ -101,27 +102,23 @@ class ClaimsSimulation:
             trouble.cancel()
         await asyncio.gather(*troubles, return_exceptions=True)
         self.network.dark, self.network.share = False, 0.0
-        for process, _ in self._living.values():
-            process.stops_at = process.dies_at = None
-            self.loop.resume(process)
-        for name, (process, _) in list(self._living.items()):
-            if process.dead:
-                self._dead.append(process)
+        for name, replica in list(self._living.items()):
+            for process in replica.processes:
+                process.stops_at = process.dies_at = None
+            replica.go_on(self.loop)
+            if replica.dead:
+                replica.kill()
+                self._dead.append(replica)
                 self._begin(name)
         await self._clock.sleep(RECOVERED_S_MAX)
         watching.cancel()
         self._check_recovered()
 
     def _begin(self, name: str) -> None:
-        process, clock = Process(name), LoopClock(self.loop, 0)
-        claimant = Claimant(
-            RemoteConsensus(self._consensus, self.network), "role", clock,
-            lambda: f"{self.random.getrandbits(128):032x}", name=name, lease_s=LEASE_S,
-        )  # fmt: skip
-        self.loop.begin(
-            process, work_claimed(claimant, self._asked, lambda c: self._work(claimant, c), clock)
-        ).add_done_callback(lambda ended: self._ended(name, ended))
-        self._living[name], self._claimants[name] = (process, clock), claimant
+        consensus = RemoteConsensus(self._consensus, self.network)
+        replica = begin_replica(self.loop, self.random, name, consensus, self._asked, self._work)
+        replica.main.add_done_callback(lambda ended: self._ended(name, ended))
+        self._living[name] = replica
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -130,7 +127,7 @@ class ClaimsSimulation:
     async def _asked(self) -> Iterable[str]:
         return sorted(self._wanted)
 
-    async def _work(self, claimant: Claimant, claim: Claim) -> None:
+    async def _work(self, claimant: KeptClaimant, claim: Claim) -> None:
         """One effect after the other, each on its way for a while; stopping takes a while, too."""
         if claim.epoch < self._epochs.get(claim.item, 0):
             self.happened["begun too late"] += 1
@@ -163,20 +160,20 @@ class ClaimsSimulation:
         """At no instant do two replicas count on one item, those that stand still included."""
         while True:
             holders: dict[str, list[str]] = defaultdict(list)
-            for name, claimant in self._claimants.items():
-                for item in claimant.held():
-                    if not self._living[name][0].dead:
-                        holders[item].append(name)
+            for name, replica in self._living.items():
+                for item in () if replica.dead else replica.claimant.held():
+                    holders[item].append(name)
             for item, names in holders.items():
                 if len(names) > 1:
                     self.violations.append(f"{names} count on {item} at {self.loop.time():.1f}")
             await self._clock.sleep(0.05)
 
     def _check_recovered(self) -> None:
-        held = [len(claimant.held()) for claimant in self._claimants.values()]
+        claimants = [replica.claimant for replica in self._living.values()]
+        held = [len(claimant.held()) for claimant in claimants]
         if sum(held) != len(self._wanted) or max(held) - min(held) > 1:
             self.violations.append(f"of {len(self._wanted)} items {held} are held in the end")
-        for claimant in self._claimants.values():
+        for claimant in claimants:
             for name, count in claimant.happened.items():
                 self.happened[name] += count
 
@@ -185,27 +182,33 @@ class ClaimsSimulation:
         while True:
             await self._clock.sleep(self.random.random() * 20)
             name = self.random.choice(sorted(self._living))
-            process = self._living[name][0]
+            replica = self._living[name]
+            process = self.random.choice(replica.processes)
             process.dies_at = process.steps + self.random.randrange(1, 30)
-            while not process.dead:
+            while not replica.dead:
                 await self._clock.sleep(0.2)
+            replica.kill()
             self.happened["deaths"] += 1
-            self._dead.append(process)
+            self._dead.append(replica)
             await self._clock.sleep(self.random.random() * 10)
             self._begin(name)
 
     async def _stop(self) -> None:
-        """A replica stands still, often past its lease, and goes on as if nothing had been."""
+        """A replica stands still or is busy, often past its lease, and goes on as if nothing had been."""
         while True:
             await self._clock.sleep(self.random.random() * 10)
-            process = self._living[self.random.choice(sorted(self._living))][0]
+            replica = self._living[self.random.choice(sorted(self._living))]
+            busy = self.random.random() < BUSY_SHARE
             pause_s = self.random.choice((1.0, LEASE_S, 3 * LEASE_S))
+            process = replica.work if busy else self.random.choice(replica.processes)
             process.stops_at = process.steps + self.random.randrange(1, 30)
             while not process.stopped:
                 await self._clock.sleep(0.1)
-            self.happened["pauses past the lease"] += pause_s > LEASE_S
+            if not busy:
+                replica.stand_still()
+            self.happened[f"{'busy' if busy else 'pauses'} past the lease"] += pause_s > LEASE_S
             await self._clock.sleep(pause_s)
-            self.loop.resume(process)
+            replica.go_on(self.loop)
 
     async def _darken(self) -> None:
         """Consensus does not answer for a while, sometimes for longer than a lease."""
@@ -221,7 +224,7 @@ class ClaimsSimulation:
         while True:
             await self._clock.sleep(self.random.random() * 10)
             name = self.random.choice(sorted(self._living))
-            self._living[name][1].skew_ms = self.random.randrange(-(10**7), 10**7)
+            self._living[name].clock.skew_ms = self.random.randrange(-(10**7), 10**7)
             self.happened["clocks set"] += 1
 
     async def _want(self) -> None:
@@ -232,6 +235,8 @@ class ClaimsSimulation:
             self.happened["items changed"] += 1
 
     async def _end(self) -> None:
-        for process in [*self._dead, *(process for process, _ in self._living.values())]:
-            await self.loop.bury(process)
+        for replica in [*self._dead, *self._living.values()]:
+            # Who keeps the claims first: from then on it answers what the work asks last.
+            for process in reversed(replica.processes):
+                await self.loop.bury(process)
         await self.loop.end_all()

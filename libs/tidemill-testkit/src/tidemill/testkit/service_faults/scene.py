@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from tidemill.rpc.client import AsyncClient
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard import Collections
-from tidemill.shard.claims import Claimant, Owned
+from tidemill.shard.claims import LEASE_S, Claimant, Owned
 from tidemill.shard.stores import (
     BlobPlace,
     StoredBlob,
@@ -31,8 +30,6 @@ from tidemill.testkit.faults.proxies import Proxies, proxies
 from tidemill.testkit.fleet import Fleet, Member, fleet
 from tidemill.testkit.servers import Server, kafka_server, object_server, redis_server
 
-LEASE_S = 6.0
-LEASE_S_MAX = 24.0
 BROKERS = 3
 TICK_MS = 1_000
 SKEW_MS = 15_000
@@ -193,14 +190,6 @@ class Scene:
             await client.close()
 
 
-def lease_on(busy: float) -> float:
-    """How long a silence ends a session where so many processes wait for each processor.
-
-    On a machine that is shared by many, those that are well are not heard of for seconds.
-    """
-    return min(LEASE_S_MAX, LEASE_S * max(1.0, busy / 2))
-
-
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[Scene]:
     """Servers and proxies, and no process yet; everything is gone at the end. The folder is there."""
@@ -211,8 +200,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         kafka = stack.enter_context(kafka_server("chaos-kafka", brokers=BROKERS))
         redis = stack.enter_context(redis_server("chaos-redis"))
         objects = stack.enter_context(object_server("chaos-objects"))
-        lease_s = lease_on(os.getloadavg()[0] / (os.cpu_count() or 1))
-        system = stack.enter_context(fleet(folder, lease_s))
+        system = stack.enter_context(fleet(folder, LEASE_S))
         blob = f"s3://tidemill/{own}?endpoint={objects.address}"
         ends = {"redis": _port(redis.address), "s3": _port(objects.address)}
         between = await waiting.enter_async_context(proxies(ends))
@@ -230,7 +218,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         }
         (folder / "resources.yaml").write_text(RESOURCES.replace("REDIS", url))
         made = Scene(
-            folder, clock, lease_s, system, kafka, redis, between, f"{redis.address}?prefix={own}",
+            folder, clock, LEASE_S, system, kafka, redis, between, f"{redis.address}?prefix={own}",
             BlobPlace(blob, "test", "test-secret"),
         )  # fmt: skip
         try:

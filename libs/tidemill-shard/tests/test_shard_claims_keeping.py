@@ -1,0 +1,184 @@
+"""Claims beside busy work: kept while it is busy, lost when its process stands still or its work is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tidemill.runtime.clock import SystemClock
+from tidemill.runtime.ids import random_id
+from tidemill.shard import MemoryConsensus
+from tidemill.shard.claims import Claim, Claimant, Keeper, KeptClaimant, work_claimed
+from tidemill.shard.claims.keeping import PATIENCE_S
+from tidemill.shard.stores import open_claims
+from tidemill.testkit.faults.claims_replica import LEASE_S, Replica, begin_replica
+from tidemill.testkit.faults.network import Network, RemoteConsensus
+from tidemill.testkit.faults.virtual_loop import VirtualLoop
+
+SEEDS = range(10)
+NOTICED_S = LEASE_S / 4 + 2.0
+"""Others look four times a lease, and what they ask takes a while to arrive."""
+
+
+class Story:
+    """One replica with an item, and a second one that would take it."""
+
+    def __init__(self, seed: int, *, kept: bool) -> None:
+        self.random = Random(seed)
+        self.loop = VirtualLoop(self.random)
+        network = Network(self.loop, self.random, share=0.0, delay_s=0.1)
+        consensus = RemoteConsensus(MemoryConsensus(), network)
+
+        def begin(name: str) -> Replica:
+            return begin_replica(
+                self.loop, self.random, name, consensus, self._wanted, self._work, kept=kept
+            )
+
+        self.owner, self._begin_other = begin("owner"), lambda: begin("other")
+        self.other: Replica | None = None
+
+    async def _wanted(self) -> list[str]:
+        return ["a"]
+
+    async def _work(self, claimant: KeptClaimant, claim: Claim) -> None:
+        while True:
+            claimant.check(claim)
+            await asyncio.sleep(0.05)
+
+    def told(self, stop: Callable[[Replica], None], seconds: float) -> tuple[Claim | None, float]:
+        """What the owner has after it was stopped for so long, and for how long nobody else had it."""
+        try:
+            return self.loop.run_until_complete(self._told(stop, seconds))
+        finally:
+            self.loop.close()
+
+    async def _told(
+        self, stop: Callable[[Replica], None], seconds: float
+    ) -> tuple[Claim | None, float]:
+        while "a" not in self.owner.claimant.held():
+            await asyncio.sleep(0.1)
+        self.other = self._begin_other()
+        await asyncio.sleep(LEASE_S * (1 + self.random.random()))
+        work = self.owner.work
+        work.stops_at = work.steps + self.random.randrange(1, 30)
+        while not work.stopped:
+            await asyncio.sleep(0.01)
+        stop(self.owner)
+        since_s = self.loop.time()
+        while self.loop.time() - since_s < seconds and "a" not in self.other.claimant.held():
+            await asyncio.sleep(0.01)
+        alone_s = self.loop.time() - since_s
+        held = self.owner.claimant.held().get("a")
+        both = held is not None and "a" in self.other.claimant.held()
+        assert not both, f"two have it {alone_s:.1f} s later"
+        await self._end()
+        return held, alone_s
+
+    async def _end(self) -> None:
+        for replica in (self.owner, self.other):
+            assert replica is not None
+            for process in reversed(replica.processes):
+                await self.loop.bury(process)
+        await self.loop.end_all()
+
+
+def busy(_: Replica) -> None:
+    """The work stands still; what is beside it goes on."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_busy_owner_keeps_what_it_has_claimed(seed: int) -> None:
+    held, alone_s = Story(seed, kept=True).told(busy, 10 * LEASE_S)
+    assert held is not None
+    assert alone_s >= 10 * LEASE_S
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_busy_owner_that_renews_on_the_loop_of_its_work_loses_it(seed: int) -> None:
+    held, alone_s = Story(seed, kept=False).told(busy, 10 * LEASE_S)
+    assert held is None
+    assert alone_s <= LEASE_S + NOTICED_S
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stop", [Replica.stand_still, Replica.kill])
+def test_an_owner_that_stands_still_or_is_dead_loses_it_within_the_lease(
+    stop: Callable[[Replica], None], seed: int
+) -> None:
+    held, alone_s = Story(seed, kept=True).told(stop, 10 * LEASE_S)
+    assert held is None
+    assert alone_s <= LEASE_S + NOTICED_S
+
+
+def test_work_that_is_stuck_for_good_loses_it_too() -> None:
+    held, alone_s = Story(1, kept=True).told(busy, 10 * PATIENCE_S)
+    assert held is None
+    assert PATIENCE_S / 2 < alone_s <= PATIENCE_S + LEASE_S + NOTICED_S
+
+
+LOOKED_LEASES = 2.0
+REAL_LEASE_S = 2.0
+
+
+async def _wanted() -> list[str]:
+    return ["a"]
+
+
+async def _epoch_that_another_gets(place: str) -> int | None:
+    """What a second replica has claimed after looking for some leases; None if nothing was to be had."""
+    clock, consensus = SystemClock(), open_claims(place)
+    other = Claimant(consensus, "role", clock, random_id, name="other", lease_s=REAL_LEASE_S)
+    began_s = clock.monotonic_s()
+    while clock.monotonic_s() - began_s < LOOKED_LEASES * REAL_LEASE_S and not other.held():
+        await other.renew(["a"])
+        await clock.sleep(REAL_LEASE_S / 10)
+    epoch = next((claim.epoch for claim in other.held().values()), None)
+    await other.leave()
+    await consensus.close()
+    return epoch
+
+
+async def _lived_through_a_busy_loop(place: str, *, kept: bool) -> tuple[int, int | None]:
+    """Block this event loop while another replica looks: the epoch before, and the one that it got."""
+    clock, consensus = SystemClock(), open_claims(place)
+    plain = Claimant(consensus, "role", clock, random_id, name="busy", lease_s=REAL_LEASE_S)
+    keeper = Keeper(clock)
+    owner = keeper.kept(plain) if kept else plain
+    begun = asyncio.Event()
+
+    async def work(_: Claim) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    working = asyncio.create_task(work_claimed(owner, _wanted, work, clock))
+    await begun.wait()
+    before = owner.held()["a"].epoch
+    with ThreadPoolExecutor(1) as another:
+        # Nobody runs on this event loop meanwhile.
+        after = another.submit(lambda: asyncio.run(_epoch_that_another_gets(place))).result()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    await keeper.close(consensus.close if kept else _nothing)
+    if not kept:
+        await consensus.close()
+    return before, after
+
+
+async def _nothing() -> None:
+    return
+
+
+async def test_a_thread_keeps_the_claims_of_an_event_loop_that_is_blocked(tmp_path: Path) -> None:
+    _, after = await _lived_through_a_busy_loop(f"sqlite:{tmp_path}/state", kept=True)
+    assert after is None
+
+
+async def test_without_the_thread_they_are_taken_over(tmp_path: Path) -> None:
+    before, after = await _lived_through_a_busy_loop(f"sqlite:{tmp_path}/state", kept=False)
+    assert after is not None
+    assert after > before

@@ -16,15 +16,21 @@ from tidemill.arrangement.relational import (
     add_up,
     best_by_run,
     buckets_of,
+    clipped,
+    counting,
     covers,
+    extent,
     join_buckets,
     join_ranges,
+    lone_rows,
     quotients,
     runs_of,
     sorted_apart,
     subtract,
     tick_pairs,
     total_of,
+    turns,
+    uniform_facts,
     uniform_groups,
 )
 from tidemill.testkit.twins import relational as twin
@@ -103,6 +109,61 @@ def test_rows_of_one_group_that_are_present_together_are_paired(
     given_ = words([low for low, _ in limits]), words([high for _, high in limits])
     ranged = join_ranges(ids, Buckets(starts, order), values[order], given_, mine, theirs)
     assert set(zip(*map(Words.tolist, ranged), strict=True)) == twin.pairs(left, right, limits)
+
+
+FOREVER = (1 << 63) - 1
+
+
+@LAW
+@given(st.lists(intervals, max_size=12), st.integers(0, 8), st.integers(1, 8))
+def test_rows_are_cut_to_a_window(rows: list[tuple[int, int]], lower: int, length: int) -> None:
+    upper = lower + length
+    found = clipped(*columns(rows, 2), lower, upper)
+    expected = [
+        (row, start, FOREVER if stop is None else stop)
+        for row, start, stop in twin.within(rows, lower, upper)
+    ]
+    assert list(zip(*map(Words.tolist, found), strict=True)) == expected
+
+
+@LAW
+@given(st.lists(intervals, max_size=12), st.integers(0, 8), st.integers(1, 8), st.booleans())
+def test_rows_begin_and_end_in_a_window(
+    rows: list[tuple[int, int]], seen: int, length: int, first: bool
+) -> None:
+    lower = seen if first else seen + 1
+    upper = lower + length
+    _, start, stop = clipped(*columns(rows, 2), seen, upper)
+    kept = [row for row, _, _ in twin.within(rows, seen, upper)]
+    found = turns(start, stop, seen, lower, upper)
+    changes = list(zip(*map(Words.tolist, found), strict=True))
+    assert len(set(changes)) == len(changes)
+    assert {(kept[row], at, diff) for row, at, diff in changes} == twin.turns(
+        rows, seen, lower, upper
+    )
+
+
+@LAW
+@given(st.lists(wide, min_size=1, max_size=12), st.lists(st.integers(0, 3), max_size=8))
+def test_ranges_and_numbers_that_come_once(values: list[int], ids: list[int]) -> None:
+    assert extent(words(values)) == (min(values), max(values))
+    assert extent(words(values)[::-1]) == (min(values), max(values))
+    lone = [row for row, number in enumerate(ids) if ids.count(number) == 1]
+    assert lone_rows(words(ids), 4).tolist() == lone
+    assert counting(words(ids)) == (ids == list(range(len(ids))))
+    assert counting(np.arange(5))
+
+
+@LAW
+@given(
+    st.lists(st.tuples(groups, st.integers(0, 1), st.integers(2, 3), st.integers(4, 5)), max_size=9)
+)
+def test_facts_are_uniform_where_all_their_rows_are_alike(rows: list[tuple[int, ...]]) -> None:
+    found = Groups.of([words([row[0] for row in rows])], len(rows))
+    same, several = uniform_facts(found.ids, *columns(rows, 4)[1:], found.firsts)
+    expected = [len({row for row in rows if row[0] == rows[at][0]}) == 1 for at in found.firsts]
+    assert same.tolist() == expected
+    assert several == expected.count(False)
 
 
 @LAW

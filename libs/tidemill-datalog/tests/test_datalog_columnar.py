@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -23,6 +25,7 @@ from tidemill.datalog.columnar import (
     Texts,
 )
 from tidemill.datalog.columnar.columns import instants_of
+from tidemill.datalog.columnar.windows import compared_columns
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
 from tidemill.datalog.evaluation.engine import presences_of
 from tidemill.datalog.evaluation.forms import Type
@@ -183,6 +186,45 @@ def test_changes_by_windows_of_columns_add_up_to_the_whole(
     borders = [0, *sorted(cuts), tidelog_columns.UPPER]
     for name, at, found, expected in at_instants(example.checked, given_, borders):
         assert found == expected, (name, at)
+
+
+def test_windows_in_which_all_turns_over_are_compared_where_they_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = [0, 0]
+
+    def counted(*given_: Any) -> ColumnChanges:
+        found = compared_columns(*given_)
+        compared[0] += 1
+        compared[1] += len(found) < len(given_[0]) + len(given_[1])
+        return found
+
+    monkeypatch.setattr("tidemill.datalog.columnar.windows.compared_columns", counted)
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        tidelog_columns.bulk_programs(),
+        tidelog_columns.bulk_inputs(),
+        st.integers(1, tidelog_columns.UPPER // 2),
+    )
+    def law(example: Example, given_: Inputs, length: int) -> None:
+        borders = [*range(0, tidelog_columns.UPPER, length), tidelog_columns.UPPER]
+        turned = {name: list(turning_over(rows, borders)) for name, rows in given_.items()}
+        for name, at, found, expected in at_instants(example.checked, turned, borders):
+            assert found == expected, (name, at)
+
+    law()
+    assert compared[0] > 20
+    assert compared[1] > 0  # and some of what held went on
+
+
+def turning_over(rows: Sequence[Presence], borders: Sequence[int]) -> Iterator[Presence]:
+    """The same facts, each of them present in one or two windows and never longer than that."""
+    for at, row in enumerate(rows):
+        later = [border for border in borders if border > row.start]
+        end = later[min(at % 7 == 0, len(later) - 1)]
+        expires = None if row.record.expires is None else end
+        yield Presence(replace(row.record, expires=expires), row.start, end)
 
 
 def test_columns_of_another_type_are_refused() -> None:

@@ -10,6 +10,14 @@ from tidemill.arrangement.relational.matching import (
     join_ranges,
     tick_pairs,
 )
+from tidemill.arrangement.relational.selecting import (
+    clipped,
+    counting,
+    extent,
+    lone_rows,
+    turns,
+    uniform_facts,
+)
 from tidemill.arrangement.relational.summing import LIMBS, add_up, limbs_of, quotients, total_of
 from tidemill.arrangement.relational.sweeping import (
     Runs,
@@ -23,6 +31,7 @@ from tidemill.arrangement.relational.sweeping import (
 
 __all__ = [
     "LIMBS", "Buckets", "Groups", "Runs", "Stretches",
-    "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of", "covers", "join_buckets", "join_ranges",
-    "limbs_of", "quotients", "runs_of", "sorted_apart", "subtract", "tick_pairs", "total_of", "uniform_groups",
+    "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of",
+    "clipped", "counting", "covers", "extent", "join_buckets", "join_ranges", "limbs_of", "lone_rows", "quotients", "runs_of",
+    "sorted_apart", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
 ]  # fmt: skip

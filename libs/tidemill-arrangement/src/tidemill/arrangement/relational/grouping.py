@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
+from tidemill.arrangement.relational.selecting import extent
 
 _FACTOR = 0x9E37_79B9_7F4A_7C15
 _SLOTS_MIN = 1 << 10
+_SLOTS_FIRST_BITS = 14
 _BITS_MAX = 62
 _DIRECT_FACTOR = 4
 _RUN_MAX = 8
@@ -41,6 +43,8 @@ def _number(words: I64Array) -> tuple[I64Array, I64Array, I64Array, int]:
     ids = np.empty(n, np.int64)
     firsts = np.empty(max(n, 1), np.int64)
     bits = 10
+    while bits < _SLOTS_FIRST_BITS and 1 << bits <= 2 * n:
+        bits += 1
     slots = np.full(1 << bits, -1, np.int64)
     groups = 0
     for row in range(n):
@@ -111,6 +115,14 @@ def _pack(column: I64Array, least: int, greatest: int, shift: int, packed: I64Ar
             packed[row] |= (value - least) << shift
 
 
+@compiled
+def _place(column: I64Array, least: int, shift: int, first: bool, packed: I64Array) -> None:
+    """One more column into packed words, all of its values at least `least`."""
+    for row in range(column.size):
+        word = (column[row] - least) << shift
+        packed[row] = word if first else packed[row] | word
+
+
 @dataclass(frozen=True, slots=True)
 class _Packing:
     """Columns with narrow ranges side by side in one word below 2**bits: (least, greatest, shift) of each."""
@@ -124,12 +136,23 @@ class _Packing:
         places = []
         bits = 0
         for column in columns:
-            least, greatest = int(column.min()), int(column.max())
+            least, greatest = extent(column)
             places.append((least, greatest, bits))
             bits += (greatest - least).bit_length()
             if bits > _BITS_MAX:
                 return None
         return cls(tuple(places), bits)
+
+    def place(self, columns: Sequence[I64Array], rows: int) -> I64Array:
+        """The packed words of the columns that this was made of."""
+        packed, first = np.empty(rows, np.int64), True
+        for column, (least, greatest, shift) in zip(columns, self.places, strict=True):
+            if least < greatest:
+                _place(np.ascontiguousarray(column), least, shift, first, packed)
+                first = False
+        if first:
+            packed[:] = 0
+        return packed
 
     def pack(self, columns: Sequence[I64Array], rows: int) -> I64Array:
         """The packed words, -1 where a value has no place."""
@@ -160,7 +183,7 @@ class Groups:
         if packing is None:
             words = _stacked(columns, rows)
             return cls(*_rearranged(words, _number(words)), None)
-        packed = packing.pack(columns, rows)
+        packed = packing.place(columns, rows)
         if 1 << packing.bits <= _DIRECT_FACTOR * rows + _SLOTS_MIN:
             ids, firsts = np.empty(rows, np.int64), np.empty(rows, np.int64)
             slots = np.full(1 << packing.bits, -1, np.int64)
@@ -200,7 +223,8 @@ def _stacked(columns: Sequence[I64Array], rows: int) -> I64Array:
 
 
 @compiled
-def _apart(first: I64Array, columns: I64Array) -> bool:
+def _ascends(first: I64Array) -> bool:
+    """Whether a column ascends and hardly repeats."""
     begin = 0
     for row in range(1, first.size):
         if first[row] < first[row - 1]:
@@ -209,6 +233,15 @@ def _apart(first: I64Array, columns: I64Array) -> bool:
             begin = row
         if row - begin > _RUN_MAX:
             return False
+    return True
+
+
+@compiled
+def _apart(first: I64Array, columns: I64Array) -> bool:
+    begin = 0
+    for row in range(1, first.size):
+        if first[row] != first[row - 1]:
+            begin = row
         for other in range(begin, row):
             same = True
             for at in range(columns.shape[0]):
@@ -226,6 +259,8 @@ def sorted_apart(columns: Sequence[I64Array], rows: int) -> bool:
     if not columns or not rows:
         return rows < 2
     first = np.ascontiguousarray(columns[0])
+    if not _ascends(first):
+        return False
     rest = np.stack(columns[1:]) if len(columns) > 1 else np.empty((0, rows), np.int64)
     return bool(_apart(first, rest))
 

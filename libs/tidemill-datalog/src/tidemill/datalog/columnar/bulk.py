@@ -25,7 +25,7 @@ from tidemill.datalog.columnar.established import (
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Arrangements, Matching
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
-from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics
+from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
 from tidemill.datalog.evaluation.compiled import (
     CLOCK_TRAITS,
     Surroundings,
@@ -325,7 +325,7 @@ class BulkWindow:
         """A plan for rows like these; kept from window to window."""
         around = self._around
         begun = around.lower != BEGINNING
-        top = 1 << around.upper.bit_length() if around.upper > 0 else 0
+        top = int(power(around.upper))
         key = (form.number, begun, top, tuple(known.key for known in of_atoms.values()))
         known = self._bulk.plans.get(key)
         if known is None:

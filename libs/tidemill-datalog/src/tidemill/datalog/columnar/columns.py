@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.relational import extent
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.tables import (
     EXPIRES,
@@ -102,6 +103,7 @@ class Column:
     kind: Type
     values: Values
     nulls: BoolArray | None = None
+    _bounds: Bounds | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -121,10 +123,9 @@ class Column:
         values = self.values
         if self.kind is Type.FLOAT:
             values = (values + 0.0).view(np.int64)  # minus zero is zero
-        words = [values.astype(np.int64, copy=False)]
-        if self.nulls is not None:
-            words.append(self.nulls.astype(np.int64))
-        return words
+        elif values.dtype != np.int64:
+            values = values.astype(np.int64)
+        return [values] if self.nulls is None else [values, self.nulls.astype(np.int64)]
 
     def python(self, texts: Texts) -> list[Any]:
         """The values as the language has them."""
@@ -141,13 +142,22 @@ class Column:
         return known
 
     def bounds(self) -> Bounds:
-        """The range of the numbers, and whether there are nulls."""
+        """The range of the numbers, and whether there are nulls. Cost: O(n), once."""
+        known = self._bounds
+        if known is None:
+            known = self._found_bounds()
+            object.__setattr__(self, "_bounds", known)  # found once, the same for ever
+        return known
+
+    def _found_bounds(self) -> Bounds:
         nullable = self.nulls is not None and bool(self.nulls.any())
         if self.kind in (Type.TEXT, Type.BOOL):
             return Bounds(BEGINNING, END, nullable)
         values = self.values if not nullable else self.values[self.known]
         if not len(values):
             return Bounds(0, 0, nullable)
+        if self.kind is Type.INT:
+            return Bounds(*extent(values), nullable)
         return Bounds(values.min().item(), values.max().item(), nullable)
 
     @classmethod
@@ -218,7 +228,8 @@ def aligned_words(columns: Sequence[Column], wide: Sequence[bool]) -> list[I64Ar
 class Columns:
     """Rows (start, stop, expires, time, arguments, lattices) of a predicate, by column.
 
-    `time` is null for timeless facts. `lattices` hold what is seen of those that are one number.
+    `time` is null for timeless facts. `lattices` hold what is seen of those that are one number. `apart` is set where no
+    two rows are known to be of one fact; what is made of other rows does not have it.
     """
 
     start: I64Array
@@ -228,6 +239,7 @@ class Columns:
     arguments: tuple[Column, ...]
     texts: Texts
     lattices: Mapping[str, Column] = field(default_factory=dict)
+    apart: bool = field(default=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -236,9 +248,15 @@ class Columns:
         """The rows with these numbers."""
         return Columns(
             self.start[rows], self.stop[rows], self.expires[rows], self.time.take(rows),
-            tuple(column.take(rows) for column in self.arguments), self.texts,
+            tuple([column.take(rows) for column in self.arguments]), self.texts,
             {name: column.take(rows) for name, column in self.lattices.items()},
         )  # fmt: skip
+
+    def kept(self, rows: I64Array) -> Columns:
+        """The rows with these ascending numbers, none of them twice; what is known of all of them stays known."""
+        if len(rows) == len(self):
+            return self
+        return replace(self.take(rows), apart=self.apart) if self.apart else self.take(rows)
 
     def renumbered(self, texts: Texts) -> Columns:
         """The same rows with other numbers for texts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tidemill.arrangement.relational import (
     runs_of,
     sorted_apart,
     subtract,
-    uniform_groups,
+    uniform_facts,
 )
 from tidemill.datalog.columnar.columns import (
     END_WORD,
@@ -143,16 +143,25 @@ def derive(
     time = _time(form, matching, traits, calculator)
     expires = _expires(form, matching, traits, calculator)
     start, stop = matching.start, matching.stop
-    kept = np.ones(len(start), np.bool_)
-    if head.expires:
-        kept &= expires > lower
     if head.time:
         start = np.maximum(start, time.values)
-        kept &= (start < stop) & (start < upper)
     derived = Derived(
         start, stop, expires, time, arguments, tuple(values), _identity(form, matching)
     )
-    return derived if kept.all() else derived.take(np.flatnonzero(kept))
+    if not (head.expires or head.time):
+        return derived
+    rows = kept_heads(derived, lower, upper, bool(head.expires), bool(head.time))
+    return derived if len(rows) == len(derived) else derived.take(rows)
+
+
+def kept_heads(derived: Derived, lower: int, upper: int, expiring: bool, timed: bool) -> I64Array:
+    """The rows that hold somewhere in the window, of heads with an expiry or a time of their own."""
+    kept = np.ones(len(derived), np.bool_)
+    if expiring:
+        kept &= derived.expires > lower
+    if timed:
+        kept &= (derived.start < derived.stop) & (derived.start < upper)
+    return kept.nonzero()[0]
 
 
 def _time(
@@ -222,16 +231,19 @@ def merged(columns: Columns) -> Columns:
     Rows of one fact do not overlap afterwards, and touching ones differ. Cost: O(n), O(n log n) for facts
     that several rows derive.
     """
+    if columns.apart:
+        return columns
     words = words_of(columns.keys)
     if sorted_apart(words, len(columns)):
-        return columns
+        return replace(columns, apart=True)
     groups = Groups.of(words, len(columns))
     if len(groups) == len(columns):
-        return columns
-    same = uniform_groups(groups.ids, columns.start, columns.stop, groups.firsts)
-    same &= uniform_groups(groups.ids, columns.expires, columns.expires, groups.firsts)
-    if same.all():
-        return columns.take(groups.firsts)
+        return replace(columns, apart=True)
+    same, several_of = uniform_facts(
+        groups.ids, columns.start, columns.stop, columns.expires, groups.firsts
+    )
+    if not several_of:
+        return replace(columns.take(groups.firsts), apart=True)
     several = np.flatnonzero(~same[groups.ids])
     start, stop, expires, row = _swept(columns, groups.ids, several)
     alone = groups.firsts[same]

@@ -16,6 +16,7 @@ from tidemill.arrangement.relational import (
     Buckets,
     Groups,
     buckets_of,
+    counting,
     covers,
     join_buckets,
     join_ranges,
@@ -167,7 +168,7 @@ class Matching:
 
     def keep(self, rows: I64Array) -> None:
         """Go on with these matches; a number may come several times."""
-        if len(rows) == len(self) and bool((rows == np.arange(len(rows))).all()):
+        if len(rows) == len(self) and counting(rows):
             return
         self._rows = {
             atom: rows if known is None else known[rows] for atom, known in self._rows.items()
@@ -180,8 +181,9 @@ class Matching:
 
     def filter(self, kept: BoolArray) -> None:
         """Go on with the matches whose flag is set."""
-        if not kept.all():
-            self.keep(np.flatnonzero(kept))
+        rows = kept.nonzero()[0]
+        if len(rows) < len(kept):
+            self.keep(rows)
 
     def _require(self, conditions: Sequence[int]) -> None:
         for condition in conditions:

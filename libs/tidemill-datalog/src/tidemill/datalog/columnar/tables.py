@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from tidemill.arrangement.relational import Groups
+import numpy as np
+
+from tidemill.arrangement.relational import Groups, extent
 from tidemill.datalog.columnar.columns import END_WORD, Columns, words_of
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END
 
 _POWER_MAX = 2.0**1000
+_SMALL_BITS, _SMALL_STEP = 32, 4
 
 
 class Statistics:
@@ -37,11 +40,10 @@ class Statistics:
         """What the rows carry."""
         if self._traits is None:
             columns = self._columns
-            known = columns.time.known
-            self._traits = Traits(
-                bool(known.any()), not bool(known.all()),
-                bool((columns.expires != END_WORD).any()), bool(columns.lattices),
-            )  # fmt: skip
+            nulls, n = columns.time.nulls, len(columns)
+            timeless = 0 if nulls is None else int(np.count_nonzero(nulls))
+            expiring = n > 0 and extent(columns.expires)[0] != END_WORD
+            self._traits = Traits(timeless < n, timeless > 0, expiring, bool(columns.lattices))
         return self._traits
 
     def bounds(self, column: int) -> Bounds:
@@ -56,7 +58,7 @@ class Statistics:
         expires = self._columns.expires
         if not len(expires):
             return UNBOUNDED
-        low, high = int(expires.min()), int(expires.max())
+        low, high = extent(expires)
         return Bounds(END if low == END_WORD else low, END if high == END_WORD else high, False)
 
     def distinct(self, column: int) -> int:
@@ -99,14 +101,20 @@ class Rounded:
 
 def rounded(bounds: Bounds) -> Bounds:
     """Bounds that hold all of these, at powers of two or infinite."""
-    return Bounds(-_power(-bounds.low), _power(bounds.high), bounds.nullable)
+    return Bounds(-power(-bounds.low), power(bounds.high), bounds.nullable)
 
 
-def _power(value: float) -> float:
-    """A power of two, or zero, not below the value; infinity beyond the powers that floats have."""
+def power(value: float) -> float:
+    """A power of two, or zero, not below the value; infinity beyond the powers that floats have.
+
+    Small ones are powers of sixteen, so that plans for them are not made anew while a view begins.
+    """
     if value <= 0:
         return 0
-    return math.inf if value > _POWER_MAX else 1 << (math.ceil(value) - 1).bit_length()
+    if value > _POWER_MAX:
+        return math.inf
+    bits = (math.ceil(value) - 1).bit_length()
+    return 1 << (bits if bits > _SMALL_BITS else -(-bits // _SMALL_STEP) * _SMALL_STEP)
 
 
 class ColumnTable(Table):
@@ -160,4 +168,4 @@ class ColumnTable(Table):
         return self._statistics.distinct(column)
 
 
-__all__ = ["ColumnTable", "Statistics"]
+__all__ = ["ColumnTable", "Statistics", "power"]

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.relational import Groups, clipped, lone_rows, turns
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar.columns import END_WORD, Columns, Texts, instant_word
+from tidemill.datalog.columnar.columns import (
+    END_WORD,
+    Column,
+    Columns,
+    Texts,
+    Unsuited,
+    instant_word,
+    words_of,
+)
 from tidemill.datalog.columnar.deriving import merged
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.tables import ColumnTable
-from tidemill.datalog.evaluation.engine import Engine, Evaluation
+from tidemill.datalog.evaluation.engine import Engine, Evaluation, presences_of
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.state import EngineState
+from tidemill.datalog.evaluation.tables import Table
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import LATTICES, Lattice
-from tidemill.datalog.presence import Instant, Presence
+from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.time import UsageError
 
@@ -85,6 +96,7 @@ class ColumnWindows:
         self._upper = begin
         self._state = state
         self._alive: dict[str, Columns] = {}
+        self._evaluation: Evaluation | None = None
         self._waiting: dict[str, list[Columns]] = {}
 
     @property
@@ -106,9 +118,10 @@ class ColumnWindows:
 
     def step(self, upper: int) -> WindowChanges:
         """Go on to an instant above `upper`; what changed below it. Raises: LimitPassed."""
-        lower, first = self._upper, self._upper == self._begin
-        seen = lower if first else lower - 1
-        given = {}
+        lower = self._upper
+        first = lower == self._begin
+        given, compared = {}, not first and self._turned_over()
+        seen = lower if first or compared else lower - 1
         for name in self._checked.inputs:
             parts = self._waiting.pop(name, [])
             held = self._alive.get(name)
@@ -119,25 +132,55 @@ class ColumnWindows:
         evaluation = self._engine.evaluate_columns(
             given, lower=seen, upper=upper, state=self._state
         )
+        derived = self._checked.derived
         self._alive = {
-            name: columns.take(np.flatnonzero(columns.stop >= upper))
+            name: alive_at(upper, columns, None if name in derived else evaluation.tables[name])
             for name, columns in given.items()
         }
-        self._state, self._upper = evaluation.state, upper
+        before = self._ends(compared)
+        self._state, self._upper, self._evaluation = evaluation.state, upper, evaluation
         facts = {
-            name: self._changes(evaluation, name, seen, lower, upper)
-            for name in self._checked.derived
+            name: self._changes(name, before.get(name), (seen, lower, upper)) for name in derived
         }
         self._renumber()
         return WindowChanges(facts, evaluation.errors, evaluation.state)
 
+    def _turned_over(self) -> bool:
+        """Whether more of what was alive at the end of the last window ends there than lives on.
+
+        Then the facts of both are compared where they meet; else the next window looks back one instant, so that it
+        sees what ends at its first one.
+        """
+        if self._evaluation is None:
+            return False
+        ends = sum(int((held.stop == self._upper).sum()) for held in self._alive.values())
+        return 2 * ends > sum(map(len, self._alive.values()))
+
+    def _ends(self, compared: bool) -> dict[str, Columns | frozenset[Record]]:
+        """What held at the end of the last window, if it is to be compared."""
+        if not compared or self._evaluation is None:
+            return {}
+        return {name: ending(self._evaluation, name) for name in self._checked.derived}
+
     def _changes(
-        self, evaluation: Evaluation, name: str, seen: int, lower: int, upper: int
+        self, name: str, before: Columns | frozenset[Record] | None, window: tuple[int, int, int]
     ) -> ColumnChanges | RecordChanges:
+        evaluation, (seen, lower, upper) = self._evaluation, window
+        assert evaluation is not None
         table = evaluation.tables.get(name)
-        if isinstance(table, ColumnTable):
-            return column_changes(table.columns, seen, lower, upper)
-        return RecordChanges(record_changes(evaluation.presences[name], seen, lower, upper))
+        columns = table.columns if isinstance(table, ColumnTable) else None
+        if before is None and columns is not None:
+            return column_changes(columns, seen, lower, upper)
+        if columns is not None and isinstance(before, Columns):
+            with suppress(Unsuited):  # then they differ in their types
+                return compared_columns(before, columns, lower, upper)
+        now = evaluation.presences[name]
+        if before is None:
+            return RecordChanges(record_changes(now, seen, lower, upper))
+        if isinstance(before, Columns):
+            rows = before.to_rows()
+            before = frozenset(p.record for p in presences_of(name, rows, self._engine.lattices))
+        return RecordChanges(compared_records(before, now, lower, upper))
 
     def _renumber(self) -> None:
         """Forget texts that nobody uses any more, once they are many."""
@@ -148,6 +191,7 @@ class ColumnWindows:
         self._state = EngineState.from_rows(self._state.to_rows()) if self._state else None
         fresh = self._engine.column_bulk().forget_texts()
         self._alive = {name: columns.renumbered(fresh) for name, columns in self._alive.items()}
+        self._evaluation = None  # it has the old numbers; the next window looks back instead
 
 
 def column_changes(columns: Columns, seen: int, lower: int, upper: int) -> ColumnChanges:
@@ -155,12 +199,15 @@ def column_changes(columns: Columns, seen: int, lower: int, upper: int) -> Colum
 
     What is present at an instant before `lower` that was seen does not begin again.
     """
-    begins = np.arange(len(columns)) if seen == lower else np.flatnonzero(columns.start >= lower)
-    ends = np.flatnonzero((columns.stop < upper) & (columns.stop != END_WORD))
-    rows = np.concatenate([begins, ends])
-    times = np.concatenate([np.maximum(columns.start[begins], lower), columns.stop[ends]])
-    diffs = np.repeat(np.array([1, -1]), [len(begins), len(ends)])
+    rows, times, diffs = turns(columns.start, columns.stop, seen, lower, upper)
     return ColumnChanges(columns.take(rows), times, diffs)
+
+
+def alive_at(upper: int, columns: Columns, table: Table | None) -> Columns:
+    """The rows of an input that are still present at `upper`; `table` is what a window made of them and nothing else."""
+    if isinstance(table, ColumnTable) and table.columns.apart:
+        columns = replace(columns, apart=len(table.columns) == len(columns))
+    return columns.kept((columns.stop >= upper).nonzero()[0])
 
 
 def record_changes(
@@ -171,6 +218,51 @@ def record_changes(
     for presence in presences:
         if presence.start >= lower or seen == lower:
             changes.append((presence.record, max(lower, int(max(presence.start, 0))), 1))
+        if presence.end < upper:
+            changes.append((presence.record, int(presence.end), -1))
+    return changes
+
+
+def ending(evaluation: Evaluation, name: str) -> Columns | frozenset[Record]:
+    """What holds of a predicate at the end of a window."""
+    table = evaluation.tables.get(name)
+    if isinstance(table, ColumnTable):
+        return table.columns.kept((table.columns.stop == END_WORD).nonzero()[0])
+    return frozenset(p.record for p in evaluation.presences[name] if p.end == END)
+
+
+def compared_columns(before: Columns, now: Columns, lower: int, upper: int) -> ColumnChanges:
+    """What begins or ends at instants in [lower, upper): `before` held until `lower`, `now` holds from there on.
+
+    What both say of `lower` neither ends nor begins. Cost: O(before + now).
+    """
+    opening = (now.start <= lower).nonzero()[0]
+    near = stacked([before, now.kept(opening)])
+    lattices = [near.lattices[name] for name in sorted(near.lattices)]
+    words = words_of((*near.keys, Column(Type.INT, near.expires), *lattices))
+    groups = Groups.of(words, len(near))
+    lone = lone_rows(groups.ids, len(groups))
+    facts, times = near.kept(lone), np.full(len(lone), lower)
+    diffs = np.where(lone < len(before), -1, 1)
+    rows, later, ways = turns(now.start, now.stop, lower, lower + 1, upper)
+    if not len(rows):
+        return ColumnChanges(facts, times, diffs)
+    return ColumnChanges(
+        stacked([facts, now.take(rows)]), np.concatenate([times, later]),
+        np.concatenate([diffs, ways]),
+    )  # fmt: skip
+
+
+def compared_records(
+    before: frozenset[Record], now: Sequence[Presence], lower: int, upper: int
+) -> list[tuple[Record, int, int]]:
+    """As `compared_columns`, for records and presences."""
+    opening = {presence.record for presence in now if presence.start <= lower}
+    changes = [(record, lower, -1) for record in before - opening]
+    changes += [(record, lower, 1) for record in opening - before]
+    for presence in now:
+        if presence.start > lower:
+            changes.append((presence.record, int(presence.start), 1))
         if presence.end < upper:
             changes.append((presence.record, int(presence.end), -1))
     return changes
@@ -189,17 +281,11 @@ def table_within(
         raise UsageError(
             f"columns of {name} refused: they are {found}, not {kinds}", reason="InvalidColumns"
         )
-    low = instant_word(lower)
-    kept = (columns.start < upper) & (columns.stop > low) & (columns.start < columns.stop)
-    if not kept.all():
-        columns = columns.take(np.flatnonzero(kept))
-    start = np.maximum(columns.start, low)
-    stop = np.where(columns.stop >= upper, END_WORD, columns.stop)
-    cut = Columns(start, stop, columns.expires, columns.time, columns.arguments, columns.texts)
-    return ColumnTable(merged(cut))
+    rows, start, stop = clipped(columns.start, columns.stop, instant_word(lower), upper)
+    return ColumnTable(merged(replace(columns.kept(rows), start=start, stop=stop)))
 
 
 __all__ = [
     "ColumnChanges", "ColumnWindows", "RecordChanges", "WindowChanges", "column_changes",
-    "record_changes", "table_within",
+    "compared_columns", "compared_records", "record_changes", "table_within",
 ]  # fmt: skip

@@ -30,6 +30,34 @@ def pairs(
     return found
 
 
+def within(
+    intervals: Sequence[Interval], lower: int, upper: int
+) -> list[tuple[int, int, int | None]]:
+    """(row, start, stop) of the rows present in a window, as seen in it: a stop is None where there is none."""
+    return [
+        (row, max(start, lower), stop if stop < upper else None)
+        for row, (start, stop) in enumerate(intervals)
+        if any(start <= at < stop for at in range(lower, upper))
+    ]
+
+
+def turns(
+    intervals: Sequence[Interval], seen: int, lower: int, upper: int
+) -> set[tuple[int, int, int]]:
+    """(row, instant, diff): which rows are present at an instant from `lower` on and were not at the one before, or
+    the other way round; nothing is seen of what was before `seen`.
+    """
+    found = set()
+    for row, (start, stop) in enumerate(intervals):
+        present = [at for at in range(seen, upper) if start <= at < stop]
+        for at in range(lower, upper):
+            if at in present and at - 1 not in present:
+                found.add((row, at, 1))
+            if at not in present and at - 1 in present:
+                found.add((row, at, -1))
+    return found
+
+
 def ticks(offset: int, period: int, low: int, high: int) -> list[int]:
     """The times of a clock between two limits."""
     return [time for time in range(offset, high + 1, period) if time >= low]

@@ -22,7 +22,8 @@ from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
-from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+from tidemill.testkit.steady import steady
+from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
 LIMITS = Limits(rounds=500)
@@ -35,15 +36,28 @@ EDGES = Catalog(
 )
 
 
+CHAINS = st.sampled_from(
+    (
+        ["t(x, z) := s(x, y) ^ t(y, z);"],
+        ["t(x, z) := b(x, y) ^ t(y, z);", "p(x) := t(x, 1);", "q(y) := t(0, y);"],
+        ["p(x) := a(x) if x > 0;", "q(x) := r(x) ^ p(x);", "t(x, y) := b(x, y) ^ not q(y) ^ p(x);"],
+        ["t(x, z) := s(x, y) ^ t(y, z);", "q(x) @count(y) := t(x, y);", "p(x) := q(x) ^ t(x, _);"],
+        ["p(y) := p(x) ^ s(x, y);", "t(x, y) @expires(u + 4) := b(x, y) @time(u) ^ p(x);"],
+    )
+).map(accepted)
+"""Programs in which what is asked for is handed on from rule to rule."""
+
+
 def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() -> None:
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
+        max_examples=EXAMPLES, backend=steady(1), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(
-        programs(5, rules_min=2), inputs(rows_min=1), st.sampled_from(DERIVED),
+        st.one_of(programs(5, rules_min=2), programs(5, rules_min=2), CHAINS), inputs(rows_min=1),
+        st.sampled_from(DERIVED),
         st.lists(st.sampled_from((0, 1, 2, ANY)), min_size=2, max_size=2), st.booleans(),
     )  # fmt: skip
     def agree(
@@ -77,9 +91,9 @@ def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() ->
         seen["answered"] += bool(wanted) and bool(wishes)
 
     agree()
-    assert seen["restricted"] > EXAMPLES / 10
-    assert seen["passed on"] > EXAMPLES / 20
-    assert seen["answered"] > EXAMPLES / 20
+    assert seen["restricted"] > EXAMPLES / 10  # of one in two
+    assert seen["passed on"] > EXAMPLES / 30  # of one in six
+    assert seen["answered"] > EXAMPLES / 40  # of one in seven
 
 
 def shown(presences: Sequence[Presence]) -> set[tuple[str, float, float]]:

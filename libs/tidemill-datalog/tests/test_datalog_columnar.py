@@ -34,12 +34,14 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, END, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.testkit import tidelog, tidelog_columns
+from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import Example
 from tidemill.time import UsageError
 
 LAW = settings(
     max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
-    derandomize="LAW_EXAMPLES" not in os.environ,
+    backend=steady(int(os.environ.get("LAW_SEED", "1"))),
+    database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -95,8 +97,8 @@ def test_columns_answer_as_rows_on_any_program() -> None:
         counts[1] += refused
 
     law()
-    assert counts[0] > 30
-    assert counts[1] > 5
+    assert counts[0] > 30  # of about 165
+    assert counts[1] > 15  # of about 100
 
 
 def test_columns_answer_as_rows_on_programs_made_for_them() -> None:
@@ -115,8 +117,8 @@ def test_columns_answer_as_rows_on_programs_made_for_them() -> None:
         counts[1] += refused
 
     law()
-    assert counts[0] > 60
-    assert counts[1] > 0
+    assert counts[0] > 75  # of about 390
+    assert counts[1] > 15  # of about 100
 
 
 def columns_of(

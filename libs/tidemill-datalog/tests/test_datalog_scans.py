@@ -21,6 +21,7 @@ from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.testkit import tidelog
+from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
@@ -123,7 +124,7 @@ def test_no_answer_and_no_error_changes_without_what_scans_leave_out() -> None:
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
+        max_examples=EXAMPLES, backend=steady(1), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(GUARDED, inputs(rows_min=1), st.booleans())
@@ -152,8 +153,8 @@ def test_no_answer_and_no_error_changes_without_what_scans_leave_out() -> None:
             seen["columns"] += len(scan.columns) < len(checked.columns[name])
 
     agree()
-    assert seen["rows"] > EXAMPLES / 20
-    assert seen["columns"] > EXAMPLES / 20
+    assert seen["rows"] > EXAMPLES / 20  # of two in three
+    assert seen["columns"] > EXAMPLES / 20  # of one in four
 
 
 def test_tests_read_a_row_with_its_time_first() -> None:

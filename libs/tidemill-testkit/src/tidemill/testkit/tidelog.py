@@ -52,6 +52,7 @@ class Forms:
         "y - x == 1 && x > 0", "is_null(x)", "coalesce(x, 1) == 1", "bucket(u, 4) == 4",
         "float(x) * 0.5 < 0.6", "-x < y % 2", "x * y < 3", "greatest(x, y) > 1",
         "length(m) >= x", "contains(m, \"a\")", "starts_with(m, \"a\") || h > 0.5",
+        "starts_with(m, \"a\")",
         "lower(m) == \"b\"", "substring(m, x, 1) == \"a\"", "int(m) == x", "m < \"b\"",
         "concat(m, \"b\") != \"ab\"", "h > 0.5", "abs(h) >= 1.5", "floor(h) == x",
         "round(h) > ceil(h) - 1", "text(x) == m", "float(m) > 0.0", "h * x <= 1",

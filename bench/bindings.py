@@ -26,7 +26,7 @@ from tidemill.shard import Collections, Description, MemoryBlob
 from tidemill.shard.stores import open_consensus
 from tidemill.testkit.servers import kafka_server, redis_server
 from tidemill.time import frontier
-from tidemill_embedded.announcing import Announcements
+from tidemill_embedded.replicas.announcing import Announcements
 
 BINDINGS = 60
 REMAP = "s/remap"

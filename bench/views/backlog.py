@@ -25,7 +25,8 @@ from tidemill.datalog.presence import Presence
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.time import U64_MAX, frontier, sole_time
-from tidemill_compute.record_rows import (
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import (
     PredicateShape,
     row_of,
     shape_of_events,
@@ -33,10 +34,9 @@ from tidemill_compute.record_rows import (
     shape_of_relation,
     table_of,
 )
-from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
-from tidemill_compute.view_updates import update_table
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import update_table
 
 LIFE_MS = 10_000
 PAYMENTS = """

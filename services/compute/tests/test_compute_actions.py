@@ -19,13 +19,13 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
-from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.corrections import corrections_schema
-from tidemill_compute.outbox import OUTBOX_SCHEMA, Firing
-from tidemill_compute.record_rows import PredicateShape
+from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing
+from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.sink_file import FileSink
-from tidemill_compute.sink_log import LogSink
+from tidemill_compute.views.record_rows import PredicateShape
 
 END = 30
 ALARM = pa.schema(

@@ -15,9 +15,9 @@ from tidemill.datalog.incremental import FactBlock, IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
-from tidemill_compute.column_rows import column_updates
-from tidemill_compute.record_rows import row_of, shape_of_output
-from tidemill_compute.view_updates import block_table, differences, update_table
+from tidemill_compute.views.column_rows import column_updates
+from tidemill_compute.views.record_rows import row_of, shape_of_output
+from tidemill_compute.views.view_updates import block_table, differences, update_table
 
 PROGRAM = """
 seen(h, n) := ping(h, n) ^ host(h);

@@ -32,16 +32,16 @@ from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
-from tidemill_compute.actions import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.corrections import corrections_schema
-from tidemill_compute.outbox import OUTBOX_SCHEMA, Firing, Sink, key_in
-from tidemill_compute.record_rows import PredicateShape
+from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, key_in
+from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
+from tidemill_compute.actions.sink_log import LogSink
+from tidemill_compute.actions.sink_redis import RedisSink
+from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.sink_file import FileSink
-from tidemill_compute.sink_http import Delivery, Endpoint, HttpSink
-from tidemill_compute.sink_log import LogSink
-from tidemill_compute.sink_redis import RedisSink
-from tidemill_compute.sink_sqlite import SqliteSink
+from tidemill_compute.views.record_rows import PredicateShape
 
 ALARM = pa.schema(
     [("tank", pa.string()), ("level", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]

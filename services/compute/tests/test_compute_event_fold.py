@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
-from tidemill_compute.event_buffer import EventBuffer, event_schema
-from tidemill_compute.event_fold import EventFold, EventPolicy
-from tidemill_compute.event_progress import NOTHING_SEEN, Policy, progress_of
-from tidemill_compute.event_rows import EventColumns
+from tidemill_compute.events.buffer import EventBuffer, event_schema
+from tidemill_compute.events.fold import EventFold, EventPolicy
+from tidemill_compute.events.progress import NOTHING_SEEN, Policy, progress_of
+from tidemill_compute.events.rows import EventColumns
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])
 RAW = pa.schema(

@@ -15,11 +15,11 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Consensus, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
-from tidemill_compute.event_buffer import event_schema
-from tidemill_compute.event_fold import LETTER_SCHEMA, EventPolicy
-from tidemill_compute.event_progress import EVENT_MAP_SCHEMA, Policy
-from tidemill_compute.event_rows import EventColumns
-from tidemill_compute.event_stage import EventStage, EventTarget
+from tidemill_compute.events.buffer import event_schema
+from tidemill_compute.events.fold import LETTER_SCHEMA, EventPolicy
+from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.events.rows import EventColumns
+from tidemill_compute.events.stage import EventStage, EventTarget
 from tidemill_compute.settings import ComputeSettings
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])

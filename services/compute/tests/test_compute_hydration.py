@@ -26,13 +26,13 @@ from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import Unavailable, frontier, sole_time
-from tidemill_compute.bulk import History
-from tidemill_compute.bulk_spark import SparkHydrate
-from tidemill_compute.hydrate_job import hydrated
-from tidemill_compute.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.bulk_spark import SparkHydrate
+from tidemill_compute.views.hydrate_job import hydrated
+from tidemill_compute.views.record_rows import shape_of_events, shape_of_output, shape_of_relation
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 PROGRAMS = {
     "joins and counts": """

@@ -17,9 +17,9 @@ from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence
 from tidemill.time import Corrupt
-from tidemill_compute.column_rows import rows_of_columns
-from tidemill_compute.living import LivingInput, cut_window
-from tidemill_compute.record_rows import (
+from tidemill_compute.views.column_rows import rows_of_columns
+from tidemill_compute.views.living import LivingInput, cut_window
+from tidemill_compute.views.record_rows import (
     PredicateShape,
     Row,
     row_of,

@@ -16,10 +16,10 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.part_store import Limits
 from tidemill.time import frontier
-from tidemill_compute.record_rows import shape_of_output, shape_of_relation
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.record_rows import shape_of_output, shape_of_relation
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 SALE = pa.schema([("n", pa.int64()), ("shop", pa.string()), ("note", pa.string())])
 BATCHES, ROWS = 8, 50

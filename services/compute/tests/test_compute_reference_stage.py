@@ -15,9 +15,9 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
-from tidemill_compute.event_fold import LETTER_SCHEMA
-from tidemill_compute.event_progress import EVENT_MAP_SCHEMA
-from tidemill_compute.reference_stage import ReferenceStage, ReferenceTarget
+from tidemill_compute.events.fold import LETTER_SCHEMA
+from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
+from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.settings import ComputeSettings
 
 DATA = pa.schema([("n", pa.int64())])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tidemill.time import Fenced, Unavailable
-from tidemill_compute.outbox import Firing, Sink
-from tidemill_compute.sink_file import FileSink, _locked
-from tidemill_compute.sink_sqlite import SqliteSink
+from tidemill_compute.actions.outbox import Firing, Sink
+from tidemill_compute.actions.sink_file import FileSink, _locked
+from tidemill_compute.actions.sink_sqlite import SqliteSink
 
 
 def firing(key: str) -> Firing:

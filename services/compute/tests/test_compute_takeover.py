@@ -24,11 +24,11 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import AlreadyUsed, Fenced, Frontier, UsageError, frontier, sole_time
-from tidemill_compute.record_rows import row_of, shape_of_events, shape_of_output
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.takeover import Change, Takeover
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.record_rows import row_of, shape_of_events, shape_of_output
+from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 END = 60
 PING = pa.schema(

@@ -28,16 +28,16 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.pointwise import tick_answers
 from tidemill.time import UsageError, frontier, sole_time
-from tidemill_compute.record_rows import (
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
     shape_of_events,
     shape_of_output,
     shape_of_relation,
 )
-from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 END = 40
 PUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -459,7 +459,7 @@ async def test_an_event_waits_until_a_later_one_says_how_late_it_is() -> None:
 async def test_a_program_that_never_rests_over_closed_inputs_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidemill_compute.ticking._ALONE_MAX", 50)
+    monkeypatch.setattr("tidemill_compute.views.ticking._ALONE_MAX", 50)
     text = "on() @next := put(_, _) ^ not on();"
     world = World(text, TickPlan(1), {"put": table([("a", 1, 5, 1)], PUT)})
     await world.create()

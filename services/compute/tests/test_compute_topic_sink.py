@@ -12,8 +12,8 @@ from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.time import Fenced
-from tidemill_compute.outbox import Firing, key_in
-from tidemill_compute.sink_log import LogSink
+from tidemill_compute.actions.outbox import Firing, key_in
+from tidemill_compute.actions.sink_log import LogSink
 
 
 async def keys_in(log: Log, topic: str) -> Counter[str]:

@@ -25,7 +25,8 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier, sole_time
-from tidemill_compute.record_rows import (
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
     row_of,
@@ -33,10 +34,9 @@ from tidemill_compute.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
-from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.view import ViewDriver
-from tidemill_compute.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
-from tidemill_compute.view_updates import differences, update_table
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import differences, update_table
 
 END = 40
 Maintenance: TypeAlias = Literal["auto", "windows", "changes"]

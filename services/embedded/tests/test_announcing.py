@@ -13,7 +13,7 @@ from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import frontier
-from tidemill_embedded.announcing import Announcements
+from tidemill_embedded.replicas.announcing import Announcements
 
 SCHEMA = pa.schema([("a", pa.int64())])
 

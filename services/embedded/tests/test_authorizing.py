@@ -28,8 +28,8 @@ from tidemill.time import TidemillError, UsageError, frontier
 from tidemill.work.v1 import work_pb2
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import checked, users_of
+from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings, TlsSettings
-from tidemill_embedded.shapes import Shapes
 
 Call = Callable[[AsyncClient, str], Awaitable[object]]
 

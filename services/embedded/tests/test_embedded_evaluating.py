@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.time import UsageError
-from tidemill_embedded.evaluating import presences_of
+from tidemill_embedded.commands.evaluating import presences_of
 
 TEXT = """
 edge(1, 2); edge(2, 3); edge(3, 1); edge(4, 5);

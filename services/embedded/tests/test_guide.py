@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.layout import format_text
 from tidemill.testkit.conformance.registry import Options, run_case
-from tidemill_embedded.checking import check_files, check_program
-from tidemill_embedded.evaluating import UPPER, presences_of
+from tidemill_embedded.commands.evaluating import UPPER, presences_of
+from tidemill_embedded.resources.checking import check_files, check_program
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

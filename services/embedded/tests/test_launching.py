@@ -19,7 +19,7 @@ from tidemill.spark.pod_launcher import APPLICATIONS, PODS, DriverKind, PodLaunc
 from tidemill.spark.pod_specs import PodJob
 from tidemill.spark.pod_states import EXIT_REFUSED
 from tidemill.time import UsageError
-from tidemill_embedded.launching import check_launching, launcher_of
+from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings
 
 HERE = Path(__file__).resolve().parents[1]

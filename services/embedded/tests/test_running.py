@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.time import NotYet, Unavailable, UsageError
-from tidemill_embedded.running import Supervised
+from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 
 

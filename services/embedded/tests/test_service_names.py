@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tidemill.runtime import commands
-from tidemill_embedded.roles import ROLES
+from tidemill_embedded.replicas.roles import ROLES
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from tidemill.rpc.messages import ResourceDocument
-from tidemill_embedded.checking import check_files
 from tidemill_embedded.process import Process, opened
+from tidemill_embedded.resources.checking import check_files
 from tidemill_embedded.settings import EmbeddedSettings
 
 RESOURCES = """

@@ -33,8 +33,8 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.resources import ActionSpec, HoldSpec, Resource, ViewSpec
 from tidemill.time import Frontier, UnknownCollection
-from tidemill_embedded.planning import read_documents
-from tidemill_embedded.shapes import Shapes
+from tidemill_embedded.resources.planning import read_documents
+from tidemill_embedded.resources.shapes import Shapes
 from tidemill_query.goals import split_name
 
 

@@ -52,10 +52,10 @@ from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
 from tidemill.time import sole_time
 from tidemill_compaction.driver import CompactionDriver
-from tidemill_embedded.readers import ActionRunner
-from tidemill_embedded.sources import SourceRunner
+from tidemill_embedded.running.readers import ActionRunner
+from tidemill_embedded.running.sources import SourceRunner
+from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.system import System
-from tidemill_embedded.view_runner import ViewRunner
 
 log = logs.get_logger("calls")
 

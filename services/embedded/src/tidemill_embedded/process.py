@@ -36,22 +36,22 @@ from tidemill.spark.board import JobBoard
 from tidemill.time import Indeterminate, Unavailable, UsageError
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
-from tidemill_embedded.announcing import Announcements
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedQueries,
     AuthorizedStorage,
 )
-from tidemill_embedded.feeds import LocalFeeds, PeerFeeds
-from tidemill_embedded.launching import check_launching, launcher_of
-from tidemill_embedded.no_log import NoLog
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
-from tidemill_embedded.peers import Peers
-from tidemill_embedded.resource_store import ResourceStore
-from tidemill_embedded.roles import roles_of
+from tidemill_embedded.replicas.announcing import Announcements
+from tidemill_embedded.replicas.no_log import NoLog
+from tidemill_embedded.replicas.peers import Peers
+from tidemill_embedded.replicas.roles import roles_of
+from tidemill_embedded.replicas.sharing import Shared, SharedWork
+from tidemill_embedded.resources.resource_store import ResourceStore
+from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.running.feeds import LocalFeeds, PeerFeeds
+from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.shapes import Shapes
-from tidemill_embedded.sharing import Shared, SharedWork
 from tidemill_embedded.system import System
 from tidemill_embedded.world import World
 from tidemill_ingest.edge import Readers

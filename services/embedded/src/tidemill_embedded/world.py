@@ -21,9 +21,9 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
-from tidemill_embedded.feeds import Feeds
+from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.running.feeds import Feeds
 from tidemill_embedded.settings import EmbeddedSettings
-from tidemill_embedded.shapes import Shapes
 from tidemill_ingest.edge import Readers
 
 

@@ -1,0 +1,241 @@
+"""Actions: definite events of a goal go to an outbox, and from there to a sink, each exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
+from tidemill.datalog.goals import Goal, action_key
+from tidemill.datalog.records import Record, format_record
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Collections
+from tidemill.time import U64_MAX, Fenced, NotYet, frontier, sole_time
+from tidemill_compute.actions.corrections import (
+    Correction,
+    changed_after_firing,
+    correction_rows,
+    corrections_told,
+)
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, firings_of, outbox_rows
+from tidemill_compute.appending import append_through
+from tidemill_compute.holds import Holds
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import PredicateShape, record_of
+
+DONE_SCHEMA = pa.schema([pa.field("key", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTarget:
+    """An action: its goal, the collection that is watched, its outbox, and what is done of it."""
+
+    name: str
+    goal: Goal
+    watched: str
+    shape: PredicateShape
+    outbox: str
+    done: str
+    corrections: str
+
+
+@dataclass(slots=True)
+class ActionCounts:
+    """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a fence."""
+
+    fired: int = 0
+    repeated: int = 0
+    effects: int = 0
+    corrected: int = 0
+    fenced: int = 0
+    frontier: int = 0
+
+
+class ActionDriver:
+    """Each distinct event that matches the goal fires once: key = (action, predicate, arguments, time).
+
+    The outbox is written first, with its upper as the progress: what it will hold is a function of the
+    watched collection. The sink is asked afterwards; its own memory of keys decides what a crash left
+    undone, and the collection `done` bounds how far back that memory is asked. An event that fired
+    and is withdrawn, changes or comes back never fires again; it becomes a row of `corrections`.
+    """
+
+    def __init__(
+        self,
+        target: ActionTarget,
+        sink: Sink,
+        collections: Collections,
+        clock: Clock,
+        settings: ComputeSettings,
+    ) -> None:
+        self._target = target
+        self._sink = sink
+        self._collections = collections
+        self._clock = clock
+        self._settings = settings
+        self._holds = Holds(collections, f"action:{target.name}")
+        self._record_of = record_of(target.shape)
+        self._known: set[str] = set()
+        self._carried: frozenset[str] = frozenset()
+        self._told: Counter[str] = Counter()
+        self.counts = ActionCounts()
+
+    async def hold_watched(self) -> None:
+        """Hold the history of what is watched, now and over restarts; before the outbox is created."""
+        await self._holds.take(self._target.watched)
+
+    async def prepare(self) -> None:
+        """Hold what is watched, and the outbox from where it begins."""
+        target = self._target
+        for collection in (target.watched, target.outbox, target.done, target.corrections):
+            await self._holds.take(collection)
+
+    async def fire_forever(self) -> None:
+        """Fire what becomes definite until cancelled."""
+        await self.prepare()
+        await self._resume()
+        held_at = self._clock.monotonic_s()
+        while True:
+            upper = await self._definite(self.counts.frontier)
+            await self._put(self.counts.frontier, upper)
+            await self._carry_out(upper)
+            self.counts.frontier = upper
+            if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+                held_at = self._clock.monotonic_s()
+                await self._move_holds(upper)
+
+    async def _resume(self) -> None:
+        """What has fired, what of it the sink has done, and where to go on."""
+        target = self._target
+        status = await self._collections.status(target.outbox)
+        upper = sole_time(status.upper)
+        if status.since != status.upper:
+            put = await self._holds.snapshot(target.outbox, upper - 1)
+            self._known = set(put["key"].to_pylist())
+            told = await self._holds.snapshot(target.corrections, upper - 1)
+            self._told = corrections_told(told)
+        done = sole_time((await self._collections.status(target.done)).upper)
+        self._carried = await self._sink.recover(await self._due(done, upper))
+        await self._carry_out(upper)
+        self.counts.frontier = upper
+
+    async def _definite(self, lower: int) -> int:
+        """The upper of what is watched, once it is past `lower`."""
+        while True:
+            try:
+                upper = await self._collections.wait_for_upper(
+                    self._target.watched, lower, self._settings.poll_timeout_s
+                )
+            except NotYet:
+                continue
+            return U64_MAX if upper.empty else sole_time(upper)
+
+    async def _put(self, lower: int, upper: int) -> None:
+        """Put every event into the outbox whose presence begins in [lower, upper) and did not before."""
+        firings, corrections = self._news(await self._changes(lower, upper))
+        target, name = self._target, self._target.name
+        stamps = [pa.array([f.instant for f in firings], pa.uint64())]
+        stamps.append(pa.array([1] * len(firings), pa.int64()))
+        table = outbox_rows(firings).append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
+        table = concatenate([update_schema(OUTBOX_SCHEMA).empty_table(), table])
+        # IMPORTANT: the corrections first: a restart goes on from the upper of the outbox.
+        changed = correction_rows(corrections, target.shape)
+        await append_through(self._collections, target.corrections, changed, upper, name)
+        await append_through(self._collections, target.outbox, table, upper, name)
+        self.counts.fired += len(firings)
+        self.counts.corrected += len(corrections)
+
+    def _news(self, changes: pa.Table) -> tuple[list[Firing], list[Correction]]:
+        """What fires for the first time, and what is not what it was when it fired, by instant."""
+        names = self._target.shape.schema.names
+        rows = list(zip(*(changes[name].to_pylist() for name in names), strict=True))
+        times, diffs = changes[TIME].to_pylist(), changes[DIFF].to_pylist()
+        gone: dict[tuple[int, str], Record] = {}
+        come: dict[tuple[int, str], Record] = {}
+        for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True):
+            record = self._record_of(row)
+            if self._target.goal.bindings(record) is not None:
+                where = (int(time), action_key(self._target.goal.name, record))
+                (come if diff > 0 else gone)[where] = record
+        firings: list[Firing] = []
+        corrections: list[Correction] = []
+        for where in sorted(come.keys() | gone.keys()):
+            (instant, key), new = where, come.get(where)
+            if key in self._known:
+                self.counts.repeated += new is not None
+                corrections += changed_after_firing(key, instant, gone.get(where), new, self._told)
+            elif new is not None:
+                self._known.add(key)
+                firings.append(self._firing(key, instant, new))
+        return firings, corrections
+
+    async def _changes(self, lower: int, upper: int) -> pa.Table:
+        """What the watched collection changes in [lower, upper); what it begins with begins there."""
+        watched = self._target.watched
+        if lower == 0 or await self._holds.take(watched) != frontier(lower):
+            return await self._holds.changes(watched, lower, upper)
+        present = await self._holds.snapshot(watched, lower)
+        first = stamp(present.drop_columns([DIFF]), lower)
+        if lower + 1 == upper:
+            return first
+        return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
+
+    def _firing(self, key: str, instant: int, record: Record) -> Firing:
+        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=sorted)
+        return Firing(
+            key, self._target.goal.name, instant, format_record(record), arguments, record.time
+        )
+
+    async def _due(self, lower: int, upper: int) -> list[Firing]:
+        """What the outbox holds from [lower, upper), in the order of its effects."""
+        if lower >= upper:
+            return []
+        return firings_of(await self._holds.changes(self._target.outbox, lower, upper))
+
+    async def _carry_out(self, upper: int) -> None:
+        """Let the sink do what the outbox holds and is not done, and write down that it is.
+
+        With a sink of `at_most_once` that is written down first, instant by instant.
+        """
+        lower = sole_time((await self._collections.status(self._target.done)).upper)
+        due = await self._due(lower, upper)
+        if self._sink.at_most_once:
+            for instant, firings in groupby(due, lambda firing: firing.instant):
+                together = list(firings)
+                if await self._mark_done(together, instant + 1):
+                    await self._fire(together)
+        else:
+            await self._fire([firing for firing in due if firing.key not in self._carried])
+        if lower < upper:
+            await self._mark_done(due, upper)
+
+    async def _fire(self, firings: list[Firing]) -> None:
+        try:
+            await self._sink.fire(firings)
+        except Fenced:
+            self.counts.fenced += 1
+            raise
+        self.counts.effects += len(firings)
+        self._carried |= {firing.key for firing in firings}
+
+    async def _mark_done(self, firings: list[Firing], upper: int) -> int:
+        """How many of them nobody had marked before."""
+        count = len(firings)
+        keys = pa.table(
+            {
+                "key": pa.array([firing.key for firing in firings], pa.string()),
+                TIME: pa.array([firing.instant for firing in firings], pa.uint64()),
+                DIFF: pa.array([1] * count, pa.int64()),
+            }
+        )
+        return await append_through(
+            self._collections, self._target.done, keys, upper, self._target.name
+        )
+
+    async def _move_holds(self, upper: int) -> None:
+        """Let go of what has been put into the outbox."""
+        await self._holds.downgrade(self._target.watched, frontier(max(0, upper - 1)))

@@ -1,0 +1,81 @@
+"""What became of events after they fired: withdrawn, changed, or back again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.datalog.records import Record, format_record
+from tidemill_compute.views.record_rows import PredicateShape
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The `sequence`-th time that the event under `key` is not what it was; None is absence."""
+
+    key: str
+    sequence: int
+    instant: int
+    old: Record | None
+    new: Record | None
+
+
+def corrections_schema(shape: PredicateShape) -> pa.Schema:
+    """Columns of a collection of corrections: the event's arguments by name, behind what happened."""
+    fields = [
+        pa.field("key", pa.string()), pa.field("sequence", pa.int64()),
+        pa.field("instant", pa.int64()), pa.field("event_time", pa.int64()),
+        pa.field("old", pa.string()), pa.field("new", pa.string()),
+    ]  # fmt: skip
+    for at in range(shape.arguments):
+        field = shape.schema.field(at)
+        fields.append(pa.field(f"arg_{field.name}", field.type))
+    return pa.schema(fields)
+
+
+def correction_rows(corrections: Sequence[Correction], shape: PredicateShape) -> pa.Table:
+    """The corrections as updates at their instants."""
+    schema = corrections_schema(shape)
+    rows = []
+    for each in corrections:
+        of = each.new or each.old
+        assert of is not None
+        texts = (None if r is None else format_record(r) for r in (each.old, each.new))
+        values = (each.key, each.sequence, each.instant, of.time, *texts, *_plain(of))
+        row = dict(zip(schema.names, values, strict=True))
+        rows.append({**row, TIME: each.instant, DIFF: 1})
+    return pa.Table.from_pylist(rows, update_schema(schema))
+
+
+def changed_after_firing(
+    key: str, instant: int, old: Record | None, new: Record | None, told: Counter[str]
+) -> Iterator[Correction]:
+    """The correction that a change of a fired event is; none if it ends as it said it would.
+
+    `told` counts the corrections of each key.
+    """
+    if old == new or (new is None and old is not None and _ended(old, instant)):
+        return
+    told[key] += 1
+    yield Correction(key, told[key], instant, old, new)
+
+
+def _ended(record: Record, instant: int) -> bool:
+    return record.expires is not None and record.expires <= instant
+
+
+def _plain(record: Record) -> Iterator[object]:
+    """Arguments as columns hold them: sets in their text form."""
+    for value in record.arguments:
+        yield json.dumps(sorted(value)) if isinstance(value, frozenset) else value
+
+
+def corrections_told(rows: pa.Table) -> Counter[str]:
+    """How often each key has been corrected, from all rows."""
+    counts: Mapping[str, int] = Counter(rows["key"].to_pylist())
+    return Counter(counts)

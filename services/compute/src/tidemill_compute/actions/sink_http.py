@@ -1,0 +1,110 @@
+"""An HTTP endpoint as a sink. What it promises depends on what the endpoint can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import aiohttp
+
+from tidemill.time import Unavailable, UsageError
+from tidemill_compute.actions.outbox import Firing
+
+_AGAIN = frozenset({408, 409, 425, 429})
+"""Refusals that a retry may not meet: too slow, the same key in progress, too early, too many."""
+
+
+class Delivery(Enum):
+    """How often an effect may happen, by what the endpoint offers."""
+
+    KEYED = "keyed"
+    """Once: the endpoint does nothing the second time it sees a key."""
+    ASKABLE = "askable"
+    """Once: the endpoint tells whether a key has been seen, and is asked whenever that is in doubt."""
+    AT_LEAST_ONCE = "atLeastOnce"
+    """Once or, after a failure, more often."""
+    AT_MOST_ONCE = "atMostOnce"
+    """Once or, after a failure, not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to post, the header that carries the key, and where to ask for one (`{key}` in the URL)."""
+
+    url: str
+    delivery: Delivery = Delivery.KEYED
+    key_header: str = "Idempotency-Key"
+    ask: str = ""
+    timeout_s: float = 10.0
+
+
+class HttpSink:
+    """Posts each firing as JSON, one after the other, its key in a header; 2xx means it happened.
+
+    An answer of 5xx, of those above, or none at all is Unavailable: the same key is tried again.
+    Any other refusal is for a person to look at: UsageError.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self.at_most_once = endpoint.delivery is Delivery.AT_MOST_ONCE
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be asked."""
+        if self._endpoint.delivery is not Delivery.ASKABLE or not doubtful:
+            return frozenset()
+        async with self._session() as session:
+            return frozenset([f.key for f in doubtful if await self._happened(session, f.key)])
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        if not firings:
+            return
+        async with self._session() as session:
+            for firing in firings:
+                await self._post(session, firing)
+
+    async def close(self) -> None:
+        """Nothing is held open between two calls."""
+
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._endpoint.timeout_s), raise_for_status=False
+        )
+
+    async def _post(self, session: aiohttp.ClientSession, firing: Firing) -> None:
+        endpoint = self._endpoint
+        headers = {"Content-Type": "application/json", endpoint.key_header: firing.key}
+        status = await self._status(session, "POST", endpoint.url, headers, firing.line.encode())
+        if not 200 <= status < 300:
+            raise self._refusal(endpoint.url, status)
+
+    async def _happened(self, session: aiohttp.ClientSession, key: str) -> bool:
+        url = self._endpoint.ask.replace("{key}", key)
+        status = await self._status(session, "GET", url, {}, None)
+        if status == 404:
+            return False
+        if not 200 <= status < 300:
+            raise self._refusal(url, status)
+        return True
+
+    async def _status(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+    ) -> int:
+        try:
+            async with session.request(method, url, headers=headers, data=body) as answer:
+                await answer.read()
+                return answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            says = str(error) or type(error).__name__
+            raise Unavailable(f"sink {url} did not answer: {says}", url=url) from error
+
+    def _refusal(self, url: str, status: int) -> Exception:
+        if status >= 500 or status in _AGAIN:
+            return Unavailable(f"sink {url} answered {status}", url=url)
+        return UsageError(f"sink {url} answered {status}", reason="SinkRefused")

@@ -1,0 +1,64 @@
+"""A topic of the log as a sink: one record for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.runtime.log import Entry, FencedWriter, Log
+from tidemill.time import Fenced, UsageError
+from tidemill_compute.actions.outbox import Firing, key_in
+
+RECORDS_PER_POLL = 10_000
+
+
+class LogSink:
+    """Appends each firing as one record under its key; durable when `fire` returns.
+
+    The topic is its own memory: after a crash it is read from its oldest record on, and the keys that
+    are in it have fired. Retention of the topic has to be longer than any event lives.
+    Each start opens the writer of the action and so ends those before: a process that was paused and
+    replaced is refused, whatever it was doing. On Kafka effects are transactions, which readers see once they
+    ask for committed records (`isolation.level=read_committed`). Delivery: askable.
+    """
+
+    def __init__(self, log: Log, topic: str, action: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._name = f"tidemill/{action}/{topic}"
+        self._writer: FencedWriter | None = None
+
+    at_most_once = False
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        await self.close()
+        # IMPORTANT: first the writer, then the look: nobody else appends for the action from then on.
+        self._writer = await self._log.fenced_writer(self._name)
+        try:
+            bounds = await self._log.bounds(self._topic)
+        except UsageError:
+            await self._log.create_topic(self._topic, 1)
+            return frozenset()
+        reader = await self._log.reader(self._topic, {p: low for p, (low, _) in bounds.items()})
+        keys: set[str] = set()
+        try:
+            # By position: ends of transactions have offsets and are no records.
+            while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
+                for record in await reader.poll(RECORDS_PER_POLL, 5.0):
+                    keys.add(key_in(record.value or b""))
+        finally:
+            await reader.close()
+        return frozenset(keys)
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        """Raises: Fenced if another process has started since; Indeterminate; UsageError."""
+        if firings:
+            if self._writer is None:
+                raise Fenced(f"the sink {self._topic} of {self._name} is closed")
+            entries = [Entry(f.key.encode(), f.line.encode()) for f in firings]
+            await self._writer.append(self._topic, entries)
+
+    async def close(self) -> None:
+        """Close the writer; the log belongs to the process."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()

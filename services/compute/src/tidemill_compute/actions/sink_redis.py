@@ -1,0 +1,114 @@
+"""A stream of a Redis server as a sink: effect, key and fence in one script."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tidemill.shard.consensus_redis import durability_risks
+from tidemill.time import Fenced, Unavailable, UsageError
+from tidemill_compute.actions.outbox import Firing
+
+TIMEOUT_S = 10.0
+FIRINGS_PER_SCRIPT = 200
+
+# KEYS: the stream, the hash of keys, the hash of fences. ARGV: the action, its fence, then key and line
+# of each firing. Answers the newest fence if that is another one, else 0.
+_FIRE = """
+local newest = tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '0')
+if newest ~= tonumber(ARGV[2]) then
+  return newest
+end
+for i = 3, #ARGV, 2 do
+  if redis.call('HSETNX', KEYS[2], ARGV[i], ARGV[2]) == 1 then
+    redis.call('XADD', KEYS[1], '*', 'key', ARGV[i], 'action', ARGV[1], 'fence', ARGV[2], 'body', ARGV[i + 1])
+  end
+end
+return 0
+"""
+
+
+class RedisSink:
+    """One entry for each key; acknowledged when `fire` returns. Delivery: transactional.
+
+    Each start takes a higher fence, kept beside the stream: a process that was paused and replaced is
+    refused, whatever it believes of itself. A key that is marked has its entry, whatever is trimmed from the
+    stream. The server has to have every acknowledged write on disk, unless `allow_non_durable`.
+    """
+
+    at_most_once = False
+
+    def __init__(
+        self, url: str, stream: str, action: str, *, allow_non_durable: bool = False
+    ) -> None:
+        self._url = url
+        self._keys = [stream, f"{{{stream}}}:keys", f"{{{stream}}}:fences"]
+        self._action = action
+        self._allow_non_durable = allow_non_durable
+        self._epoch = 0
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        """Take the next fence; of what is in doubt, what is marked. Raises: UsageError, Unavailable."""
+        _, marks, fences = self._keys
+        client = self._client()
+        try:
+            if not self._allow_non_durable:
+                await self._check(client)
+            self._epoch = int(await cast("Awaitable[Any]", client.hincrby(fences, self._action, 1)))
+            if not doubtful:
+                return frozenset()
+            keys = [firing.key for firing in doubtful]
+            found = await cast("Awaitable[Any]", client.hmget(marks, keys))
+            return frozenset(key for key, mark in zip(keys, found, strict=True) if mark is not None)
+        except RedisError as error:
+            raise self._unavailable(error) from error
+        finally:
+            await client.aclose()
+
+    async def fire(self, firings: Sequence[Firing]) -> None:
+        """Raises: Fenced if another process has started since; Unavailable."""
+        if not firings:
+            return
+        client = self._client()
+        try:
+            script = client.register_script(_FIRE)
+            for start in range(0, len(firings), FIRINGS_PER_SCRIPT):
+                told: list[Any] = [self._action, self._epoch]
+                for firing in firings[start : start + FIRINGS_PER_SCRIPT]:
+                    told += [firing.key, firing.line]
+                newest = int(await script(keys=self._keys, args=told))
+                if newest:
+                    raise Fenced(
+                        f"sink {_shown(self._url)} refused: fence {self._epoch} is not the newest, "
+                        f"{newest}"
+                    )
+        except RedisError as error:
+            raise self._unavailable(error) from error
+        finally:
+            await client.aclose()
+
+    async def close(self) -> None:
+        """Nothing is held open between two calls."""
+
+    def _client(self) -> Redis:
+        return Redis.from_url(self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+
+    async def _check(self, client: Redis) -> None:
+        risks = await durability_risks(client)
+        if risks:
+            raise UsageError(
+                f"the Redis at {_shown(self._url)} may lose effects that it acknowledges: "
+                f"{'; '.join(risks)} (allowNonDurable accepts the risk)",
+                reason="NotDurable",
+            )
+
+    def _unavailable(self, error: RedisError) -> Unavailable:
+        return Unavailable(f"sink {_shown(self._url)} refused: {error}")
+
+
+def _shown(url: str) -> str:
+    """An address without what may be a password."""
+    return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")

@@ -1,0 +1,1 @@
+"""Event timelines: rows of a source become events on their own time."""

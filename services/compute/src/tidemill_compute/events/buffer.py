@@ -1,0 +1,120 @@
+"""Events that are known but not yet definite, and events that are present and will end.
+
+What is released for an interval of the event timeline depends only on the events admitted, with
+the frontier that stood when each arrived; so a run that is cut differently, or is resumed after a
+crash, releases the same updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import update_schema
+from tidemill_compute.events.rows import NEVER, Events
+
+START = "_start"
+
+
+def event_schema(data: pa.Schema) -> pa.Schema:
+    """The columns of an event collection: those of the data, then `time` and `expires`."""
+    return pa.schema([*data, pa.field("time", pa.int64()), pa.field("expires", pa.int64())])
+
+
+@dataclass(slots=True)
+class EventBuffer:
+    """The part of an event collection that lies at or beyond its upper.
+
+    `pending` holds events that will begin, with the instant at which they do; `living` holds
+    events that have begun and will end. With `corrections` living also holds events without end,
+    because a late copy of one of them must be recognised.
+    """
+
+    schema: pa.Schema
+    corrections: bool
+    pending: list[pa.Table]
+    living: pa.Table
+
+    @classmethod
+    def empty(cls, schema: pa.Schema, *, corrections: bool) -> EventBuffer:
+        return cls(schema, corrections, [], schema.empty_table())
+
+    def restore(self, present: pa.Table) -> None:
+        """Continue after `present`, the events that are present just below the upper."""
+        self.living = self._with_an_end_to_come(present.select(self.schema.names))
+
+    def admit(self, events: Events, frontier: int) -> None:
+        """Take events that arrived while the stream's frontier stood at `frontier`."""
+        if not len(events):
+            return
+        data = events.rows.select(self.schema.names[:-2])
+        rows = data.append_column("time", pa.array(events.times))
+        rows = rows.append_column("expires", pa.array(events.expires))
+        starts = np.maximum(events.times, frontier)
+        self.pending.append(rows.append_column(START, pa.array(starts)))
+
+    def release(self, upper: int) -> pa.Table:
+        """The updates of the event collection below `upper` that were not released before."""
+        due = self._due(upper)
+        on_time = pc.equal(due[START], due["time"])
+        begun = self._first_of_each(due.filter(on_time))
+        self._live(begun)
+        corrected = self._first_of_each(due.filter(pc.invert(on_time)))
+        if corrected.num_rows:
+            corrected = self._unknown(corrected)
+            self._live(corrected)
+            begun = pa.concat_tables([begun, corrected])
+        return pa.concat_tables([self._stamped(begun, begun[START], 1), self._end(upper)])
+
+    def _live(self, begun: pa.Table) -> None:
+        self.living = pa.concat_tables([self.living, begun.select(self.schema.names)])
+
+    def _due(self, upper: int) -> pa.Table:
+        """Take out of pending what begins below `upper` and lives at all."""
+        columns = pa.schema([*self.schema, pa.field(START, pa.int64())])
+        rows = pa.concat_tables([columns.empty_table(), *(t.cast(columns) for t in self.pending)])
+        due = pc.less(rows[START], upper)
+        self.pending = [rows.filter(pc.invert(due))]
+        return rows.filter(pc.and_(due, pc.greater(rows["expires"], rows[START])))
+
+    def _first_of_each(self, events: pa.Table) -> pa.Table:
+        """Equal events delivered twice are one: the one that begins first."""
+        if events.num_rows < 2:
+            return events
+        first = events.group_by(self.schema.names).aggregate([(START, "min")])
+        return first.rename_columns({f"{START}_min": START}).select(events.column_names)
+
+    def _unknown(self, late: pa.Table) -> pa.Table:
+        """The late events that are no copies of a living one."""
+        suspects = self.living.filter(pc.is_in(self.living["time"], late["time"].combine_chunks()))
+        known = set(_rows(suspects))
+        kept = [row not in known for row in _rows(late.select(self.schema.names))]
+        return late.filter(pa.array(kept, pa.bool_()))
+
+    def _end(self, upper: int) -> pa.Table:
+        """Take out of living what ends below `upper`, as updates."""
+        ending = pc.less(self.living["expires"], upper)
+        ended = self.living.filter(ending)
+        self.living = self._with_an_end_to_come(self.living.filter(pc.invert(ending)))
+        return self._stamped(ended, ended["expires"], -1)
+
+    def _with_an_end_to_come(self, rows: pa.Table) -> pa.Table:
+        ends = pc.fill_null(rows["expires"], NEVER)
+        rows = rows.set_column(rows.num_columns - 1, self.schema.field("expires"), ends)
+        return rows if self.corrections else rows.filter(pc.less(rows["expires"], NEVER))
+
+    def _stamped(self, rows: pa.Table, times: pa.ChunkedArray, diff: int) -> pa.Table:
+        """`rows` as updates at their own `times`; an event without end has no expiry."""
+        ends = rows["expires"]
+        endless = pc.if_else(pc.equal(ends, NEVER), pa.scalar(None, pa.int64()), ends)
+        columns = [*(rows[name] for name in self.schema.names[:-1]), endless]
+        diffs = pa.array(np.full(rows.num_rows, diff, dtype=np.int64))
+        columns += [pc.cast(times, pa.uint64()), diffs]
+        return pa.Table.from_arrays(columns, schema=update_schema(self.schema))
+
+
+def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,0 +1,213 @@
+"""The second reclocking as a pure fold: rows at system instants in, event frontiers and letters out.
+
+Whether an event is late is decided against the frontier of the instant before it arrived, and
+whether it is too far ahead against its own instant; neither depends on how the fold was cut into
+steps, so a resumed fold decides alike.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.datalog.records import Record
+from tidemill_compute.events.buffer import EventBuffer
+from tidemill_compute.events.progress import (
+    EVENT_MAP_SCHEMA,
+    NOTHING_SEEN,
+    EventProgress,
+    Policy,
+    idle_steps,
+    observe,
+)
+from tidemill_compute.events.rows import (
+    HEARTBEAT,
+    OFFSET,
+    PARTITION,
+    EventColumns,
+    Events,
+    Flags,
+    Refused,
+    timed,
+)
+
+LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.string()),
+    ]
+)
+
+AHEAD = "ahead"
+LATE = "late"
+_LATE_REASON = re.compile(rf"{LATE}: time (-?\d+) ")
+
+
+@dataclass(frozen=True, slots=True)
+class EventPolicy:
+    """How a source becomes an event stream; all durations in milliseconds."""
+
+    columns: EventColumns
+    progress: Policy
+    corrections: bool = False
+    max_ahead_ms: int | None = None
+
+
+@dataclass(slots=True)
+class EventFold:
+    """The state of the fold at one system instant: progress of the stream and the events held.
+
+    `map_updates` and `letters` collect what the steps since the last `take` produced, each at its
+    own system instant.
+    """
+
+    policy: EventPolicy
+    buffer: EventBuffer
+    progress: EventProgress
+    map_updates: list[tuple[tuple[int, int | None, int], int, int]] = field(default_factory=list)
+    letters: list[pa.Table] = field(default_factory=list)
+
+    def step(self, rows: pa.Table, counts: Sequence[tuple[int, int]], upper: int) -> None:
+        """Fold in the rows of one system interval that ends at `upper`.
+
+        `rows` are updates of the raw collection; `counts` says at which instants of the interval
+        how many partitions became known.
+        """
+        known = dict(counts)
+        times = np.asarray(rows.column(TIME).to_numpy(), dtype=np.uint64)
+        order = np.argsort(times, kind="stable")
+        times, rows = times[order], rows.take(pa.array(order))
+        for instant in sorted({*map(int, np.unique(times)), *known}):
+            first, last = np.searchsorted(times, [instant, instant + 1])
+            self._idle(instant)
+            self._arrive(instant, rows.slice(first, last - first), known.get(instant))
+        self._idle(upper)
+
+    def readmit(self, rows: pa.Table, letters: pa.Table, upper: int) -> None:
+        """Hold again what `rows`, known so far, had waiting at or beyond the event `upper`.
+
+        `letters` are the dead letters of the stream: what was too far ahead stays refused.
+        """
+        if HEARTBEAT in rows.column_names:
+            rows = rows.filter(pc.is_null(rows[HEARTBEAT]))
+        events, _ = timed(rows, self.policy.columns)
+        events = events.where(events.times >= upper)
+        if self.policy.max_ahead_ms is not None:
+            refused = letters.filter(pc.starts_with(letters["reason"], AHEAD))
+            taken = set(_positions(refused, "partition", "offset"))
+            kept = [at not in taken for at in _positions(events.rows, PARTITION, OFFSET)]
+            events = events.where(np.asarray(kept, dtype=np.bool_))
+        self.buffer.admit(events, upper)
+
+    def take(self) -> tuple[pa.Table, pa.Table]:
+        """The updates of the event map and of the dead letters produced since the last call."""
+        rows = [(*row, time, diff) for row, time, diff in self.map_updates]
+        schema = update_schema(EVENT_MAP_SCHEMA)
+        columns = [pa.array([r[i] for r in rows], f.type) for i, f in enumerate(schema)]
+        changes = pa.Table.from_arrays(columns, schema=schema)
+        letters = pa.concat_tables([update_schema(LETTER_SCHEMA).empty_table(), *self.letters])
+        self.map_updates, self.letters = [], []
+        return changes, letters
+
+    def _idle(self, until: int) -> None:
+        for instant, progress in idle_steps(self.progress, until, self.policy.progress):
+            self._record(instant, progress)
+
+    def _arrive(self, instant: int, rows: pa.Table, count: int | None) -> None:
+        heartbeats: dict[int, int] = {}
+        if HEARTBEAT in rows.column_names:
+            beats = pc.is_valid(rows[HEARTBEAT])
+            for beat in rows.filter(beats).select([PARTITION, HEARTBEAT]).to_pylist():
+                partition, time = beat[PARTITION], beat[HEARTBEAT]
+                heartbeats[partition] = max(time, heartbeats.get(partition, time))
+            rows = rows.filter(pc.invert(beats))
+        events, refused = timed(rows, self.policy.columns)
+        self._refuse(instant, refused)
+        accepted = self._not_ahead(instant, events)
+        self.buffer.admit(self._not_late(instant, accepted), self.progress.frontier)
+        latest: dict[int, int] = {}
+        partitions = np.asarray(accepted.rows.column(PARTITION).to_numpy(), dtype=np.int64)
+        for partition in np.unique(partitions):
+            latest[int(partition)] = int(accepted.times[partitions == partition].max())
+        known = len(self.progress.promises) if count is None else count
+        policy = self.policy.progress
+        self._record(instant, observe(self.progress, instant, latest, heartbeats, known, policy))
+
+    def _not_ahead(self, instant: int, events: Events) -> Events:
+        if self.policy.max_ahead_ms is None:
+            return events
+        bound = instant + self.policy.max_ahead_ms
+        ahead = events.times > bound
+        self._letter(instant, events, ahead, lambda t: f"{AHEAD}: time {t} is past {bound}")
+        return events.where(~ahead)
+
+    def _not_late(self, instant: int, events: Events) -> Events:
+        if self.policy.corrections:
+            return events
+        frontier = self.progress.frontier
+        late = events.times < frontier
+        self._letter(
+            instant,
+            events,
+            late,
+            lambda t: f"{LATE}: time {t} is before the event frontier {frontier}",
+        )
+        return events.where(~late)
+
+    def _letter(self, instant: int, events: Events, wrong: Flags, reason: object) -> None:
+        if bool(wrong.any()):
+            assert callable(reason)
+            bad = events.where(wrong)
+            self._refuse(instant, [Refused(bad.rows, [reason(int(t)) for t in bad.times])])
+
+    def _refuse(self, instant: int, refused: Sequence[Refused]) -> None:
+        for some in refused:
+            data = self.buffer.schema.names[:-2]
+            raws = [
+                json.dumps(row, sort_keys=False, ensure_ascii=False)
+                for row in some.rows.select(data).to_pylist()
+            ]
+            n = len(raws)
+            columns = {
+                "partition": some.rows[PARTITION],
+                "offset": some.rows[OFFSET],
+                "reason": pa.array(some.reasons, pa.string()),
+                "raw": pa.array(raws, pa.string()),
+                TIME: pa.array(np.full(n, instant, dtype=np.uint64)),
+                DIFF: pa.array(np.ones(n, dtype=np.int64)),
+            }
+            self.letters.append(pa.table(columns, schema=update_schema(LETTER_SCHEMA)))
+
+    def _record(self, instant: int, progress: EventProgress) -> None:
+        # Before the first instant the map is empty; afterwards it has a row for the stream.
+        before = set() if self.progress is NOTHING_SEEN else set(self.progress.rows())
+        after = set(progress.rows())
+        if progress is not self.progress:
+            self.map_updates += [(row, instant, -1) for row in sorted(before - after, key=str)]
+            self.map_updates += [(row, instant, 1) for row in sorted(after - before, key=str)]
+        self.progress = progress
+
+
+def late_events(letters: pa.Table, predicate: str, columns: Sequence[str]) -> list[Record]:
+    """The events among dead letters that were refused because they came late."""
+    found = []
+    for reason, raw in zip(letters["reason"].to_pylist(), letters["raw"].to_pylist(), strict=True):
+        told = _LATE_REASON.match(reason)
+        if told is not None:
+            row = json.loads(raw)
+            found.append(Record(predicate, tuple(row[name] for name in columns), int(told[1])))
+    return found
+
+
+def _positions(rows: pa.Table, partition: str, offset: str) -> list[tuple[int, int]]:
+    columns = (rows[name].to_pylist() for name in (partition, offset))
+    return list(zip(*columns, strict=True))

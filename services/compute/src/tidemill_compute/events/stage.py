@@ -1,0 +1,171 @@
+"""The second reclocking: rows of a source on the system timeline become events on their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, TIME, concatenate
+from tidemill.reclock import bindings_of_rows
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Collections
+from tidemill.time import U64_MAX, NotYet, frontier, sole_time
+from tidemill_compute.appending import append_through
+from tidemill_compute.events.buffer import EventBuffer
+from tidemill_compute.events.fold import AHEAD, EventFold, EventPolicy
+from tidemill_compute.events.progress import NOTHING_SEEN, STREAM, progress_of
+from tidemill_compute.events.rows import HEARTBEAT, POSITION
+from tidemill_compute.holds import Holds
+from tidemill_compute.settings import ComputeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EventTarget:
+    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others written."""
+
+    source: str
+    raw: str
+    raw_letters: str
+    remap: str
+    event_map: str
+    letters: str
+    events: str
+    event_schema: pa.Schema
+
+
+class EventStage:
+    """Keeps the events of a source, their frontier at each system instant, and what was refused.
+
+    The map from system instants to event frontiers is written first, then the dead letters, then
+    the events up to the frontier. A restart goes back to the system instant at which the frontier
+    came to where the events end, and decides everything from there on again, alike.
+    """
+
+    def __init__(
+        self,
+        target: EventTarget,
+        policy: EventPolicy,
+        collections: Collections,
+        clock: Clock,
+        settings: ComputeSettings,
+    ) -> None:
+        self._target = target
+        self._policy = policy
+        self._collections = collections
+        self._clock = clock
+        self._settings = settings
+        self._holds = Holds(collections, f"events:{target.source}")
+        self.folded = 0
+        self.late = 0
+
+    async def prepare(self) -> None:
+        """Hold the history that a restart needs; before anybody writes to the raw collection."""
+        target = self._target
+        read = (target.raw, target.raw_letters, target.remap)
+        for collection in (*read, target.event_map, target.letters, target.events):
+            await self._holds.take(collection)
+
+    async def advance_forever(self) -> None:
+        """Take in each system interval as it becomes definite, until cancelled."""
+        await self.prepare()
+        fold = await self._resume()
+        held_at = self._clock.monotonic_s()
+        while True:
+            upper = await self._definite(self.folded)
+            if upper is None:
+                return
+            await self._advance(fold, upper)
+            if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+                held_at = self._clock.monotonic_s()
+                await self._move_holds(fold)
+
+    async def _definite(self, lower: int) -> int | None:
+        """The upper of everything that is read, once it is past `lower`; None if the raw rows ended."""
+        uppers = []
+        for collection in (self._target.raw, self._target.raw_letters, self._target.remap):
+            while True:
+                try:
+                    upper = await self._collections.wait_for_upper(
+                        collection, lower, self._settings.poll_timeout_s
+                    )
+                except NotYet:
+                    continue
+                break
+            uppers.append(U64_MAX if upper.empty else sole_time(upper))
+        return None if uppers[0] == U64_MAX else min(uppers)
+
+    async def _advance(self, fold: EventFold, upper: int) -> None:
+        """Fold [folded, upper) in and write what it gives, in the order that a restart relies on."""
+        target, lower = self._target, self.folded
+        rows = self._known(await self._holds.changes(target.raw, lower, upper))
+        bindings = bindings_of_rows(await self._holds.changes(target.remap, lower, upper))
+        counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
+        fold.step(rows, counts, upper)
+        event_map, refused = fold.take()
+        self.late += refused.num_rows
+        undecodable = await self._holds.changes(target.raw_letters, lower, upper)
+        # IMPORTANT: the map, then the letters, then the events: a restart counts on this order.
+        await self._append(target.event_map, event_map, upper)
+        await self._append(target.letters, concatenate([undecodable, refused]), upper)
+        reached = fold.progress.frontier
+        await self._append(target.events, fold.buffer.release(reached), reached)
+        self.folded = upper
+
+    def _known(self, rows: pa.Table) -> pa.Table:
+        """The rows without columns that the source has gained since this began: another process knows them."""
+        own = {*self._policy.columns.data, *POSITION, HEARTBEAT, TIME, DIFF}
+        return rows.select([name for name in rows.column_names if name in own])
+
+    async def _append(self, collection: str, updates: pa.Table, upper: int) -> None:
+        await append_through(self._collections, collection, updates, upper, self._target.source)
+
+    async def _resume(self) -> EventFold:
+        """The fold as it was when the frontier came to where the events end."""
+        target = self._target
+        buffer = EventBuffer.empty(target.event_schema, corrections=self._policy.corrections)
+        fold = EventFold(self._policy, buffer, NOTHING_SEEN)
+        self.folded = 0
+        ended = sole_time((await self._collections.status(target.events)).upper)
+        if ended == 0:
+            return fold
+        instant = await self._instant_of(ended)
+        progress = await self._holds.snapshot(target.event_map, instant)
+        columns = (progress[name].to_pylist() for name in ("partition", "frontier", "instant"))
+        fold.progress = progress_of(list(zip(*columns, strict=True)))
+        buffer.restore(await self._holds.snapshot(target.events, ended - 1))
+        refused = await self._holds.snapshot(target.letters, instant)
+        refused = refused.filter(pc.starts_with(refused["reason"], AHEAD))
+        time = self._policy.columns.time
+        waiting = None
+        if pa.types.is_integer(target.event_schema.field(time).type):
+            waiting = pc.field(time) >= ended
+        known = await self._holds.snapshot(target.raw, instant, where=waiting)
+        fold.readmit(known, refused, ended)
+        self.folded = instant + 1
+        return fold
+
+    async def _instant_of(self, ended: int) -> int:
+        """The system instant at which the stream's frontier came to `ended`."""
+        content = await self._holds.history(self._target.event_map)
+        moves = content.filter(
+            pc.and_(pc.equal(content["partition"], STREAM), pc.equal(content["frontier"], ended))
+        )
+        return int(moves["instant"][0].as_py())
+
+    async def _move_holds(self, fold: EventFold) -> None:
+        """Let go of what a restart from where the events end does not need."""
+        target = self._target
+        if fold.progress.frontier == 0:
+            return
+        moved = fold.progress.moved
+        for collection in (
+            target.raw,
+            target.raw_letters,
+            target.remap,
+            target.event_map,
+            target.letters,
+        ):
+            await self._holds.downgrade(collection, frontier(moved))
+        await self._holds.downgrade(target.events, frontier(fold.progress.frontier - 1))

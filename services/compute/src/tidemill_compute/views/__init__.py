@@ -1,0 +1,1 @@
+"""Views: each kept at exactly what its program says of its inputs."""

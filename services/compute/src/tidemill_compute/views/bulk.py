@@ -1,0 +1,43 @@
+"""The port to whoever evaluates the history of a view in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Description
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.view_target import ViewTarget
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a view that has written nothing is to say from `lower` to `upper`.
+
+    `inputs` are what the collections of the inputs are, and their parts up to `upper`; `written` what
+    the collections are that it writes.
+    """
+
+    target: ViewTarget
+    settings: ComputeSettings
+    lower: int
+    upper: int
+    inputs: Mapping[str, tuple[Description, tuple[Part, ...]]]
+    written: Mapping[str, Description]
+
+    @property
+    def rows(self) -> int:
+        """Updates to read."""
+        return sum(part.rows for _, parts in self.inputs.values() for part in parts)
+
+
+class BulkHydrate(Protocol):
+    """Evaluates histories that are too much for this process."""
+
+    async def hydrate(self, history: History) -> None:
+        """Write state, outputs and errors by compare-and-append, from `lower` to `upper`.
+
+        A writer that lost a race changes nothing. Raises: Unavailable if nothing could be written.
+        """

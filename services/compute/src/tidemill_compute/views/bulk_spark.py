@@ -1,0 +1,42 @@
+"""The history of a view on Spark: starts the job, and appends what it wrote."""
+
+from __future__ import annotations
+
+import pickle
+
+import msgspec
+
+from tidemill.shard import Collections
+from tidemill.shard.encoding import unpack_part
+from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
+from tidemill.time import Unavailable, frontier
+from tidemill_compute.views.bulk import History
+
+JOB = "tidemill_compute.views.hydrate_job"
+
+
+class SparkHydrate:
+    """Guarantees of BulkHydrate, by one Spark job and a compare-and-append for each collection."""
+
+    def __init__(self, launcher: SparkLauncher, collections: Collections) -> None:
+        self._launcher = launcher
+        self._collections = collections
+
+    async def hydrate(self, history: History) -> None:
+        """Guarantees of BulkHydrate. Raises: Unavailable with the end of the job's log if it failed."""
+        from tidemill_compute.views.hydrate_job import HydrationResult  # it loads Spark, slowly
+
+        target = history.target
+        job = Job(JobKind.HYDRATION, target.name, JOB, pickle.dumps(history))
+        outcome = await self._launcher.launch(job)
+        if isinstance(outcome, JobFailed):
+            raise Unavailable(f"the history of {target.name} could not be evaluated: {outcome}")
+        result = msgspec.msgpack.decode(outcome.result, type=HydrationResult)
+        # IMPORTANT: the state first: a restart takes it as of what the least output has.
+        outputs = [collection for collection, _ in target.outputs.values()]
+        for collection in (target.state, *outputs, target.errors):
+            parts = [unpack_part(part) for part in result.parts.get(collection, ())]
+            await self._collections.append_parts(
+                collection, frontier(history.lower), frontier(history.upper), parts,
+                writer=target.name,
+            )  # fmt: skip

@@ -1,0 +1,138 @@
+"""The Spark job that evaluates the history of a view: by the maintainer of the service itself, in an executor.
+
+It commits nothing; the service appends what it wrote by compare-and-append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from secrets import token_hex
+
+import msgspec
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard.encoding import pack_part
+from tidemill.shard.part_store import PartStore
+from tidemill.shard.parts import Part
+from tidemill.shard.state import Description
+from tidemill.shard.stores import BlobPlace, open_blob
+from tidemill.spark.workplace import Workplace
+from tidemill.time import Corrupt
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.view_updates import Start
+
+_WRITTEN = "collection string, part binary"
+
+
+class HydrationResult(msgspec.Struct, frozen=True):
+    """The parts of each collection that has any."""
+
+    parts: dict[str, list[bytes]]
+
+
+def run(packed: bytes, here: Workplace) -> bytes:
+    """The whole job: one task, since a program may join anything with anything."""
+    history: History = pickle.loads(packed)
+    here.say(f"evaluating {history.rows} updates of the inputs of {history.target.name}")
+    frame = here.spark.createDataFrame([(0,)], "task int").repartition(1)
+    rows = frame.mapInArrow(partial(hydrate_in_task, here.blob, packed), _WRITTEN).collect()
+    parts: dict[str, list[bytes]] = {}
+    for row in rows:
+        parts.setdefault(row["collection"], []).append(bytes(row["part"]))
+    here.say(f"wrote {len(rows)} parts")
+    return msgspec.msgpack.encode(HydrationResult(parts))
+
+
+def hydrate_in_task(
+    place: BlobPlace, packed: bytes, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The parts of all collections, from the one task that has a row."""
+    if not sum(batch.num_rows for batch in batches):
+        return
+    written = asyncio.run(hydrated(place, pickle.loads(packed)))
+    for collection, parts in written.items():
+        yield pa.RecordBatch.from_pydict(
+            {
+                "collection": pa.array([collection] * len(parts), pa.string()),
+                "part": pa.array([pack_part(part) for part in parts], pa.binary()),
+            }
+        )
+
+
+async def hydrated(place: BlobPlace, history: History) -> dict[str, Sequence[Part]]:
+    """What the view writes, as parts. Raises: Corrupt, and what the store raises."""
+    blob = open_blob(place, partial(token_hex, 16))
+    store = PartStore(blob, partial(token_hex, 16), now_ms=SystemClock().now_ms)
+    try:
+        inputs = await _inputs(store, history)
+        found = await asyncio.to_thread(evaluated, history, inputs)
+        return {
+            collection: await store.write(collection, history.written[collection], updates)
+            for collection, updates in found.items()
+            if updates.num_rows
+        }
+    finally:
+        await blob.close()
+
+
+async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
+    """Each input with what it holds at `lower`, and its changes up to `upper`."""
+    tables: dict[str, pa.Table] = {}
+    for collection, (description, parts) in history.inputs.items():
+        tables[collection] = await _updates(store, description, parts, history.upper)
+    found = {}
+    for predicate, (collection, shape) in history.target.inputs.items():
+        living = LivingInput(replace(shape, predicate=predicate))
+        begin = 0
+        if history.lower:
+            # What is present at `lower`, as one who asks for it then is told.
+            begin = history.lower + 1
+            present = between(tables[collection], 0, begin)
+            living.restart(_present(present), begin)
+        living.extend(between(tables[collection], begin, history.upper), history.upper)
+        found[predicate] = living
+    return found
+
+
+async def _updates(
+    store: PartStore, description: Description, parts: Sequence[Part], upper: int
+) -> pa.Table:
+    tables = [description.update_schema().empty_table()]
+    for part in parts:
+        table = await store.table(part, description, keep=False)
+        if part.lower or part.upper is not None:
+            table = between(table, part.lower, part.upper)
+        tables.append(table)
+    return between(concatenate(tables), 0, upper)
+
+
+def _present(updates: pa.Table) -> pa.Table:
+    """Rows with their multiplicities, without times. Raises: Corrupt if one is negative."""
+    at = pa.array([0] * updates.num_rows, pa.uint64())
+    index = updates.schema.get_field_index(TIME)
+    present = consolidate(updates.set_column(index, TIME, at)).drop_columns([TIME])
+    if any(count < 0 for count in present.column(DIFF).to_pylist()):
+        raise Corrupt("a row of an input is there a negative number of times")
+    return present
+
+
+def evaluated(history: History, inputs: Mapping[str, LivingInput]) -> dict[str, pa.Table]:
+    """All updates from `lower` to `upper`, by collection: the steps of the service, one after the other."""
+    maintainer = Direct(history.target, history.settings)
+    maintainer.begin(Start(history.lower, fresh=True), inputs)
+    found: dict[str, list[pa.Table]] = {}
+    lower = history.lower
+    while lower < history.upper:
+        step = maintainer.step(lower, history.upper, None)
+        for collection, table in step.updates:
+            found.setdefault(collection, []).append(table)
+        lower = step.upper
+    return {collection: concatenate(tables) for collection, tables in found.items()}

@@ -1,0 +1,235 @@
+"""What an input of a view holds: the rows present at one instant, and the changes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
+from tidemill.time import Corrupt
+from tidemill_compute.views.living_rows import Held, LivingRows, Row
+from tidemill_compute.views.record_rows import PredicateShape, record_of
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar import Columns, Texts
+    from tidemill.datalog.columnar.living import LivingColumns
+
+Times: TypeAlias = npt.NDArray[np.uint64]
+NO_TIMES: Times = np.empty(0, dtype=np.uint64)
+
+
+class LivingInput:
+    """The rows of one input that are present just before `lower`, and all known changes from there on.
+
+    Between two windows nothing is read again: a window costs its changes and the rows alive. The rows are held on
+    columns after a window that wanted them so, and one by one after everything else.
+    """
+
+    def __init__(self, shape: PredicateShape) -> None:
+        self.shape = shape
+        self.lower = 0
+        self.upper = 0
+        self._names = tuple(shape.schema.names)
+        self._snapshot: pa.Table | None = None
+        self._rows: LivingRows | None = LivingRows(record_of(shape))
+        self._columns: LivingColumns | None = None
+        self._suited = not shape.lattices
+        self._changes: list[pa.Table] = []
+        self._times: Times = NO_TIMES
+
+    @property
+    def predicate(self) -> str:
+        """What the program calls it."""
+        return self.shape.predicate
+
+    @property
+    def on_columns(self) -> bool:
+        """Whether the rows are held on columns now."""
+        return self._columns is not None
+
+    def restart(self, present: pa.Table, lower: int) -> None:
+        """Begin at `lower` with the rows that are present just before it; earlier starts are unknown."""
+        self.lower = self.upper = lower
+        self._changes, self._times = [], NO_TIMES
+        self._snapshot, self._rows, self._columns = present, None, None
+
+    def extend(self, changes: pa.Table, upper: int) -> None:
+        """Add the changes of [upper so far, `upper`)."""
+        times = np.asarray(changes.column(TIME).to_numpy(), dtype=np.uint64)
+        if bool((times[1:] < times[:-1]).any()):
+            order = np.argsort(times, kind="stable")
+            changes, times = changes.take(pa.array(order)), times[order]
+        self._changes.append(changes)
+        self._times = np.concatenate([self._times, times])
+        self.upper = upper
+
+    def change_times(self) -> Times:
+        """The times of the changes not yet evaluated, ascending."""
+        return self._times
+
+    @property
+    def alive(self) -> int:
+        """How many rows are present just before `lower`."""
+        if self._snapshot is not None:
+            return int(self._snapshot.num_rows)
+        return len(self._columns if self._columns is not None else self._living())
+
+    def waiting(self, upper: int) -> int:
+        """How many changes before `upper` are not yet evaluated."""
+        return int(np.searchsorted(self._times, np.uint64(upper)))
+
+    def present(self) -> list[Presence]:
+        """The rows that are present just before `lower`, as stretches that do not end."""
+        return self._living().present()
+
+    def advance(self, upper: int) -> list[Presence]:
+        """The presences of the window [lower − 1, upper); the input then begins at `upper`.
+
+        Raises: Corrupt if a row is taken away more often than it was put in.
+        """
+        stretches = [
+            Presence(held.presence.record, held.presence.start, time)
+            for held, time, diff in self._moved(upper)
+            if diff < 0
+        ]
+        stretches.extend(self.present())
+        return stretches
+
+    def advance_columns(self, upper: int, texts: Texts) -> Columns | None:
+        """As `advance`, on columns with these numbers of texts; None, and nothing done, where columns cannot hold it."""
+        if not self._suited:
+            return None
+        from tidemill.datalog.columnar import Unsuited  # imports numba
+
+        try:
+            living = self._living_columns(texts)
+            due = self._due(upper)
+            changes = self._columns_of(due, np.asarray(due.column(TIME).to_numpy()), texts)
+        except Unsuited:
+            self._suited = False
+            return None
+        self._drop(due.num_rows)
+        self.lower = upper
+        try:
+            return living.advance(changes, due.column(DIFF).to_numpy())
+        except Corrupt as error:
+            raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
+
+    def take(self, upper: int) -> list[tuple[Record, int, int]]:
+        """The records that begin (1) or end (-1) before `upper`; the input then begins there.
+
+        Raises: Corrupt as `advance`. Cost: O(changes).
+        """
+        return [(held.presence.record, time, diff) for held, time, diff in self._moved(upper)]
+
+    def _moved(self, upper: int) -> list[tuple[Held, int, int]]:
+        """Apply the changes before `upper`: which rows begin and which end, and when."""
+        living, due = self._living(), self._due(upper)
+        self._drop(due.num_rows)
+        self.lower = upper
+        if not due.num_rows:
+            return []
+        changes = zip(_rows(due, self._names), _ints(due, TIME), _ints(due, DIFF), strict=True)
+        try:
+            return living.apply(list(changes))
+        except Corrupt as error:
+            raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
+
+    def _due(self, upper: int) -> pa.Table:
+        """The changes before `upper`, by time."""
+        if len(self._changes) != 1:
+            empty = [] if self._changes else [self._no_changes()]
+            self._changes = [pa.concat_tables([*self._changes, *empty])]
+        return self._changes[0].slice(0, self.waiting(upper))
+
+    def _no_changes(self) -> pa.Table:
+        fields = [*self.shape.schema, pa.field(TIME, pa.uint64()), pa.field(DIFF, pa.int64())]
+        return pa.schema(fields).empty_table()
+
+    def _drop(self, count: int) -> None:
+        """Forget the first changes, which are evaluated."""
+        left = self._changes[0].slice(count)
+        self._changes, self._times = ([left] if left.num_rows else []), self._times[count:]
+
+    # The two ways in which rows are held.
+
+    def _living(self) -> LivingRows:
+        """The rows one by one."""
+        if self._rows is not None:
+            return self._rows
+        rows = LivingRows(record_of(self.shape))
+        if self._snapshot is not None:
+            held = _rows(self._snapshot, self._names)
+            for row, copies in zip(held, _ints(self._snapshot, DIFF), strict=True):
+                rows.hold(row, self.lower - 1, copies)
+        elif self._columns is not None:
+            from tidemill_compute.views.column_rows import rows_of_columns  # columns import numba
+
+            living = self._columns
+            starts, copies_ = living.rows.start.tolist(), living.copies.tolist()
+            held = rows_of_columns(living.rows, self.shape)
+            for row, since, copies in zip(held, starts, copies_, strict=True):
+                rows.hold(row, since, copies)
+        self._snapshot = self._columns = None
+        self._rows = rows
+        return rows
+
+    def _living_columns(self, texts: Texts) -> LivingColumns:
+        """The rows on columns. Raises: Unsuited."""
+        from tidemill.datalog.columnar.living import LivingColumns
+        from tidemill_compute.views.record_rows import table_of
+
+        if self._columns is not None:
+            if self._columns.rows.texts is not texts:
+                self._columns.renumber(texts)
+            return self._columns
+        if self._snapshot is not None:
+            rows = self._snapshot
+            copies = rows.column(DIFF).to_numpy()
+            starts = np.full(rows.num_rows, self.lower - 1, np.int64)
+        else:
+            held = list(self._living().items())
+            rows = table_of([row for row, _ in held], self.shape.schema)
+            copies = np.array([each.copies for _, each in held], np.int64)
+            starts = np.array([each.presence.start for _, each in held], np.int64)
+        self._columns = LivingColumns(self._columns_of(rows, starts, texts), copies)
+        self._snapshot = self._rows = None
+        return self._columns
+
+    def _columns_of(self, rows: pa.Table, times: npt.NDArray[np.generic], texts: Texts) -> Columns:
+        """Rows of this input as columns, present from `times` on. Raises: Unsuited."""
+        from tidemill_compute.views.column_rows import columns_of
+
+        return columns_of(rows, self.shape, times, texts)
+
+
+def cut_window(inputs: Sequence[LivingInput], lower: int, upper: int, changes_max: int) -> int:
+    """Where a window from `lower` ends: `upper`, or before it if it would see too many changes.
+
+    All changes at one instant belong to one window, however many they are. Cost: O(inputs · changes_max).
+    """
+    if sum(living.waiting(upper) for living in inputs) <= changes_max:
+        return upper
+    every = [living.change_times() for living in inputs]
+    times = np.sort(np.concatenate([times[: changes_max + 1] for times in every]))
+    first, cut = int(times[0]), int(times[changes_max])
+    if cut > lower and first < cut:
+        return cut
+    later = [times[np.searchsorted(times, np.uint64(first), side="right") :] for times in every]
+    return min([upper, *(int(times[0]) for times in later if len(times))])
+
+
+def _rows(table: pa.Table, columns: Sequence[str]) -> list[Row]:
+    if not columns:
+        return [()] * table.num_rows
+    return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+
+
+def _ints(table: pa.Table, name: str) -> list[int]:
+    return list(table.column(name).to_pylist())

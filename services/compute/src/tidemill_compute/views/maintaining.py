@@ -1,0 +1,219 @@
+"""Programs without ticks: evaluated in windows over all that is alive, or followed by their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
+from tidemill.datalog.incremental import FactBlock, follows
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.following import Balance, Followed, Follower
+from tidemill_compute.views.living import LivingInput, cut_window
+from tidemill_compute.views.record_rows import PredicateShape, row_of
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import (
+    Change,
+    Start,
+    Step,
+    block_table,
+    differences,
+    moved_rows,
+    update_table,
+)
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.datalog.columnar import Columns, Texts
+
+INSTANT_MAX = 1 << 53
+"""Instants from here on are not for columns."""
+_TEXTS_MAX = 1 << 20
+_MANY_ROWS = 1_000
+"""A predicate with more rows than this makes a window slow if it is not on columns."""
+
+
+class Direct:
+    """Where a window holds many changes it is evaluated over all that is alive in [lower − 1, upper).
+
+    What is present at lower − 1 was written by the window before, so differences are what begins or
+    ends from `lower` on. Where it holds few, they alone are followed.
+    """
+
+    reads_contents = False
+
+    def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
+        self._target = target
+        self._settings = settings
+        self._engine = Engine(
+            target.program, limits=target.limits, columns_from=settings.columns_from
+        )
+        self._ways = _ways(target, settings)
+        self._inputs: Mapping[str, LivingInput] = {}
+        self._follower: Follower | None = None
+        self._balance = Balance()
+        self._state = EngineState()
+        self._by_rows = False
+        self._fresh = False
+
+    @property
+    def mode(self) -> str:
+        """`incremental` while it follows changes, `scratch` while it evaluates windows."""
+        return "incremental" if self._follower is not None else "scratch"
+
+    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+        """Go on from a start."""
+        self._inputs, self._fresh, self._follower = inputs, start.fresh, None
+        self._state = EngineState.from_rows(start.state)
+
+    def step(self, lower: int, common: int, half_written: int | None) -> Step:
+        """Evaluate one window, or follow the changes in it."""
+        inputs = list(self._inputs.values())
+        if half_written is not None:
+            # A window that was half written is written again as it was: the state is one of its end.
+            upper = half_written
+        else:
+            upper = cut_window(inputs, lower, common, self._changes_max(inputs))
+        if self._few(upper):
+            if self._follower is None:
+                self._follower = Follower(self._target, inputs, lower, self._state)
+            updates = self._followed(self._follower.step(upper), upper)
+        else:
+            if self._follower is not None:
+                self._state, self._follower = self._follower.state(), None
+            updates = self._window(lower, upper)
+        self._fresh = False
+        return Step(upper, updates)
+
+    def _changes_max(self, inputs: Sequence[LivingInput]) -> int:
+        """How many changes a window may hold: where each looks at many rows, as many as those."""
+        most = self._settings.window_changes_max
+        if self._follower is None and any(living.on_columns for living in inputs):
+            return max(most, sum(living.alive for living in inputs))
+        return most
+
+    def _few(self, upper: int) -> bool:
+        """Whether the changes before `upper` are followed; a view begins with a window."""
+        if self._fresh or self._ways == "windows":
+            return False
+        if self._ways == "changes":
+            return True
+        changes = sum(living.waiting(upper) for living in self._inputs.values())
+        alive = sum(living.alive for living in self._inputs.values())
+        on_columns = self._wants_columns(upper) and not self._by_rows
+        return self._balance.follows(self._follower is not None, changes, alive, on_columns)
+
+    def _wants_columns(self, upper: int) -> bool:
+        """Whether inputs are large enough for columns, or held on them already."""
+        least = self._settings.columns_from
+        return (
+            least is not None
+            and upper < INSTANT_MAX
+            and any(
+                living.on_columns or living.alive + living.waiting(upper) >= least
+                for living in self._inputs.values()
+            )
+        )
+
+    def _followed(self, followed: Followed, upper: int) -> list[tuple[str, pa.Table]]:
+        """What the changes of the inputs have changed, as updates."""
+        gone, come = followed.state_gone, followed.state_come
+        rows = moved_rows(gone, come, upper - 1)
+        updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
+        facts: dict[str, list[Change]] = {name: [] for name in self._target.outputs}
+        writers = {name: row_of(shape) for name, (_, shape) in self._target.outputs.items()}
+        blocks: dict[str, list[pa.Table]] = {name: [] for name in self._target.outputs}
+        for part in followed.changes.facts.parts:
+            if isinstance(part, FactBlock):
+                if part.predicate in blocks:
+                    schema = self._target.outputs[part.predicate][1].schema
+                    blocks[part.predicate].append(block_table(part, schema))
+                continue
+            for change in part:
+                name = change.record.predicate
+                if name in facts:
+                    facts[name].append((writers[name](change.record), int(change.at), change.diff))
+        for name, (collection, shape) in self._target.outputs.items():
+            rows = update_table(facts[name], shape.schema)
+            updates.append((collection, pa.concat_tables([rows, *blocks[name]])))
+        failed = [((e.text,), int(e.at), e.diff) for e in followed.changes.errors]
+        updates.append((self._target.errors, update_table(failed, ERROR_SCHEMA)))
+        return updates
+
+    def _window(self, lower: int, upper: int) -> list[tuple[str, pa.Table]]:
+        """Evaluate the window [lower − 1, upper) over all that is alive in it."""
+        # A fresh view writes all that is present at its first instant; later windows look back one.
+        seen = lower if self._fresh else lower - 1
+        before = self._state
+        evaluation = self._evaluated(seen if lower else None, upper)
+        self._state = evaluation.state
+        gone, come = evaluation.state.changes_since(before)
+        rows = moved_rows(gone, come, upper - 1)
+        updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
+        for predicate, (collection, shape) in self._target.outputs.items():
+            found = _output(evaluation, predicate, shape, seen, lower, upper)
+            updates.append((collection, found))
+        failed = (((e.text,), e.start, e.end) for e in evaluation.errors)
+        errors = differences(failed, seen, lower, upper)
+        updates.append((self._target.errors, update_table(errors, ERROR_SCHEMA)))
+        return updates
+
+    def _evaluated(self, seen: int | None, upper: int) -> Evaluation:
+        """Evaluate what is alive from `seen` on: on columns as far as inputs are large and suited."""
+        columns: dict[str, Columns] = {}
+        if self._wants_columns(upper):
+            texts = self._texts()
+            for name, living in self._inputs.items():
+                found = living.advance_columns(upper, texts)
+                if found is not None:
+                    columns[name] = found
+        rows = {
+            name: living.advance(upper)
+            for name, living in self._inputs.items()
+            if name not in columns
+        }
+        if not columns:
+            return self._engine.evaluate(rows, lower=seen, upper=upper, state=self._state)
+        evaluation = self._engine.evaluate_columns(
+            columns, rows=rows, lower=seen, upper=upper, state=self._state
+        )
+        derived = [evaluation.tables[name] for name in self._target.program.derived]
+        self._by_rows = any(not t.on_columns and len(t.rows) > _MANY_ROWS for t in derived)
+        return evaluation
+
+    def _texts(self) -> Texts:
+        """The numbers of texts; begun anew once most of them are of rows that are gone."""
+        bulk = self._engine.column_bulk()
+        alive = sum(living.alive for living in self._inputs.values())
+        if len(bulk.texts) > max(_TEXTS_MAX, 8 * alive):
+            bulk.forget_texts()
+        return bulk.texts
+
+
+def _output(
+    evaluation: Evaluation, predicate: str, shape: PredicateShape, seen: int, lower: int, upper: int
+) -> pa.Table:
+    """What begins or ends of one predicate from `lower` on."""
+    table = evaluation.tables.get(predicate)
+    if table is not None and table.on_columns and shape.arguments:
+        from tidemill_compute.views.column_rows import column_updates  # columns import numba
+
+        return column_updates(table.columns, shape, seen, lower, upper)  # type: ignore[attr-defined]  # a table on columns has them
+    row = row_of(shape)
+    stretches = ((row(p.record), p.start, p.end) for p in evaluation.presences[predicate])
+    return update_table(differences(stretches, seen, lower, upper), shape.schema)
+
+
+def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
+    """How the view may be kept up to date: the resource's word counts before the process's setting.
+
+    A program of which a part is evaluated anew at each change is followed only if somebody asks for it.
+    """
+    if target.engine == "scratch":
+        return "windows"
+    if target.engine == "incremental":
+        return "changes"
+    if settings.maintenance == "auto" and not follows(target.program):
+        return "windows"
+    return settings.maintenance

@@ -1,0 +1,153 @@
+"""What the ticks of all nodes say, as changes of the outputs and the error collection of a view."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+import pyarrow as pa
+
+from tidemill.datalog.presence import Instant
+from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.ticking.nodes import TickAnswer
+from tidemill.datalog.ticks import Message
+from tidemill_compute.views.record_rows import record_of, row_of
+from tidemill_compute.views.view_target import ERROR_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import Change, Row, Start, update_table
+
+Told = tuple[str, Row]
+"""An output and a row of it."""
+
+
+class TickOutputs:
+    """Collects changes until they are taken. With several nodes each row begins with its node.
+
+    After a restart the first tick of a node says everything anew; what was written before and is said
+    again is no change, what is not said again ends.
+    """
+
+    def __init__(self, target: ViewTarget) -> None:
+        assert target.ticks is not None
+        self._target = target
+        self._many = target.ticks.nodes > 1
+        self._writers = {name: row_of(shape) for name, (_, shape) in target.outputs.items()}
+        self._facts: dict[str, list[Change]] = {name: [] for name in target.outputs}
+        self._failed: list[Change] = []
+        self._written: dict[int, dict[Told, None]] = {}
+        self._errors_written: dict[int, set[str]] = {}
+        self._expiring: set[Told] = set()
+        self._expiries: list[tuple[int, str, int, Told]] = []
+        self._numbers = 0
+        self._unknown: dict[int, set[str]] = {}
+        self._misplaced: Counter[str] = Counter()
+
+    def begin(self, start: Start) -> None:
+        """Know what was written before."""
+        nodes = range(self._target.ticks.nodes if self._target.ticks is not None else 1)
+        self._expiring, self._expiries = set(), []
+        self._unknown = {n: set() for n in nodes}
+        self._misplaced = Counter()
+        self._written = {n: {} for n in nodes}
+        self._errors_written = {n: set() for n in (-1, *nodes)}
+        if start.fresh:
+            self._written, self._errors_written = {}, {}
+        for name, (collection, shape) in self._target.outputs.items():
+            make: Callable[[Row], Record] = record_of(shape)
+            for row in start.contents.get(collection, ()):
+                number = row[0] if self._many else 0
+                assert isinstance(number, int)
+                self._written[number][name, row] = None
+                self._expire_at(make(row).expires, (name, row))
+        for (text,) in start.contents.get(self._target.errors, ()):
+            self._errors_written[self._node_of(str(text))].add(str(text))
+
+    def _node_of(self, text: str) -> int:
+        """Which node an error is of; -1 if it is of none."""
+        if text.startswith("no node: "):
+            return -1
+        return int(text.split(":")[0].split()[1]) if self._many else 0
+
+    # What ticks say.
+
+    def tell(self, number: int, at: int, answer: TickAnswer, unknown: Iterable[Message]) -> None:
+        """A tick of a node at an instant; `unknown` are its messages to nodes that there are not."""
+        written = self._written.pop(number, {})
+        for record, diff in answer.facts:
+            if record.predicate in self._writers:
+                self._change(number, record, at, diff, written)
+        for name, row in written:
+            self._expiring.discard((name, row))
+            self._facts[name].append((row, at, -1))
+        lost = {
+            f"a message to {format_value(m.node)}, which is no node: {m.record}" for m in unknown
+        }
+        before, self._unknown[number] = self._unknown[number], lost
+        errors = [(text, -1) for text in sorted(before - lost)]
+        errors += [(text, 1) for text in sorted(lost - before)]
+        stale = self._errors_written.pop(number, set())
+        for text, diff in (*answer.errors, *errors):
+            self._error(f"node {number}: {text}" if self._many else text, at, diff, stale)
+        self._failed += [((text,), at, -1) for text in sorted(stale)]
+
+    def _change(
+        self, number: int, record: Record, at: int, diff: int, written: dict[Told, None]
+    ) -> None:
+        name = record.predicate
+        if self._many:
+            arguments = (number, *record.arguments)
+            record = Record(name, arguments, record.time, record.expires, record.parafacts)
+        row = self._writers[name](record)
+        told = (name, row)
+        if diff < 0:
+            if record.expires is None or told in self._expiring:
+                self._expiring.discard(told)
+                self._facts[name].append((row, at, -1))
+        elif told in written:
+            del written[told]
+        elif record.expires is None or record.expires > at:
+            self._facts[name].append((row, at, 1))
+            self._expire_at(record.expires, told)
+
+    def _error(self, text: str, at: int, diff: int, stale: set[str]) -> None:
+        if diff > 0 and text in stale:
+            stale.discard(text)
+        else:
+            self._failed.append(((text,), at, diff))
+
+    def misplaced(self, record: Record, at: int, diff: int) -> None:
+        """A row that names a node which there is not comes or goes."""
+        text = f"no node: {record}"
+        before = self._misplaced[text] > 0
+        self._misplaced[text] += diff
+        now = self._misplaced[text] > 0
+        if before != now:
+            self._error(text, at, 1 if now else -1, self._errors_written.get(-1, set()))
+
+    # What time says.
+
+    def _expire_at(self, expires: int | None, told: Told) -> None:
+        if expires is not None:
+            self._expiring.add(told)
+            self._numbers += 1
+            heappush(self._expiries, (expires, told[0], self._numbers, told))
+
+    def expire(self, upper: Instant) -> None:
+        """Let every record end that says of itself that it ends below `upper`, and that no tick ended."""
+        while self._expiries and self._expiries[0][0] < upper:
+            expires, name, _, told = heappop(self._expiries)
+            if told in self._expiring:
+                self._expiring.discard(told)
+                self._facts[name].append((told[1], expires, -1))
+                for written in self._written.values():
+                    written.pop(told, None)
+
+    def take(self) -> list[tuple[str, pa.Table]]:
+        """All changes since the last call, as updates of the outputs, then of the errors."""
+        updates = []
+        for name, (collection, shape) in self._target.outputs.items():
+            updates.append((collection, update_table(self._facts[name], shape.schema)))
+            self._facts[name] = []
+        updates.append((self._target.errors, update_table(self._failed, ERROR_SCHEMA)))
+        self._failed = []
+        return updates

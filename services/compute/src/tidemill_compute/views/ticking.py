@@ -1,0 +1,114 @@
+"""Programs with `@next` and `@async` as views: tick after tick, each at its instant (language.md 7).
+
+What a tick derives is present from its instant until the next tick says otherwise, or until it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.tick_state import MESSAGE, Handed
+from tidemill.datalog.ticking.admitting import HELD
+from tidemill.datalog.ticking.nodes import IncrementalNode, ScratchNode, TickNode
+from tidemill.datalog.ticking.plan import TickPlan
+from tidemill.datalog.ticking.run import RAN, TickRun, TickStart, of_node
+from tidemill.time import U64_MAX, UsageError
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.tick_outputs import TickOutputs
+from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
+
+_ALONE_MAX = 1_000_000
+
+
+class Ticked:
+    """At each instant the outputs are what the last tick at or before it said.
+
+    The state is what one tick hands to the next; kept facts that stay are written once.
+    """
+
+    reads_contents = True
+
+    def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
+        assert target.ticks is not None
+        self._target = target
+        self._plan: TickPlan = target.ticks
+        self._ticks_max = settings.window_ticks_max
+        self._inputs: Mapping[str, LivingInput] = {}
+        self._run: TickRun
+        self._outputs = TickOutputs(target)
+        self._kept_rows: set[StateRow] = set()
+        self._alone = 0
+
+    @property
+    def mode(self) -> str:
+        """The engine that runs the ticks."""
+        return "scratch" if self._target.engine == "scratch" else "incremental"
+
+    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+        """Go on from a start: with the facts present there, and what the last tick handed on."""
+        self._inputs = inputs
+        self._outputs.begin(start)
+        present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
+        begun = TickStart(start.lower, start.fresh, present, start.state)
+        self._run = TickRun(self._plan, inputs, self._node, begun, self._outputs.misplaced)
+        self._kept_rows = {row for row in start.state if row[1] in (HELD, MESSAGE, RAN)}
+
+    def _node(self, number: int, handed: Handed) -> TickNode:
+        target = self._target
+        if target.engine == "scratch":
+            return ScratchNode(target.program, handed, target.limits)
+        return IncrementalNode(target.program, handed, target.limits, target.strategy)
+
+    def step(self, lower: int, common: int, half_written: int | None) -> Step:
+        """All ticks below `common`, or as many as one step may hold."""
+        upper = common if half_written is None else half_written
+        run, outputs = self._run, self._outputs
+        run.take({name: living.take(common) for name, living in self._inputs.items()})
+        ran, last = 0, lower - 1
+        while True:
+            arrival, tick = run.next_arrival(), run.next_tick()
+            at = min(arrival, tick)
+            if at >= upper:
+                break
+            if half_written is None and ran >= self._ticks_max and at > last:
+                upper = last + 1
+                break
+            if arrival <= tick:
+                self._alone = 0
+                run.arrive(int(arrival))
+            else:
+                last = int(tick)
+                outputs.expire(last)
+                for each in run.tick(last):
+                    ran += 1
+                    outputs.tell(each.node, last, each.answer, each.lost)
+                self._check_rest(common)
+        outputs.expire(upper)
+        state = update_table(self._state_changes(upper - 1), STATE_SCHEMA)
+        updates: list[tuple[str, pa.Table]] = [(self._target.state, state)]
+        return Step(upper, [*updates, *outputs.take()])
+
+    def _check_rest(self, common: int) -> None:
+        """Give up on a program that goes on for ever over inputs that will never change again."""
+        self._alone += 1
+        if common == U64_MAX and self._alone > _ALONE_MAX:
+            raise UsageError(
+                f"{self._target.name}: its inputs are closed, and it does not come to rest within "
+                f"{_ALONE_MAX} ticks", reason="NeverRests",
+            )  # fmt: skip
+
+    def _state_changes(self, at: int) -> list[tuple[tuple[object, ...], int, int]]:
+        """The difference of the state, at the last instant of a step."""
+        before, self._kept_rows = self._kept_rows, self._run.own_rows()
+        gone: list[StateRow] = list(before - self._kept_rows)
+        come: list[StateRow] = list(self._kept_rows - before)
+        for node in self._run.nodes:
+            left, entered = node.ticks.take_state()
+            gone += [of_node(row, node.number) for row in left - entered]
+            come += [of_node(row, node.number) for row in entered - left]
+        return moved_rows(gone, come, at)

@@ -1,0 +1,293 @@
+"""Keeps the outputs of one view at exactly what its program says of its inputs, instant by instant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
+from tidemill.shard import Collections
+from tidemill.time import U64_MAX, Frontier, NotYet, Unavailable, frontier, sole_time
+from tidemill_compute.appending import append_through, refuse_fenced
+from tidemill_compute.holds import Holds
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.bulk import BulkHydrate, History
+from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.ticking import Ticked
+from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
+
+log = get_logger("views")
+
+
+@dataclass(slots=True)
+class ViewProgress:
+    """What the view has come to: for status and metrics."""
+
+    lower: int = 0
+    inputs: dict[str, int] = field(default_factory=dict)
+    windows: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+
+
+class ViewDriver:
+    """At each instant below upper, output = program(inputs), exactly.
+
+    Work is cut into steps. The state, the outputs and the errors are written from the same lower to the
+    same upper, the state first; a restart goes on from the least of them with the state as of then,
+    and writes what is missing.
+    """
+
+    def __init__(
+        self, target: ViewTarget, collections: Collections, clock: Clock, settings: ComputeSettings
+    ) -> None:
+        self._target = target
+        self._collections = collections
+        self._clock = clock
+        self._settings = settings
+        self._holds = Holds(collections, f"view:{target.name}")
+        self._inputs = {
+            predicate: LivingInput(replace(shape, predicate=predicate))
+            for predicate, (_, shape) in target.inputs.items()
+        }
+        self._maintainer: Maintainer = (
+            Direct(target, settings) if target.ticks is None else Ticked(target, settings)
+        )
+        self._scans = logical_plan(target.program).scans
+        self._readings: dict[str, Reading] = {}
+        self._state_upper = 0
+        self._fresh = False
+        self._last = self._waits = False
+        self.progress = ViewProgress()
+        self.bulk: BulkHydrate | None = None
+        """Who evaluates a history of `spark_rows` and more; without, it is evaluated here as all others."""
+        self.timed: Callable[[float], None] = lambda seconds: None
+        """Told how long each window took, until it was durable."""
+
+    @property
+    def mode(self) -> str:
+        """How it is kept up to date now: `incremental` or `scratch`."""
+        return self._maintainer.mode
+
+    @property
+    def followed(self) -> bool:
+        """Whether the view is followed by its changes now, not evaluated in windows."""
+        return self.mode == "incremental"
+
+    @property
+    def on_columns(self) -> dict[str, bool]:
+        """Of each input, whether its rows are held on columns now."""
+        return {predicate: living.on_columns for predicate, living in self._inputs.items()}
+
+    async def hold_inputs(self) -> Frontier:
+        """Hold the history of the inputs, now and over restarts; where the view can begin.
+
+        Comes before the outputs are created, so that a crash in between loses nothing.
+        """
+        begin = frontier(0) if self._target.begin is None else self._target.begin
+        for collection in self._input_collections():
+            held = await self._holds.take(collection)
+            begin = held if begin.precedes(held) else begin
+        return begin
+
+    async def prepare(self) -> None:
+        """Hold the inputs, and of what it writes that of which a restart needs the last version."""
+        await self.hold_inputs()
+        for collection in self._reread():
+            await self._holds.take(collection)
+
+    async def maintain_forever(self) -> None:
+        """Follow the inputs until cancelled, until all of them are closed, or until told to `finish`."""
+        await self.prepare()
+        await self._resume()
+        if self._fresh and self.bulk is not None and await self._hydrated(self.bulk):
+            await self._resume()
+        held_at = self._clock.monotonic_s()
+        while self.progress.lower < U64_MAX and not self._finished():
+            self._waits = True
+            common = await self._definite()
+            self._waits = False
+            while self.progress.lower < common and not self._finished():
+                await self._step(common)
+            if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+                held_at = self._clock.monotonic_s()
+                await self._move_holds()
+
+    @property
+    def rests(self) -> bool:
+        """Whether all that it writes has one upper, and nothing is being written."""
+        return self._waits and self.progress.lower >= self._state_upper
+
+    def finish(self) -> None:
+        """Let `maintain_forever` end once everything that it writes has one upper."""
+        self._last = True
+
+    def _finished(self) -> bool:
+        return self._last and self.progress.lower >= self._state_upper
+
+    async def release(self) -> None:
+        """Give up all holds: nobody will maintain this again."""
+        await self.prepare()
+        await self._holds.release()
+
+    def _input_collections(self) -> list[str]:
+        return sorted({collection for collection, _ in self._target.inputs.values()})
+
+    def _written(self) -> list[str]:
+        outputs = [collection for collection, _ in self._target.outputs.values()]
+        return [self._target.state, *outputs, self._target.errors]
+
+    def _reread(self) -> list[str]:
+        """What a restart reads of what was written: the state, and the rest if the maintainer wants it."""
+        return self._written() if self._maintainer.reads_contents else [self._target.state]
+
+    async def _resume(self) -> None:
+        """Go back to the least upper of what is written, with inputs and state just before it.
+
+        A view that has written nothing begins at the instant at which it was created, with what its
+        inputs hold there.
+        """
+        uppers = [(await self._collections.status(c)).upper for c in self._written()]
+        refuse_fenced(self._target.state, uppers[0])
+        lower = min(sole_time(upper) for upper in uppers)
+        # The hold on the state moves only behind a window that is complete.
+        fresh = await self._holds.take(self._target.state) == frontier(lower)
+        self.progress.lower = lower
+        self._fresh = fresh and len(set(uppers)) == 1
+        self._state_upper = sole_time(uppers[0])
+        for predicate, living in self._inputs.items():
+            collection, _ = self._target.inputs[predicate]
+            self._readings[predicate] = await self._reading(predicate)
+            if lower == 0:
+                continue
+            at = lower if fresh else lower - 1
+            await self._wait(collection, at)
+            present = await self._holds.snapshot(collection, at, reading=self._readings[predicate])
+            await asyncio.to_thread(living.restart, present, at + 1)
+        state: frozenset[StateRow] = frozenset()
+        contents: dict[str, list[Row]] = {}
+        if not fresh:
+            rows = await self._holds.snapshot(self._target.state, lower - 1)
+            state = frozenset(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
+            for collection in self._reread()[1:]:
+                present = await self._holds.snapshot(collection, lower - 1)
+                names = (await self._collections.description(collection)).schema.names
+                contents[collection] = rows_of(present, names)
+        start = Start(lower, fresh, state, contents)
+        await asyncio.to_thread(self._maintainer.begin, start, self._inputs)
+
+    async def _hydrated(self, bulk: BulkHydrate) -> bool:
+        """Whether somebody else has evaluated the history that is definite now."""
+        target, lower = self._target, self.progress.lower
+        inputs = {}
+        upper = U64_MAX
+        for collection in self._input_collections():
+            state = await self._collections.state(collection)
+            upper = min(upper, U64_MAX if state.upper.empty else sole_time(state.upper))
+            inputs[collection] = (state.description, state.parts())
+        written = {c: await self._collections.description(c) for c in self._written()}
+        history = History(target, self._settings, lower, upper, inputs, written)
+        if target.ticks is not None or history.rows < self._settings.spark_rows:
+            return False
+        if not lower < upper < U64_MAX:
+            return False
+        try:
+            await bulk.hydrate(history)
+        except Unavailable as error:
+            log.warning("the history is evaluated here", view=target.name, error=str(error))
+            return False
+        return True
+
+    async def _reading(self, predicate: str) -> Reading:
+        """What is read of an input: rows and columns that can matter, if no count in it may be negative."""
+        collection, shape = self._target.inputs[predicate]
+        scan = self._scans.get(predicate)
+        description = await self._collections.description(collection)
+        if scan is None or description.allow_negative:
+            return EVERYTHING
+        return reading_of(scan, shape.schema, shape.arguments)
+
+    async def _wait(self, collection: str, beyond: int) -> Frontier:
+        """The upper of a collection once it is past `beyond`."""
+        while True:
+            try:
+                return await self._collections.wait_for_upper(
+                    collection, beyond, self._settings.poll_timeout_s
+                )
+            except NotYet:
+                continue
+
+    async def _definite(self) -> int:
+        """Wait until every input is definite past what is written; the least of their uppers.
+
+        Only inputs that hold the view back are read; the others wait for their turn in the store.
+        """
+        if not self._inputs:
+            await self._clock.sleep(self._settings.table_interval_ms / 1000)
+            return self._clock.now_ms()
+        for predicate, living in self._inputs.items():
+            collection, _ = self._target.inputs[predicate]
+            while living.upper <= self.progress.lower:
+                upper = await self._wait(collection, self.progress.lower)
+                until = U64_MAX if upper.empty else sole_time(upper)
+                news = await self._holds.changes(
+                    collection, living.upper, until, reading=self._readings[predicate]
+                )
+                living.extend(news, until)
+            self.progress.inputs[predicate] = living.upper
+        return min(living.upper for living in self._inputs.values())
+
+    async def _step(self, common: int) -> None:
+        """Evaluate one step and write what it gives."""
+        lower = self.progress.lower
+        half_written = self._state_upper if lower < self._state_upper else None
+        began_at = self._clock.monotonic_s()
+        step = await asyncio.to_thread(self._evaluate, lower, common, half_written)
+        # IMPORTANT: the state first: a restart takes it as of what the least output has.
+        state, *rest = step.updates
+        await self._append(state, step.upper)
+        appends = (self._append(update, step.upper) for update in rest)
+        for failed in await asyncio.gather(*appends, return_exceptions=True):
+            if failed is not None:
+                raise failed
+        self.progress.lower = step.upper
+        self.progress.windows += 1
+        self.progress.changes += sum(table.num_rows for _, table in step.updates)
+        seconds = self._clock.monotonic_s() - began_at
+        self.progress.seconds += seconds
+        self.timed(seconds)
+
+    async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
+        collection, table = update
+        await append_through(self._collections, collection, table, upper, self._target.name)
+
+    def _evaluate(self, lower: int, common: int, half_written: int | None) -> Step:
+        return self._maintainer.step(lower, common, half_written)
+
+    async def _move_holds(self) -> None:
+        """Let go of input history that neither a restart nor a reader of the outputs can ask for."""
+        last = max(0, self.progress.lower - 1)
+        for collection in self._reread():
+            await self._holds.downgrade(collection, frontier(last))
+        needed = last
+        for collection in self._written()[1:]:
+            since = (await self._collections.status(collection)).since
+            needed = min(needed, needed if since.empty else sole_time(since))
+        for collection in self._input_collections():
+            await self._holds.downgrade(collection, frontier(needed))
+
+
+def rows_of(table: pa.Table, names: list[str]) -> list[Row]:
+    """The rows of some columns of a table."""
+    if not names:
+        return [()] * table.num_rows
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))

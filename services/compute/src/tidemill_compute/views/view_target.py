@@ -1,0 +1,44 @@
+"""What a view is: its program, the collections it reads and writes, how it is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.incremental import Strategy
+from tidemill.datalog.ticking import TickPlan
+from tidemill.time import Frontier
+from tidemill_compute.views.record_rows import PredicateShape
+
+STATE_SCHEMA = pa.schema(
+    [pa.field("rule", pa.int64()), pa.field("kind", pa.string()), pa.field("solution", pa.string())]
+)
+ERROR_SCHEMA = pa.schema([pa.field("error", pa.string())])
+
+Engine: TypeAlias = Literal["auto", "incremental", "scratch"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTarget:
+    """A view: its program, the collection of each input and output, its errors and its state.
+
+    `ticks` is there if and only if the program is ticked. History of the inputs before `begin` does not
+    count; without it all that can be read does.
+    """
+
+    name: str
+    program: CheckedProgram
+    inputs: Mapping[str, tuple[str, PredicateShape]]
+    outputs: Mapping[str, tuple[str, PredicateShape]]
+    errors: str
+    state: str
+    ticks: TickPlan | None = None
+    engine: Engine = "auto"
+    strategy: Strategy = "strata"
+    begin: Frontier | None = None
+    limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,97 @@
+"""What an evaluation found, as updates of the collections of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.evaluation.state import StateRow
+from tidemill.datalog.incremental import FactBlock
+from tidemill_compute.views.living import LivingInput
+from tidemill_compute.views.record_rows import table_of
+
+Row: TypeAlias = "tuple[object, ...]"
+Stretch: TypeAlias = "tuple[Row, float, float]"
+Change: TypeAlias = "tuple[Row, int, int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a maintainer goes on: everything before `lower` is written.
+
+    `fresh`: nothing is, and the inputs begin with what they hold at `lower`. Otherwise `state` and
+    `contents` (rows by collection, only if asked for) are those just before it.
+    """
+
+    lower: int
+    fresh: bool
+    state: frozenset[StateRow] = frozenset()
+    contents: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The updates of one step, up to `upper`: the state's first, then outputs and errors."""
+
+    upper: int
+    updates: Sequence[tuple[str, pa.Table]]
+
+
+class Maintainer(Protocol):
+    """Finds out what the changes of the inputs change. Knows of no store; not for several threads."""
+
+    reads_contents: bool
+    """Whether a restart needs what the outputs and the errors hold."""
+
+    def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
+        """Go on from a start; the inputs stand at it."""
+
+    def step(self, lower: int, common: int, half_written: int | None) -> Step:
+        """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if given."""
+
+    @property
+    def mode(self) -> str:
+        """How the view is kept up to date now, in a word."""
+
+
+def differences(stretches: Iterable[Stretch], seen: int, lower: int, upper: int) -> list[Change]:
+    """What begins or ends at instants in [lower, upper): (row, time, ±1).
+
+    What is present at an instant before `lower` that was seen was written then, and does not begin
+    again.
+    """
+    changes: list[Change] = []
+    for row, start, end in stretches:
+        if start >= lower or seen == lower:
+            changes.append((row, max(lower, int(max(start, 0))), 1))
+        if end < upper:
+            changes.append((row, int(end), -1))
+    return changes
+
+
+def update_table(changes: Sequence[Change], schema: pa.Schema) -> pa.Table:
+    """Changes as updates of a collection."""
+    rows = table_of([row for row, _, _ in changes], schema)
+    times = pa.array([time for _, time, _ in changes], pa.uint64())
+    diffs = pa.array([diff for _, _, diff in changes], pa.int64())
+    return rows.append_column(TIME, times).append_column(DIFF, diffs)
+
+
+def block_table(block: FactBlock, schema: pa.Schema) -> pa.Table:
+    """The same of facts that come as columns, without an object for each of them."""
+    arrays = [
+        pa.array(values, field.type, mask=nulls)
+        for (values, nulls), field in zip(block.arrays(), schema, strict=True)
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=schema)
+    times = pa.repeat(pa.scalar(int(block.at), pa.uint64()), len(block))
+    return rows.append_column(TIME, times).append_column(DIFF, pa.array(block.diffs))
+
+
+def moved_rows(gone: Iterable[Row], come: Iterable[Row], time: int) -> list[Change]:
+    """Rows that leave and rows that come, all at one instant."""
+    return [(row, time, -1) for row in gone] + [(row, time, 1) for row in come]

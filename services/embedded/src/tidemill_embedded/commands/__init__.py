@@ -1,0 +1,1 @@
+"""Commands on files and stores, without a server."""

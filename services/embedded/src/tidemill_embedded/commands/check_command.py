@@ -1,0 +1,137 @@
+"""`tidemill check`, `fmt` and `eval`: files, without a server."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.time import UsageError
+from tidemill_embedded.commands.evaluating import UPPER, presences_of
+from tidemill_embedded.resources.checking import check_files, files_below, format_file
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Resources (.yaml), programs (any other ending), folders, or - for a program on standard input."
+    ),
+]
+
+
+def check(
+    files: Files,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for editors.")] = False,
+    inputs: Annotated[
+        Literal["relations", "events"],
+        typer.Option(help="What the inputs of a program without resources are."),
+    ] = "relations",
+) -> None:
+    """Say what is wrong with resources and programs: the place, and what to write.
+
+    Resources of all files see each other, as in one apply. Exit code 0 if nothing is wrong, warnings
+    aside, else 1.
+    """
+    texts = _texts(files)
+    found = check_files(texts, "events" if inputs == "events" else "relation")
+    errors = sum(not finding.warning for finding in found)
+    if as_json:
+        typer.echo(json.dumps({"findings": [finding.to_json() for finding in found]}))
+    else:
+        for finding in found:
+            typer.echo(finding.shown)
+        files_named = "1 file" if len(texts) == 1 else f"{len(texts)} files"
+        warnings = len(found) - errors
+        typer.echo(f"{files_named}: {errors} mistakes, {warnings} warnings", err=True)
+    raise typer.Exit(1 if errors else 0)
+
+
+def fmt(
+    files: Files,
+    test: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if something would change.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Change nothing; print what would change.")
+    ] = False,
+) -> None:
+    """Lay programs out canonically, comments included, in place; - writes to standard output.
+
+    In files of resources, the programs that are written as blocks (`program: |`) are laid out.
+    """
+    changed = 0
+    for file, text in _texts(files).items():
+        try:
+            formatted = format_file(text, file)
+        except ProgramErrors as error:
+            _refuse(error.render())
+        except UsageError as error:
+            _refuse(str(error))
+        if file == "-":
+            typer.echo(formatted, nl=False)
+            continue
+        if formatted == text:
+            continue
+        changed += 1
+        if diff:
+            before, after = text.splitlines(True), formatted.splitlines(True)
+            typer.echo("".join(difflib.unified_diff(before, after, file, file)), nl=False)
+        elif test:
+            typer.echo(f"{file} would change")
+        else:
+            Path(file).write_text(formatted, encoding="utf-8")
+            typer.echo(f"{file} changed")
+    raise typer.Exit(1 if changed and test else 0)
+
+
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="A program, or - for standard input.")],
+    predicates: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these, or goals such as 'path(1, x)'; all that rules derive if left out."
+        ),
+    ] = None,
+    upper: Annotated[
+        int, typer.Option(help="Up to which instant, in milliseconds of the timeline.", min=1)
+    ] = UPPER,
+) -> None:
+    """Evaluate a program from the facts that it states: what is present, and from when to when.
+
+    A line says [from, to) and the record; - is an end that is not before --upper, -inf a fact that
+    was always there.
+    """
+    for name, text in _texts([file]).items():
+        try:
+            for line in presences_of(text, name, upper=upper, predicates=predicates or ()):
+                typer.echo(line)
+        except ProgramErrors as error:
+            _refuse(error.render())
+        except UsageError as error:
+            _refuse(str(error))
+
+
+def _texts(files: list[Path]) -> dict[str, str]:
+    """The texts by the names of their files, each once."""
+    texts: dict[str, str] = {}
+    try:
+        for path in files_below(files):
+            texts[str(path)] = (
+                sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+            )
+    except UsageError as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"cannot read {error.filename}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        _refuse(f"a file is not UTF-8 text: {error.reason}")
+    return texts
+
+
+def _refuse(message: str) -> None:
+    typer.echo(f"tidemill: {message}", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""One process among others: roles, claims on work, calls to the peers."""

@@ -1,0 +1,1 @@
+"""Resources as they are applied: their shapes, what is wrong with them, what an apply will do."""

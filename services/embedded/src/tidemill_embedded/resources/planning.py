@@ -1,0 +1,374 @@
+"""What an apply will do: which resources are new, which may change, in which order they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from tidemill.datalog.goals import goal_over
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.formats import (
+    AvroFormat,
+    CsvFormat,
+    JsonFormat,
+    ProtobufFormat,
+    infer_columns,
+)
+from tidemill.runtime.log import LogReader
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ColumnSpec,
+    HoldSpec,
+    Resource,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+    load_resources,
+)
+from tidemill.runtime.resources.decoding import has_header, record_format
+from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
+from tidemill_embedded.resources.resource_store import ResourceStore, Stored
+from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
+from tidemill_embedded.running.sources import file_origin, header_of, in_own_log, topic_of
+from tidemill_embedded.running.versions import changed as changed_view
+from tidemill_embedded.running.versions import changing, plan_version, served
+from tidemill_embedded.world import World
+from tidemill_ingest.decoding import RecordDecoder
+
+_ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
+_SAMPLE_WAIT_S = 2.0
+
+GAINS = (
+    "a table, or a source without keys whose records or files name their columns, may gain nullable columns "
+    "behind those it has while no view reads it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An apply that may go ahead: nothing has been written."""
+
+    created: tuple[Stored, ...]
+    configured: tuple[Stored, ...]
+    unchanged: tuple[Resource, ...]
+
+
+def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
+    """All resources of all documents, or every mistake in them at once."""
+    found: list[Resource] = []
+    messages: list[str] = []
+    for document in documents:
+        try:
+            found += load_resources(document.text, document.file)
+        except UsageError as error:
+            messages.append(str(error))
+    messages += [
+        f"{resource.place('metadata', 'name')}: metadata.name: {resource} is there already, at "
+        f"{earlier.position}"
+        for resource, earlier in doubled(found)
+    ]
+    if messages:
+        raise UsageError("\n".join(messages), reason="resources")
+    return found
+
+
+def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:
+    """Each resource that several documents have, with the first one of its name."""
+    first: dict[tuple[str, str], Resource] = {}
+    pairs = ((each, first.setdefault((each.kind, each.name), each)) for each in resources)
+    return [(resource, earlier) for resource, earlier in pairs if earlier is not resource]
+
+
+async def plan_apply(
+    documents: Sequence[ResourceDocument], store: ResourceStore, world: World, now_ms: int
+) -> Plan:
+    """What the documents ask for. New views are planned in `world.shapes`; on refusal they are not.
+
+    Raises: UsageError naming file and line, for all or nothing.
+    """
+    resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
+    bound = await world.collections.ids()
+    fresh: list[Stored] = []
+    configured: list[Stored] = []
+    unchanged: list[Resource] = []
+    for resource in resources:
+        known = store.get(resource.kind, resource.name)
+        if known is None:
+            number = store.next_incarnation(resource.kind, resource.name)
+            fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
+        elif known.resource == resource:
+            unchanged.append(resource)
+        else:
+            configured.append(_reconfigured(known, resource, world.shapes))
+    names = {stored.resource.name for stored in fresh}
+    try:
+        created = await _planned(fresh, world)
+        for stored in configured:
+            if isinstance(stored.resource.spec, ViewSpec):
+                check_version(stored, world)
+    except TidemillError:
+        for name in names:
+            world.shapes.forget(name)
+        raise
+    return Plan(tuple(created), tuple(configured), tuple(unchanged))
+
+
+def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
+    """The resource under a prefix that no collection has: an id never means another collection."""
+    while any(each == stored.prefix or each.startswith(f"{stored.prefix}/") for each in bound):
+        stored = replace(stored, incarnation=stored.incarnation + 1)
+    return stored
+
+
+def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
+    """The stored resource with what may change: how long history is kept, labels, annotations.
+
+    A view may change altogether: that makes a new version of it.
+    A table or source that no view reads may gain nullable columns, as GAINS says.
+    """
+    old, new = known.resource.spec, resource.spec
+    if isinstance(old, HoldSpec) and isinstance(new, HoldSpec):
+        backward = (old.frontier or 0) > (new.frontier or 0)
+        if old.collection == new.collection and not backward:
+            return replace(known, resource=resource)
+    if isinstance(old, ViewSpec) and isinstance(new, ViewSpec):
+        return changed_view(known, resource)
+    keep = (SourceSpec, TableSpec)
+    if isinstance(old, keep) and type(old) is type(new):
+        changed = [
+            name
+            for name in type(old).__struct_fields__
+            if name != "retain" and getattr(old, name) != getattr(new, name)
+        ]
+        if not changed:
+            return replace(known, resource=resource)
+        wider = _wider(known, resource) if changed == ["columns"] else None
+        if wider is not None and not shapes.readers_of(resource.name):
+            return wider
+    else:
+        changed = [
+            n for n in type(old).__struct_fields__ if getattr(old, n) != getattr(new, n, None)
+        ]
+    fields = ", ".join(f"spec.{_camel(name)}" for name in changed) or "spec"
+    first = (_camel(changed[0]),) if changed else ()
+    allowed = f"; {GAINS}" if changed == ["columns"] else ""
+    raise UsageError(
+        f"{resource.place('spec', *first)}: {resource}: {fields} cannot change while it exists; "
+        f"delete it first: tidemill delete {resource.kind.lower()} {resource.name}{allowed}",
+        reason="Immutable",
+    )
+
+
+def _wider(known: Stored, resource: Resource) -> Stored | None:
+    """The resource with all its columns as they were and behind them new nullable ones; None if it is not so.
+
+    Raises: UsageError if its records cannot have the new ones.
+    """
+    spec, held = resource.spec, columns_of(known)
+    assert isinstance(spec, SourceSpec | TableSpec)
+    kept, gained = spec.columns[: len(held)], spec.columns[len(held) :]
+    if kept != held or not all(column.nullable for column in gained):
+        return None
+    if isinstance(spec, TableSpec):
+        return replace(known, resource=resource)
+    if not _names_columns(spec):
+        return None
+    resolved = {name: value for name, value in known.resolved.items() if name != "columns"}
+    with located(resource, "spec", "columns"):
+        missing = [c.name for c in gained if c.name not in resolved.get("header", [c.name])]
+        if missing:
+            raise UsageError(
+                f"{resource}: the file has the columns {', '.join(resolved['header'])}, "
+                f"not {', '.join(missing)}",
+                reason="ColumnsMissing",
+            )
+        if descriptors := read_descriptors(spec):
+            resolved["descriptors"] = descriptors
+        wider = replace(known, resource=resource, resolved=resolved)
+        RecordDecoder(shape_of(wider), untaught)
+    return wider
+
+
+def _names_columns(source: SourceSpec) -> bool:
+    """Whether records of a source say which columns they have, so that there may be more of them.
+
+    Lines without a header, and texts, do not. The rows of a keyed source are kept packed, each as wide as it came.
+    """
+    told = record_format(source)
+    keyed = source.key_format is not None or bool(source.envelope.key)
+    plain = isinstance(told, JsonFormat | AvroFormat | ProtobufFormat)
+    return not keyed and (plain or has_header(source))
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def check_version(stored: Stored, world: World) -> None:
+    """Refuse a changed view that cannot take the place of the one that is read. Raises: UsageError."""
+    if changing(stored):
+        plan_version(stored, world.shapes)
+        return
+    with located(stored.resource):
+        world.shapes.plan_view(stored)
+
+
+async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
+    """The new resources with what has to be decided now, in an order in which each can begin."""
+    done: list[Stored] = []
+    readers: list[Stored] = []
+    for stored in fresh:
+        spec = stored.resource.spec
+        if isinstance(spec, SourceSpec):
+            resolved = replace(stored, resolved=await _resolved(stored, world))
+            world.shapes.plan(resolved)
+            done.append(resolved)
+        elif isinstance(spec, ViewSpec | ActionSpec):
+            readers.append(stored)
+        elif isinstance(spec, TableSpec):
+            world.shapes.plan(stored)
+            done.append(stored)
+    done += _planned_readers(readers, world.shapes)
+    for stored in fresh:
+        spec = stored.resource.spec
+        if isinstance(spec, HoldSpec):
+            with located(stored.resource, "spec", "collection"):
+                world.shapes.named(spec.collection)
+            done.append(stored)
+    return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
+
+
+def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
+    """Plan a view or an action over what is planned already. Raises: UsageError with its place."""
+    spec, resource = stored.resource.spec, stored.resource
+    if isinstance(spec, ActionSpec):
+        watched_by(spec, resource, shapes)
+    with located(resource):
+        return shapes.plan(served(stored))
+
+
+def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:
+    """Views and actions, each after what it reads; what cannot be planned says why."""
+    done: list[Stored] = []
+    waiting = list(readers)
+    while waiting:
+        left: list[Stored] = []
+        refused: TidemillError | None = None
+        for stored in waiting:
+            try:
+                plan_reader(stored, shapes)
+                done.append(stored)
+            except TidemillError as error:
+                refused = refused or error
+                left.append(stored)
+        if len(left) == len(waiting):
+            assert refused is not None
+            raise refused
+        waiting = left
+    return done
+
+
+def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:
+    """The output of a view that an action's goal is about. Raises: UsageError."""
+
+    with located(resource, "spec", "view"):
+        view = shapes.view(spec.view)
+    with located(resource, "spec", "goal"):
+        predicate = spec.goal.partition("(")[0].strip()
+        if predicate not in view.outputs:
+            raise UnknownCollection(
+                f"the view {spec.view} has no output {predicate}; it has {', '.join(view.outputs)}"
+            )
+        named = shapes.named(f"{spec.view}/{predicate}")
+        goal_over(spec.goal, {predicate: named.shape.argument_columns})
+    return named
+
+
+async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
+    """What is decided when a source is created: inferred columns, a file's header, first offsets."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    resolved: dict[str, Any] = {}
+    header = header_of(stored)
+    if header:
+        resolved["header"] = header
+    if in_own_log(spec) and topic_of(stored) not in await world.log.topics():
+        # Pushed rows are one stream in one order; a silent partition would hold its events back.
+        partitions = world.settings.topic_partitions if spec.kafka is not None else 1
+        await world.log.create_topic(topic_of(stored), partitions)
+    if not spec.columns:
+        sample = await _sample(stored, world, 200 if spec.infer is None else spec.infer.sample)
+        form = record_format(spec)
+        assert isinstance(form, CsvFormat | JsonFormat)  # the others have to state their columns
+        found = infer_columns(sample, form, header)
+        columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
+        resolved["columns"] = msgspec.to_builtins(columns)
+    if descriptors := read_descriptors(spec):
+        resolved["descriptors"] = descriptors
+    with located(stored.resource, "spec", "columns"):
+        # What cannot be decoded is refused now, not with every record.
+        RecordDecoder(shape_of(replace(stored, resolved=resolved)), untaught)
+    start = spec.kafka.start_offset if spec.kafka is not None else "earliest"
+    if start != "earliest":
+        resolved["first"] = await _first_offsets(stored, world, start)
+    return resolved
+
+
+async def _first_offsets(stored: Stored, world: World, start: str | int) -> dict[str, int]:
+    """Where reading begins, per partition, for a source that does not begin at the oldest record."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    assert spec.kafka is not None
+    own = spec.kafka.bootstrap is None
+    log = world.log if own else await world.open_kafka(spec.kafka)
+    try:
+        bounds = await log.bounds(spec.kafka.topic)
+    finally:
+        if not own:
+            await log.close()
+    if start == "latest":
+        return {str(partition): high for partition, (_, high) in bounds.items()}
+    for partition, (_, high) in bounds.items():
+        if int(start) > high:
+            raise UsageError(
+                f"{stored.resource.place('spec', 'kafka', 'startOffset')}: {stored.resource}: partition "
+                f"{partition} of {spec.kafka.topic} ends at {high}, before {start}",
+                reason="StartOffset",
+            )
+    return {str(partition): max(int(start), low) for partition, (low, _) in bounds.items()}
+
+
+async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
+    """The first rows of a source. Raises: UsageError if there are none yet."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.file is not None:
+        origin, topic = file_origin(stored, world), spec.file.path
+        bounds = await origin.bounds(topic)
+        reader: LogReader = await origin.reader(topic, dict.fromkeys(bounds, 0))
+    else:
+        topic = topic_of(stored)
+        kafka = spec.kafka
+        own = kafka is None or kafka.bootstrap is None
+        log = world.log if kafka is None or own else await world.open_kafka(kafka)
+        bounds = await log.bounds(topic)
+        reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    try:
+        records = await reader.poll(rows, _SAMPLE_WAIT_S)
+    finally:
+        await reader.close()
+        if spec.file is None and not in_own_log(spec):
+            await log.close()
+    values = [record.value for record in records if record.value is not None]
+    if not values:
+        raise UsageError(
+            f"{stored.resource.place('spec')}: {stored.resource}: there are no rows to infer columns "
+            "from; state spec.columns",
+            reason="NoSample",
+        )
+    return values

@@ -1,0 +1,413 @@
+"""What every resource makes: collections, and the predicates by which programs read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.parser import parse
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickPlan
+from tidemill.reclock import REMAP_SCHEMA
+from tidemill.runtime.documents import laid_out
+from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
+from tidemill.runtime.problems import field_name
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ColumnSpec,
+    Resource,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+)
+from tidemill.time import UnknownCollection, UsageError
+from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
+from tidemill_compute.events.fold import late_events
+from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
+from tidemill_compute.views.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill_compute.views.view_target import ERROR_SCHEMA
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
+from tidemill_query.directory import Readable, TicksOf, ViewOf
+
+SYSTEM = "system"
+ASIDE = "Aside"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A collection under the name by which users and programs know it."""
+
+    name: str
+    collection: str
+    timeline: str
+    kind: str
+    shape: PredicateShape
+    ends: bool = True
+
+    def as_input(self, predicate: str) -> InputSchema:
+        """The collection as an input of a program, under a predicate's name."""
+        columns: Any = self.shape.argument_columns
+        return InputSchema(
+            predicate,
+            "events" if self.shape.timed else "relation",
+            columns,
+            self.timeline,
+            self.ends,
+        )
+
+    def readable(self) -> Readable:
+        """The collection as the query service reads it."""
+        make = record_of(self.shape)
+        names = self.shape.schema.names
+
+        def records(table: pa.Table) -> Sequence[Record]:
+            rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+            return [make(row) for row in rows] if names else [make(())] * table.num_rows
+
+        columns = [(field.name, str(field.type)) for field in self.shape.schema]
+        late = None
+        if self.kind == "Source" and self.shape.timed:
+            arguments = names[: self.shape.arguments]
+            late = (
+                f"{self.collection}/deadletters",
+                lambda letters: late_events(letters, self.shape.predicate, arguments),
+            )
+        return Readable(
+            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
+            late,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedView:
+    """A view whose program has been checked: what it reads and writes, by predicate."""
+
+    stored: Stored
+    program: CheckedProgram
+    inputs: Mapping[str, Named]
+    outputs: Mapping[str, Named]
+    ticks: TickPlan | None = None
+
+    @property
+    def timeline(self) -> str:
+        """The timeline of its inputs and outputs."""
+        return self.program.timeline or SYSTEM
+
+
+def own_prefix(stored: Stored, version: int) -> str:
+    """What the names of the collections begin with that one version of a view has for itself."""
+    return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
+
+
+def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
+    """The data columns of a source or table."""
+    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
+
+
+def event_schema(rows: pa.Schema) -> pa.Schema:
+    """The data columns of an event stream."""
+    return rows.append(pa.field("time", pa.int64())).append(pa.field("expires", pa.int64()))
+
+
+def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:
+    """The columns of a source or table, inferred ones as they were found at its creation."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec | TableSpec)
+    found = stored.resolved.get("columns")
+    if found is None:
+        return tuple(spec.columns)
+    return tuple(ColumnSpec(**column) for column in found)
+
+
+def named_source(stored: Stored) -> Named:
+    """A source as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    name, prefix = stored.resource.name, stored.prefix
+    rows = row_schema(columns_of(stored))
+    event = spec.event_time
+    if event is None:
+        shape = shape_of_relation(name, rows)
+        return Named(name, prefix, spec.timeline or SYSTEM, "Source", shape)
+    ends = event.expires_after is not None or event.expires_column is not None
+    shape = shape_of_events(name, event_schema(rows))
+    return Named(name, prefix, event.timeline, "Source", shape, ends)
+
+
+def named_table(stored: Stored) -> Named:
+    """A table as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, TableSpec)
+    shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
+    return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
+
+
+@contextmanager
+def located(resource: Resource, *path: str | int) -> Iterator[None]:
+    """What is refused in the body is refused with the place of a field of the resource."""
+    try:
+        yield
+    except ProgramErrors as error:
+        field = path or ("spec", "program")
+        raise UsageError(
+            f"{resource.place(*field)}: {resource}: {field_name(field)} has mistakes\n{error.render()}",
+            reason=error.diagnostics[0].code, located=True, program=error,
+        ) from None  # fmt: skip
+    except UsageError as error:
+        if error.details.get("located"):
+            raise
+        named = f"{field_name(path)}: " if path else ""
+        raise type(error)(
+            f"{resource.place(*path)}: {resource}: {named}{error}",
+            **{**error.details, "located": True, "position": resource.place(*path)},
+        ) from None
+
+
+def named_columns(shape: PredicateShape, names: Sequence[str] | None) -> PredicateShape:
+    """The shape with its arguments under the names that a view gives them. Raises: UsageError."""
+    if names is None:
+        return shape
+    if len(names) != shape.arguments:
+        raise UsageError(
+            f"{shape.predicate} has {shape.arguments} columns, and {len(names)} names",
+            reason="ColumnNames",
+        )
+    fields = [field.with_name(name) for field, name in zip(shape.schema, names, strict=False)]
+    fields += [shape.schema.field(at) for at in range(shape.arguments, len(shape.schema))]
+    schema = pa.schema(fields)
+    if len(set(schema.names)) != len(schema.names):
+        raise UsageError(f"two columns of {shape.predicate} have one name", reason="ColumnNames")
+    return replace(shape, schema=schema)
+
+
+class Shapes:
+    """Everything that can be read, by name; grows as resources are planned."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Named] = {}
+        self._views: dict[str, PlannedView] = {}
+
+    def plan(self, stored: Stored) -> PlannedView | None:
+        """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
+        spec = stored.resource.spec
+        if isinstance(spec, SourceSpec):
+            source = named_source(stored)
+            self._add(source)
+            self._add_aside(stored, SYSTEM, remap=REMAP_SCHEMA, deadletters=LETTER_SCHEMA)
+            if source.timeline != SYSTEM:
+                self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
+        elif isinstance(spec, TableSpec):
+            self._add(named_table(stored))
+        elif isinstance(spec, ViewSpec):
+            view = self.plan_view(stored)
+            self._views[stored.resource.name] = view
+            for named in view.outputs.values():
+                self._add(named)
+            self._add_aside(stored, view.program.timeline or SYSTEM, errors=ERROR_SCHEMA)
+            return view
+        elif isinstance(spec, ActionSpec):
+            watched = self.planned(spec.view).outputs[spec.goal.partition("(")[0].strip()]
+            corrections = corrections_schema(watched.shape)
+            self._add_aside(stored, watched.timeline, outbox=OUTBOX_SCHEMA, corrections=corrections)
+        return None
+
+    def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:
+        """Collections that a resource makes beside its own: they can be read, not derived from."""
+        for what, schema in schemas.items():
+            name = f"{stored.resource.name}/{what}"
+            shape = shape_of_relation(what, schema)
+            self._add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
+
+    def _add(self, named: Named) -> None:
+        self._named[named.name] = named
+
+    def plan_view(self, stored: Stored) -> PlannedView:
+        """The view over what can be read now, without adding it.
+
+        Mistakes in its program have their places in the file, if these can be told. Raises: UsageError,
+        ProgramErrors.
+        """
+        spec = stored.resource.spec
+        assert isinstance(spec, ViewSpec)
+        resource, file = stored.resource, stored.resource.position.file
+        try:
+            return self._planned(stored, spec, f"{file}: {resource}")
+        except ProgramErrors:
+            begin = resource.blocks.get(("spec", "program"))
+            if begin is None:
+                raise
+            program = laid_out(spec.program, begin)
+            return self._planned(stored, msgspec.structs.replace(spec, program=program), file)
+
+    def _planned(self, stored: Stored, spec: ViewSpec, file: str) -> PlannedView:
+        resource, name = stored.resource, stored.resource.name
+        program = parse(spec.program, file)
+        derived = {rule.head.application.name for rule in program.rules}
+        wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
+        inputs: dict[str, Named] = {}
+        for predicate in sorted(wanted):
+            if predicate in spec.inputs:
+                with located(resource, "spec", "inputs", predicate):
+                    inputs[predicate] = self.named(spec.inputs[predicate])
+            elif predicate not in derived and self.knows(predicate):
+                inputs[predicate] = self.named(predicate)
+        schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
+        checked = check(program, Catalog(schemas))
+        with located(resource, "spec", "engine"):
+            check_engine(spec)
+        with located(resource, "spec", "program" if spec.tick is None else "tick"):
+            columns = {p: named.shape.argument_columns for p, named in inputs.items()}
+            ticks = tick_plan(spec, checked, columns)
+        outputs = {}
+        for number, predicate in enumerate(spec.outputs or checked.derived):
+            if predicate not in checked.derived:
+                with located(resource, "spec", "outputs", number):
+                    raise UsageError(
+                        f"the output {predicate} is not derived; derived are "
+                        f"{', '.join(checked.derived)}",
+                        reason="UnknownOutput",
+                    )
+            shape = shape_of_output(checked, predicate)
+            if ticks is not None and ticks.nodes > 1:
+                shape = shape.with_node()
+            with located(resource, "spec", "columns", predicate):
+                shape = named_columns(shape, spec.columns.get(predicate))
+            outputs[predicate] = Named(
+                f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
+                checked.timeline or SYSTEM, "View", shape,
+            )  # fmt: skip
+        return PlannedView(stored, checked, inputs, outputs, ticks)
+
+    def inputs_of(self, view: str) -> dict[str, InputSchema]:
+        """What a view's program may read, by predicate."""
+        return {p: named.as_input(p) for p, named in self.planned(view).inputs.items()}
+
+    def knows(self, name: str) -> bool:
+        """Whether the name, or a predicate of one view, can be read."""
+        return name in self._named or len(self._deriving(name)) == 1
+
+    def _deriving(self, predicate: str) -> list[str]:
+        return [
+            name
+            for name, named in self._named.items()
+            if named.kind == "View" and name.endswith(f"/{predicate}")
+        ]
+
+    def named(self, name: str) -> Named:
+        """A collection by its name, or by its predicate if only one view derives it."""
+        if name in self._named:
+            return self._named[name]
+        deriving = self._deriving(name)
+        if len(deriving) == 1:
+            return self._named[deriving[0]]
+        if deriving:
+            raise UnknownCollection(
+                f"{name} is derived by several views: name one of {', '.join(sorted(deriving))}"
+            )
+        known = {each.rpartition("/")[2]: each for each in self._named} | dict.fromkeys(self._named)
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UnknownCollection(f"there is no {name}{hint}", name=name)
+
+    def planned(self, name: str) -> PlannedView:
+        """A view with its checked program. Raises: UnknownCollection naming what is close."""
+        if name not in self._views:
+            close = get_close_matches(name, self._views, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UnknownCollection(f"there is no view {name}{hint}", name=name)
+        return self._views[name]
+
+    def view(self, name: str) -> ViewOf:
+        """A view as the query service sees it."""
+        planned = self.planned(name)
+        state = (
+            f"{own_prefix(planned.stored, int(planned.stored.resolved.get('version', 1)))}/state"
+        )
+        return ViewOf(
+            name, planned.program,
+            {p: named.readable() for p, named in planned.inputs.items()},
+            {p: named.readable() for p, named in planned.outputs.items()},
+            kept_in_words(planned.stored.resource.spec),
+            None if planned.ticks is None else TicksOf(planned.ticks, state),
+        )  # fmt: skip
+
+    def view_of(self, predicate: str) -> ViewOf:
+        """The view that derives a predicate."""
+        if predicate in self._named and self._named[predicate].kind != "View":
+            reading = [
+                name
+                for name, planned in self._views.items()
+                if any(named.name == predicate for named in planned.inputs.values())
+            ]
+            if reading:
+                return self.view(reading[0])
+        return self.view(self.named(predicate).name.rpartition("/")[0])
+
+    def find(self, name: str) -> Readable:
+        """A collection as the query service reads it; any collection by its id."""
+        return self.named(name).readable()
+
+    def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
+        """The input by which a view would read, through others, what it derives itself."""
+        for named in inputs:
+            below = named.name.rpartition("/")[0] if named.kind == "View" else ""
+            if below == name or (
+                below and self.reads_itself(name, self.planned(below).inputs.values())
+            ):
+                return named.name
+        return None
+
+    def readers_of(self, name: str) -> list[str]:
+        """The views that read what a resource makes."""
+        return sorted(
+            view
+            for view, planned in self._views.items()
+            for named in planned.inputs.values()
+            if named.name == name or named.name.startswith(f"{name}/")
+        )
+
+    def roots_of(self, view: str) -> list[str]:
+        """The collections of sources and tables that a view reads, itself or through other views."""
+        found: dict[str, None] = {}
+        waiting, seen = [view], {view}
+        while waiting:
+            for named in self.planned(waiting.pop()).inputs.values():
+                below = named.name.rpartition("/")[0]
+                if named.kind != "View":
+                    found[named.collection] = None
+                elif below not in seen:
+                    seen.add(below)
+                    waiting.append(below)
+        return list(found)
+
+    def forget(self, name: str) -> None:
+        """Leave out what a deleted resource made."""
+        self._views.pop(name, None)
+        for each in [n for n in self._named if n == name or n.startswith(f"{name}/")]:
+            del self._named[each]
+
+    def timeline_of(self, timeline: str) -> list[str]:
+        """The collections of event streams on a timeline."""
+        return [
+            named.collection
+            for named in self._named.values()
+            if named.timeline == timeline and named.shape.timed and named.kind == "Source"
+        ]

@@ -1,0 +1,1 @@
+"""Runners: each keeps one resource going, and says how it does."""

@@ -1,0 +1,214 @@
+"""Running tables, actions and holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.datalog.goals import goal_over
+from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
+from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
+from tidemill.shard import Description
+from tidemill.time import frontier
+from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
+from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Sink
+from tidemill_compute.actions.sink_file import FileSink
+from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
+from tidemill_compute.actions.sink_log import LogSink
+from tidemill_compute.actions.sink_redis import RedisSink
+from tidemill_compute.actions.sink_sqlite import SqliteSink
+from tidemill_compute.tables import TableDriver
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import SYSTEM, Named, row_schema
+from tidemill_embedded.running.guarding import GuardedSink
+from tidemill_embedded.world import World
+
+COUNT_INTERVAL_S = 1.0
+
+
+class TableRunner:
+    """A table: users write it, and its upper follows the clock or its timeline."""
+
+    def __init__(self, stored: Stored, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, TableSpec)
+        self.name = f"Table/{stored.resource.name}"
+        self.collection = stored.prefix
+        self._spec = spec
+        self._world = world
+        timeline = spec.timeline
+        self.driver = TableDriver(
+            self.collection, world.collections, world.clock,
+            None if timeline == SYSTEM else lambda: world.timeline_frontier(timeline),
+            world.settings.compute,
+        )  # fmt: skip
+
+    async def prepare(self) -> None:
+        """Create the collection, or give it the columns that the table has gained."""
+        retain = None if self._spec.retain is None else int(self._spec.retain)
+        schema = row_schema(self._spec.columns)
+        description = Description(schema, timeline=self._spec.timeline, retain_ms=retain)
+        await self._world.ensure(self.collection, description)
+        await self._world.collections.extend_schema(self.collection, schema)
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Keep it readable."""
+        ready()
+        await self.driver.advance_forever()
+
+    async def release(self) -> None:
+        """Close it."""
+        await self._world.close(self.collection, frozenset())
+
+
+class ActionRunner:
+    """An action: a goal over one output of a view, an outbox, a sink."""
+
+    def __init__(self, stored: Stored, watched: Named, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, ActionSpec)
+        self.name = f"Action/{stored.resource.name}"
+        self._stored = stored
+        self._spec = spec
+        self._watched = watched
+        self._world = world
+        self._owner = f"action:{stored.prefix}"
+        columns = watched.shape.argument_columns
+        # The key of a firing has the user's name of the action: applied again, it is the same one.
+        goal = goal_over(spec.goal, {watched.shape.predicate: columns}, stored.resource.name)
+        self.outbox = f"{stored.prefix}/outbox"
+        self._done = f"{stored.prefix}/done"
+        self._corrections = f"{stored.prefix}/corrections"
+        self._guarded = GuardedSink(self._sink())
+        self.driver = ActionDriver(
+            ActionTarget(
+                stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done,
+                self._corrections,
+            ),
+            self._guarded, world.collections, world.clock, world.settings.compute,
+        )  # fmt: skip
+
+    @property
+    def watched(self) -> str:
+        """The collection that its goal is about."""
+        return self._watched.collection
+
+    def confirm_with(self, confirm: Callable[[], Awaitable[None]]) -> None:
+        """Ask before each effect whether this process still has the claim on the action."""
+        self._guarded.confirm = confirm
+
+    def _sink(self) -> Sink:
+        sink = self._spec.sink
+        if sink.file is not None:
+            return FileSink(Path(sink.file.path))
+        if sink.sqlite is not None:
+            name = self._stored.resource.name
+            return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name)
+        if sink.redis is not None:
+            redis, name = sink.redis, self._stored.resource.name
+            return RedisSink(
+                redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable
+            )
+        if sink.http is not None:
+            http = sink.http
+            endpoint = Endpoint(
+                http.url, Delivery(http.delivery), http.key_header, http.ask or "",
+                http.timeout / 1000,
+            )  # fmt: skip
+            return HttpSink(endpoint)
+        assert sink.log is not None
+        return LogSink(self._world.log, sink.log.topic, self._stored.resource.name)
+
+    async def prepare(self) -> None:
+        """Hold what is watched, and create the outbox where firing begins."""
+        await self.driver.hold_watched()
+        status = await self._world.collections.status(self._watched.collection)
+        fire_from = self._spec.fire_from
+        if fire_from == "creation":
+            start = status.upper
+        elif fire_from == "beginning":
+            start = status.since
+        else:
+            start = frontier(int(fire_from))
+        timeline = self._watched.timeline
+        for collection, schema in (
+            (self.outbox, OUTBOX_SCHEMA),
+            (self._done, DONE_SCHEMA),
+            (self._corrections, corrections_schema(self._watched.shape)),
+        ):
+            description = Description(schema, kind="actions", timeline=timeline)
+            await self._world.ensure(collection, description, start)
+            # What is done begins where the outbox does, also if a crash came between the two.
+            start = (await self._world.collections.status(collection)).since
+        await self.driver.prepare()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Fire."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.driver.fire_forever())
+                tasks.create_task(self._count_forever())
+                ready()
+        finally:
+            await self._guarded.close()
+
+    async def _count_forever(self) -> None:
+        effects = repeated = 0
+        name = self._stored.resource.name
+        while True:
+            await self._world.clock.sleep(COUNT_INTERVAL_S)
+            counts = self.driver.counts
+            self._world.metrics.increment(ACTIONS_FIRED, counts.effects - effects, action=name)
+            more = counts.repeated - repeated
+            self._world.metrics.increment(ACTION_DUPLICATES, more, action=name)
+            effects, repeated = counts.effects, counts.repeated
+
+    async def release(self) -> None:
+        """Close the outbox, let go of what is watched."""
+        owners = frozenset((self._owner,))
+        for collection in (self.outbox, self._done, self._corrections):
+            await self._world.close(collection, owners)
+        await self._world.release(self._watched.collection, owners)
+
+
+class HoldRunner:
+    """A hold: keeps the history of one collection."""
+
+    def __init__(self, stored: Stored, held: Named, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, HoldSpec)
+        self.name = f"Hold/{stored.resource.name}"
+        self.collection = held.collection
+        self._spec = spec
+        self._world = world
+        self._owner = f"hold:{stored.prefix}"
+
+    async def prepare(self) -> None:
+        """Take the hold, or move it forward to where the document says."""
+        wanted = None if self._spec.frontier is None else frontier(self._spec.frontier)
+        held = await self._world.collections.read_hold(
+            self.collection, at=wanted, owner=self._owner, lease_ms=None
+        )
+        if wanted is not None and held.frontier != wanted and held.frontier.precedes(wanted):
+            await self._world.collections.downgrade(held, wanted)
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """A hold does nothing by itself."""
+        ready()
+        while True:
+            await self._world.clock.sleep(3600)
+
+    async def release(self) -> None:
+        """Let go."""
+        await self._world.release(self.collection, frozenset((self._owner,)))
+
+
+def removals(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """(the rows, how often each comes or goes): `_diff` if there is one, else once."""
+    if "_diff" in rows.column_names:
+        return rows.drop_columns(["_diff"]), rows["_diff"].combine_chunks().cast(pa.int64())
+    return rows, pa.array([1] * rows.num_rows, pa.int64())

@@ -1,0 +1,479 @@
+"""Running a source: log or files → ingest → remap → reclock → collection, and the event stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
+from tidemill.rpc.messages import Delivered
+from tidemill.rpc.status import DeadlinePassed
+from tidemill.runtime.formats import LETTER_SCHEMA
+from tidemill.runtime.log import Log, LogRecord
+from tidemill.runtime.logs import get_logger
+from tidemill.runtime.metrics import (
+    DECODE_ERRORS,
+    LATE_EVENTS,
+    RECLOCK_DURATION,
+    SOURCE_BYTES,
+    SOURCE_RECORDS,
+)
+from tidemill.runtime.resources import SourceSpec
+from tidemill.runtime.resources.decoding import delimiter_of, has_header
+from tidemill.shard import Description
+from tidemill.time import Unavailable, UsageError
+from tidemill_compute.events.fold import EventPolicy
+from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
+from tidemill_compute.events.rows import EventColumns
+from tidemill_compute.events.stage import EventStage, EventTarget
+from tidemill_embedded.replicas.roles import share_of, shares_of
+from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import SYSTEM, columns_of, event_schema, row_schema
+from tidemill_embedded.running.feeds import Feed
+from tidemill_embedded.world import World
+from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
+from tidemill_ingest.driver import WHOLE, Origin, Share, SourceReader
+from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
+from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
+from tidemill_ingest.files import (
+    LineFile,
+    ParquetFile,
+    RowFile,
+    csv_header,
+    files_of,
+    names_many,
+)
+from tidemill_reclock.bulk import LogPlace
+from tidemill_reclock.driver import ReclockDriver, ReclockTarget
+from tidemill_remap.driver import RemapDriver
+
+COMMIT_INTERVAL_S = 5.0
+log = get_logger("sources")
+
+
+class SourceRunner:
+    """One source with everything behind it. All collections begin at 0, nothing held by a process."""
+
+    def __init__(self, stored: Stored, world: World) -> None:
+        spec = stored.resource.spec
+        assert isinstance(spec, SourceSpec)
+        self.name = f"Source/{stored.resource.name}"
+        self.item = f"Source/{stored.prefix}"
+        self._stored = stored
+        self._spec = spec
+        self._world = world
+        self._source = stored.resource.name
+        prefix = stored.prefix
+        self._rows = row_schema(columns_of(stored))
+        self._staged = spec.event_time is not None or spec.timeline not in (None, SYSTEM)
+        self.collection = prefix
+        self._raw = f"{prefix}/raw" if self._staged else prefix
+        self._letters = f"{prefix}/deadletters"
+        self._raw_letters = f"{prefix}/raw/deadletters" if self._staged else self._letters
+        self._remap = f"{prefix}/remap"
+        self._map = f"{prefix}/eventmap"
+        self._files = f"{prefix}/files"
+        self._decided = f"{prefix}/decided"
+        self._shape = shape_of(stored)
+        keyed = None
+        if spec.envelope.key:
+            keyed = KeyedRows(self._rows, spec.envelope.key)
+        self.reclock = ReclockDriver(
+            ReclockTarget(
+                self._source, self._remap, self._raw, self._raw_letters, self._raw_schema(),
+                LETTER_SCHEMA,
+            ),
+            world.collections, world.clock, world.settings.reclock, keyed,
+        )  # fmt: skip
+        self.reclock.broke = lambda count: world.metrics.increment(
+            DECODE_ERRORS, count, source=self._source
+        )
+        self.remap = RemapDriver(
+            self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval)
+        )
+        self._stage = self._make_stage()
+        self._reading = False
+        self.backfilled = 0
+        self.reclock.timed = lambda seconds: world.metrics.observe(
+            RECLOCK_DURATION, seconds, source=self._source
+        )
+
+    def _raw_schema(self) -> pa.Schema:
+        """Rows of an event stream keep their place, so that a refused one can be named."""
+        if self._spec.envelope.key:
+            return CHANGE_SCHEMA
+        if not self._staged:
+            return self._rows
+        return self._rows.append(pa.field("_partition", pa.int64())).append(
+            pa.field("_offset", pa.uint64())
+        )
+
+    def _make_stage(self) -> EventStage | ReferenceStage | None:
+        world, event = self._world, self._spec.event_time
+        if event is not None:
+            columns = EventColumns(
+                tuple(self._rows.names), event.column, event.expires_column,
+                None if event.expires_after is None else int(event.expires_after),
+            )  # fmt: skip
+            idle = None if event.idle_timeout is None else int(event.idle_timeout)
+            policy = EventPolicy(
+                columns, Policy(int(event.skew), idle), event.late == "correct",
+                int(event.max_ahead),
+            )  # fmt: skip
+            target = EventTarget(
+                self._source, self._raw, self._raw_letters, self._remap, self._map,
+                self._letters, self.collection, event_schema(self._rows),
+            )  # fmt: skip
+            return EventStage(
+                target, policy, world.collections, world.clock, world.settings.compute
+            )
+        if not self._staged:
+            return None
+        timeline = self._spec.timeline or SYSTEM
+        reference = ReferenceTarget(
+            self._source,
+            self._raw,
+            self._raw_letters,
+            self._remap,
+            self._map,
+            self._letters,
+            self.collection,
+            self._rows,
+        )  # fmt: skip
+        return ReferenceStage(
+            reference, world.collections, lambda: world.timeline_frontier(timeline), world.clock,
+            world.settings.compute,
+        )  # fmt: skip
+
+    def made(self) -> dict[str, Description]:
+        """Every collection of this source."""
+        retain = None if self._spec.retain is None else int(self._spec.retain)
+        found = {
+            self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
+            self._letters: Description(LETTER_SCHEMA, kind="deadletters"),
+        }
+        if self._spec.kafka is not None:
+            found[self._decided] = Description(DECISIONS_SCHEMA, kind="catalog", retain_ms=1)
+        if self._spec.file is not None and names_many(self._spec.file.path):
+            found[self._files] = Description(FILES_SCHEMA, kind="catalog", retain_ms=1)
+        if not self._staged:
+            return {**found, self._raw: Description(self._rows, kind="source", retain_ms=retain)}
+        event = self._spec.event_time
+        rows = self._rows if event is None else event_schema(self._rows)
+        timeline = (event.timeline if event is not None else self._spec.timeline) or SYSTEM
+        return {
+            **found,
+            self._raw: Description(self._raw_schema(), kind="source", retain_ms=0),
+            self._raw_letters: Description(LETTER_SCHEMA, kind="deadletters", retain_ms=0),
+            self._map: Description(EVENT_MAP_SCHEMA, kind="eventmap", retain_ms=0),
+            self.collection: Description(rows, kind="source", timeline=timeline, retain_ms=retain),
+        }
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The data columns of its records."""
+        return self._rows
+
+    def owners(self) -> frozenset[str]:
+        """The names of its holds."""
+        kinds = ("reclock", "events", "reference", "remap")
+        return frozenset(f"{kind}:{self._source}" for kind in kinds)
+
+    async def prepare(self) -> None:
+        """Create the collections; hold what a restart of the stage and of reclock will read."""
+        for counter in (SOURCE_RECORDS, SOURCE_BYTES, DECODE_ERRORS, LATE_EVENTS):
+            # From 0 on: whoever asks for an increase does not see a counter appear.
+            self._world.metrics.increment(counter, 0, source=self._source)
+        for collection, description in self.made().items():
+            await self._world.ensure(collection, description)
+            if collection in (self.collection, self._raw):
+                # A source may have gained columns since it was created.
+                await self._world.collections.extend_schema(collection, description.schema)
+        if self._stage is not None:
+            await self._stage.prepare()
+        await self._world.collections.read_hold(
+            self._remap, owner=f"reclock:{self._source}", lease_ms=None
+        )
+
+    async def release(self) -> None:
+        """Close everything: the source is deleted."""
+        for collection in self.made():
+            await self._world.close(collection, self.owners())
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Read, bind, write; a backlog first, by a Spark job if it is big."""
+        reading = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.read(reading.set))
+            await reading.wait()
+            tasks.create_task(self.bind(lambda: None))
+            if self.staged:
+                tasks.create_task(self.stage(lambda: None))
+            tasks.create_task(self.write(ready))
+
+    async def read(self, ready: Callable[[], None], number: int | None = None) -> None:
+        """The part of ingest: offer the source's records to those that bind and write them.
+
+        With a `number`, those of one share of the partitions.
+        """
+        item = self.item if number is None else share_of(self.item, number)
+        share = WHOLE if number is None else Share(number, shares_of(self._stored.resource))
+        origin, topic, kafka = await self._origin()
+        decisions = Decisions(self._world.collections, self._decided)
+        decoder = open_decoder(self._stored, self._shape, decisions)
+
+        async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
+            rows, letters = await decoder.decode(records)
+            self._count(records, letters)
+            return rows, letters
+
+        reader = SourceReader(
+            self._source, origin, topic, decode, self._world.clock,
+            self._world.settings.ingest, decisions if self._spec.kafka is not None else None, share,
+        )  # fmt: skip
+
+        async def commit(offsets: Mapping[int, int]) -> None:
+            if self._spec.file is None:
+                told = kafka or self._world.log
+                await told.commit(self._group(), topic, dict(offsets))
+
+        try:
+            reader.expect(await self.remap.bound_before())
+            self._world.readers.offer(item, reader, commit)
+            ready()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._world.readers.withdraw(item)
+            await decoder.close()
+            if kafka is not None:
+                await kafka.close()
+
+    def _group(self) -> str:
+        """The consumer group under whose name people and tools see how far it is."""
+        kafka = self._spec.kafka
+        return (kafka and kafka.group) or f"tidemill-{self._source}"
+
+    async def bind(self, ready: Callable[[], None]) -> None:
+        """The part of remap: a binding each interval."""
+        ready()
+        await self.remap.mint_forever(self._feed().probe)
+
+    def _feed(self) -> Feed:
+        return self._world.feeds.of(self.item, shares_of(self._stored.resource))
+
+    async def write(self, ready: Callable[[], None]) -> None:
+        """The part of reclock: rows at their instants; a backlog first."""
+        feed = self._feed()
+        try:
+            await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
+            starts = await self._write_backlog(await self.reclock.resume())
+            self._reading = True
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.reclock.write_forever())
+                tasks.create_task(feed.deliver_from(self._from(starts), self._take))
+                tasks.create_task(self._commit_forever(feed))
+                ready()
+        finally:
+            self._reading = False
+
+    async def _take(self, delivered: Delivered) -> None:
+        """Hand rows on to be written. Raises: Unavailable if who reads them knows more columns, or fewer.
+
+        A source gains columns in one process after the other; none of them writes rows as they were before.
+        """
+        expected = {*self._raw_schema().names, "_partition", "_offset"}
+        if expected.symmetric_difference(delivered.rows.column_names):
+            raise Unavailable(
+                f"the rows of {self.name} have the columns {', '.join(delivered.rows.column_names)}: "
+                "not every process knows those that it has now",
+                reason="elsewhere",
+            )
+        await self.reclock.take(delivered)
+
+    async def stage(self, ready: Callable[[], None]) -> None:
+        """The part of compute: the second reclocking, of a source that has one."""
+        assert self._stage is not None
+        ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._stage.advance_forever())
+            tasks.create_task(self._count_late_forever())
+
+    @property
+    def staged(self) -> bool:
+        """Whether its rows are reclocked a second time."""
+        return self._stage is not None
+
+    def committed(self) -> dict[int, int]:
+        """The offsets up to which everything is written; none before the source has begun."""
+        return self.reclock.committed() if self._reading else {}
+
+    @property
+    def writing(self) -> bool:
+        """Whether this process writes its rows now."""
+        return self._reading
+
+    def unbound(self) -> int:
+        """Rows that wait for a binding."""
+        return self.reclock.unbound if self._reading else 0
+
+    def _from(self, starts: dict[int, int]) -> dict[int, int]:
+        """Where reading goes on: not before the offset at which the source was told to begin."""
+        first = self._stored.resolved.get("first", {})
+        wanted = {int(p): offset for p, offset in first.items()}
+        places = {int(p): offset for p, offset in starts.items()}
+        return {p: max(places.get(p, 0), wanted.get(p, 0)) for p in places | wanted}
+
+    async def _origin(self) -> tuple[Origin, str, Log | None]:
+        """The log, or the files, to read from; the topic; and the log again if it is to be closed."""
+        spec, world = self._spec, self._world
+        if spec.file is not None:
+            registry = CollectionRegistry(world.collections, self._files)
+            return file_origin(self._stored, world, registry), spec.file.path, None
+        topic = topic_of(self._stored)
+        if spec.kafka is not None and spec.kafka.bootstrap is not None:
+            kafka = await world.open_kafka(spec.kafka)
+            return kafka, topic, kafka
+        return world.log, topic, None
+
+    def _count(self, records: Sequence[LogRecord], letters: pa.Table) -> None:
+        self._world.metrics.increment(SOURCE_RECORDS, len(records), source=self._source)
+        size = sum(len(record.value or b"") for record in records)
+        self._world.metrics.increment(SOURCE_BYTES, size, source=self._source)
+        self._world.metrics.increment(DECODE_ERRORS, letters.num_rows, source=self._source)
+
+    async def _write_backlog(self, starts: dict[int, int]) -> dict[int, int]:
+        """Let Spark write what is bound and not written, if that is much or asked for."""
+        spec, settings = self._spec, self._world.settings
+        place = self._log_place()
+        if spec.engine == "local" or place is None or not self._spark_reads():
+            return starts
+        backlog = self.reclock.backlog(starts)
+        if backlog is None or not backlog.records:
+            return starts
+        if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
+            return starts
+        from tidemill_reclock.bulk_spark import SparkBulkReclock  # it loads Spark, which is slow
+
+        decisions = Decisions(self._world.collections, self._decided)
+        book = open_book(self._stored, self._shape, decisions)
+        bulk = SparkBulkReclock(
+            self._world.launcher, self._world.collections, place, self._shape.value,
+            self._shape.value_format, book,
+        )  # fmt: skip
+        try:
+            await bulk.write(backlog)
+        finally:
+            if book is not None:
+                await book.close()
+        self.backfilled += backlog.records
+        return await self.reclock.resume()
+
+    def _log_place(self) -> LogPlace | None:
+        """Where a job finds the records; None if it cannot reach them."""
+        spec, world = self._spec, self._world
+        if spec.file is not None:
+            return None
+        bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None
+        bootstrap = bootstrap or world.settings.log.partition(":")[2] or None
+        if bootstrap is None and world.launcher.remote:
+            return None
+        directory = world.root / "log" if bootstrap is None else None
+        return LogPlace(topic_of(self._stored), directory, bootstrap)
+
+    def _spark_reads(self) -> bool:
+        """Whether a job can decode the records and reach the broker."""
+        kafka = self._spec.kafka
+        secured = kafka is not None and (kafka.tls is not None or kafka.sasl is not None)
+        return not (secured or self._spec.envelope.key)
+
+    async def _commit_forever(self, feed: Feed) -> None:
+        """Tell outside tools how far the source has been written."""
+        while True:
+            await self._world.clock.sleep(COMMIT_INTERVAL_S)
+            # Nothing depends on it: a reader that moves is told the next time.
+            with suppress(Unavailable, DeadlinePassed):
+                try:
+                    await feed.commit(self.reclock.committed())
+                except UsageError as error:
+                    log.warning("offsets are not told", resource=self.name, error=str(error))
+                    return
+
+    async def _count_late_forever(self) -> None:
+        """Tell the counters what came late."""
+        known = 0
+        while True:
+            await self._world.clock.sleep(COMMIT_INTERVAL_S)
+            if isinstance(self._stage, EventStage) and self._stage.late > known:
+                late = self._stage.late - known
+                self._world.metrics.increment(LATE_EVENTS, late, source=self._source)
+                known = self._stage.late
+
+
+def topic_of(stored: Stored) -> str:
+    """The topic that a source on a log reads."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    # A name of a resource has no dot, so the number of an incarnation behind one is unambiguous.
+    return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix.replace('~', '.')}"
+
+
+def in_own_log(spec: SourceSpec) -> bool:
+    """Whether the source reads the log of this process."""
+    return spec.file is None and (spec.kafka is None or spec.kafka.bootstrap is None)
+
+
+def file_origin(stored: Stored, world: World, registry: FileRegistry | None = None) -> FileLog:
+    """The files of a source as a log; several of them with a registry, else the first alone."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    assert spec.file is not None
+    kind, delimiter = spec.file.format, delimiter_of(spec)
+    columns = tuple(stored.resolved.get("header") or header_of(stored))
+
+    def open_file(path: Path) -> RowFile:
+        if kind == "parquet":
+            return ParquetFile(path)
+        return LineFile(path, columns, delimiter, quoted=kind == "csv")
+
+    path = spec.file.path
+    if registry is not None and names_many(path):
+        return FileLog(path, registry, open_file, world.clock)
+    return FileLog(path, OneFile(first_file(path)), open_file, world.clock)
+
+
+def first_file(path: str) -> str:
+    """The first file that a path stands for; the path itself if there is none."""
+    found = files_of(path)
+    return str(found[0]) if found else path
+
+
+def header_of(stored: Stored) -> list[str]:
+    """The names in the first line of a CSV file; none for other sources. Raises: UsageError."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.file is None or not has_header(spec):
+        return []
+    path = Path(first_file(spec.file.path))
+    try:
+        names = csv_header(path, delimiter_of(spec))
+    except Unavailable as error:
+        raise UsageError(f"{stored.resource}: {error}", reason="FileMissing") from error
+    if names is None:
+        raise UsageError(
+            f"{stored.resource}: the file {path} has no first line yet to name its columns",
+            reason="NoHeader",
+        )
+    missing = [column.name for column in spec.columns if column.name not in names]
+    if missing:
+        raise UsageError(
+            f"{stored.resource}: the file {spec.file.path} has the columns {', '.join(names)}, "
+            f"not {', '.join(missing)}",
+            reason="ColumnsMissing",
+        )
+    return names

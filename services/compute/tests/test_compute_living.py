@@ -138,10 +138,10 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
                 living.extend(table(shape, due), last)
             assert living.waiting(upper) == sum(lower <= at < upper for _, at, _ in updates)
             if way == "columns":
-                columns = living.advance_columns(upper, texts)
-                assert columns is not None
+                window = living.advance_columns(upper, texts)
+                assert window is not None
                 assert living.on_columns
-                found = of_columns(columns, shape)
+                found = of_columns(window.columns, shape)
             elif way == "rows":
                 found = of_presences(living.advance(upper), shape)
             else:

@@ -77,8 +77,8 @@ class World:
         for name, schema in (made | {"v/errors": ERROR_SCHEMA, "v/state": STATE_SCHEMA}).items():
             await now.create(name, Description(schema), start=frontier(0))
 
-    async def followed(self, *, scans: bool = True) -> ViewDriver:
-        """The view when it has written all that is definite."""
+    async def followed(self, *, scans: bool = True) -> None:
+        """A view until it has written all that is definite: how much it read, and how many rows it held then."""
         settings = ComputeSettings(window_changes_max=60, hold_interval_s=0.0)
         view = ViewDriver(self.target, self.process(), self.clock, settings)
         if not scans:
@@ -89,19 +89,15 @@ class World:
             await asyncio.sleep(0)
             self.clock.move(0.1)
         self.read = len(self.blob.read)
+        self.alive = view._inputs["sale"].alive
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(ended, asyncio.CancelledError), ended
-        return view
 
     async def answer(self) -> dict[str, pa.Table]:
         reader = self.process()
         names = [name for name, _ in self.target.outputs.values()]
         return {name: consolidate(await reader.stored(name)) for name in [*names, "v/errors"]}
-
-
-def alive(view: ViewDriver) -> int:
-    return view._inputs["sale"].alive
 
 
 @pytest.mark.parametrize(
@@ -120,15 +116,17 @@ async def test_a_view_reads_the_parts_and_keeps_the_rows_that_can_match(
     world, twin = World(text), World(text)
     for each in (world, twin):
         await each.create()
-    view, unpushed = await world.followed(), await twin.followed(scans=False)
-    assert (world.read, alive(view)) == (parts, rows)
-    assert (twin.read, alive(unpushed)) == (BATCHES, BATCHES * ROWS)
+    await world.followed()
+    await twin.followed(scans=False)
+    assert (world.read, world.alive) == (parts, rows)
+    assert (twin.read, twin.alive) == (BATCHES, BATCHES * ROWS)
     assert await world.answer() == await twin.answer()
-    again = await world.followed()  # a restart reads a snapshot instead of changes
-    assert alive(again) <= rows
+    await world.followed()  # a restart reads a snapshot instead of changes
+    assert world.alive <= rows
 
 
 async def test_a_collection_that_may_go_below_zero_is_read_whole() -> None:
     world = World("f(s) := sale(n, s, _) if n >= 10000;", allow_negative=True)
     await world.create()
-    assert alive(await world.followed()) == BATCHES * ROWS
+    await world.followed()
+    assert world.alive == BATCHES * ROWS

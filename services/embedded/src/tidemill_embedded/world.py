@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.runtime.clock import Clock
@@ -21,6 +21,7 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.feeds import Feeds
 from tidemill_embedded.settings import EmbeddedSettings
@@ -41,6 +42,8 @@ class World:
     readers: Readers
     feeds: Feeds
     launcher: SparkLauncher
+    shared: SharedInputs = field(default_factory=SharedInputs)
+    """What the views of this process hold in common."""
 
     @property
     def root(self) -> Path:

@@ -15,9 +15,10 @@ from tidemill.datalog.records import Record
 from tidemill.time import Corrupt
 from tidemill_compute.views.living_rows import Held, LivingRows, Row
 from tidemill_compute.views.record_rows import PredicateShape, record_of
+from tidemill_compute.views.shared_inputs import SharedInput
 
 if TYPE_CHECKING:  # importing it imports numba
-    from tidemill.datalog.columnar import Columns, Texts
+    from tidemill.datalog.columnar import Columns, Texts, WindowColumns
     from tidemill.datalog.columnar.living import LivingColumns
 
 Times: TypeAlias = npt.NDArray[np.uint64]
@@ -28,13 +29,17 @@ class LivingInput:
     """The rows of one input that are present just before `lower`, and all known changes from there on.
 
     Between two windows nothing is read again: a window costs its changes and the rows alive. The rows are held on
-    columns after a window that wanted them so, and one by one after everything else.
+    columns after a window that wanted them so, and one by one after everything else. What is held on columns is shared
+    with other views that stand at the same instant.
     """
 
-    def __init__(self, shape: PredicateShape) -> None:
+    def __init__(self, shape: PredicateShape, shared: SharedInput | None = None) -> None:
         self.shape = shape
+        self.shared = shared or SharedInput()
         self.lower = 0
         self.upper = 0
+        self.on_columns = False
+        """Whether the rows are held on columns now, or were when they were let go."""
         self._names = tuple(shape.schema.names)
         self._snapshot: pa.Table | None = None
         self._rows: LivingRows | None = LivingRows(record_of(shape))
@@ -42,22 +47,34 @@ class LivingInput:
         self._suited = not shape.lattices
         self._changes: list[pa.Table] = []
         self._times: Times = NO_TIMES
+        self.shared.join(self)
 
     @property
     def predicate(self) -> str:
         """What the program calls it."""
         return self.shape.predicate
 
-    @property
-    def on_columns(self) -> bool:
-        """Whether the rows are held on columns now."""
-        return self._columns is not None
+    def share(self, shared: SharedInput) -> None:
+        """Hold it together with other views from now on."""
+        if shared is not self.shared:
+            self.shared.leave(self)
+            self.shared = shared
+            shared.join(self)
 
     def restart(self, present: pa.Table, lower: int) -> None:
         """Begin at `lower` with the rows that are present just before it; earlier starts are unknown."""
         self.lower = self.upper = lower
         self._changes, self._times = [], NO_TIMES
         self._snapshot, self._rows, self._columns = present, None, None
+        self.on_columns = False
+
+    def let_go(self) -> None:
+        """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted again."""
+        self.shared.leave(self)
+        self.shared = SharedInput()
+        self.lower = self.upper = 0
+        self._changes, self._times = [], NO_TIMES
+        self._snapshot, self._columns, self._rows = None, None, LivingRows(record_of(self.shape))
 
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Add the changes of [upper so far, `upper`)."""
@@ -101,25 +118,32 @@ class LivingInput:
         stretches.extend(self.present())
         return stretches
 
-    def advance_columns(self, upper: int, texts: Texts) -> Columns | None:
+    def advance_columns(self, upper: int, texts: Texts) -> WindowColumns | None:
         """As `advance`, on columns with these numbers of texts; None, and nothing done, where columns cannot hold it."""
         if not self._suited:
             return None
         from tidemill.datalog.columnar import Unsuited  # imports numba
 
+        due = self._due(upper)
+
+        def changes() -> tuple[Columns, npt.NDArray[np.int64]]:
+            times = np.asarray(due.column(TIME).to_numpy())
+            return self._columns_of(due, times, texts), due.column(DIFF).to_numpy()
+
         try:
-            living = self._living_columns(texts)
-            due = self._due(upper)
-            changes = self._columns_of(due, np.asarray(due.column(TIME).to_numpy()), texts)
+            living, window = self.shared.window(
+                self, upper, texts, lambda: self._living_columns(texts), changes
+            )
         except Unsuited:
             self._suited = False
             return None
-        self._drop(due.num_rows)
-        self.lower = upper
-        try:
-            return living.advance(changes, due.column(DIFF).to_numpy())
         except Corrupt as error:
             raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
+        self._columns, self._snapshot, self._rows = living, None, None
+        self.on_columns = True
+        self._drop(due.num_rows)
+        self.lower = upper
+        return window
 
     def take(self, upper: int) -> list[tuple[Record, int, int]]:
         """The records that begin (1) or end (-1) before `upper`; the input then begins there.
@@ -177,30 +201,31 @@ class LivingInput:
             for row, since, copies in zip(held, starts, copies_, strict=True):
                 rows.hold(row, since, copies)
         self._snapshot = self._columns = None
-        self._rows = rows
+        self._rows, self.on_columns = rows, False
         return rows
 
     def _living_columns(self, texts: Texts) -> LivingColumns:
-        """The rows on columns. Raises: Unsuited."""
+        """The rows on columns, those of another view if one stands here. Raises: Unsuited."""
         from tidemill.datalog.columnar.living import LivingColumns
         from tidemill_compute.views.record_rows import table_of
 
+        held = self.shared.held(self.lower, texts)
+        if held is not None:
+            return held
         if self._columns is not None:
-            if self._columns.rows.texts is not texts:
-                self._columns.renumber(texts)
-            return self._columns
+            if self._columns.rows.texts is texts:
+                return self._columns
+            return self._columns.renumbered(texts)
         if self._snapshot is not None:
             rows = self._snapshot
             copies = rows.column(DIFF).to_numpy()
             starts = np.full(rows.num_rows, self.lower - 1, np.int64)
         else:
-            held = list(self._living().items())
-            rows = table_of([row for row, _ in held], self.shape.schema)
-            copies = np.array([each.copies for _, each in held], np.int64)
-            starts = np.array([each.presence.start for _, each in held], np.int64)
-        self._columns = LivingColumns(self._columns_of(rows, starts, texts), copies)
-        self._snapshot = self._rows = None
-        return self._columns
+            alive = list(self._living().items())
+            rows = table_of([row for row, _ in alive], self.shape.schema)
+            copies = np.array([each.copies for _, each in alive], np.int64)
+            starts = np.array([each.presence.start for _, each in alive], np.int64)
+        return LivingColumns(self._columns_of(rows, starts, texts), copies)
 
     def _columns_of(self, rows: pa.Table, times: npt.NDArray[np.generic], texts: Texts) -> Columns:
         """Rows of this input as columns, present from `times` on. Raises: Unsuited."""

@@ -13,6 +13,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window
 from tidemill_compute.views.record_rows import PredicateShape, row_of
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import (
     Change,
@@ -25,11 +26,10 @@ from tidemill_compute.views.view_updates import (
 )
 
 if TYPE_CHECKING:  # importing it imports numba
-    from tidemill.datalog.columnar import Columns, Texts
+    from tidemill.datalog.columnar import Texts, WindowColumns
 
 INSTANT_MAX = 1 << 53
 """Instants from here on are not for columns."""
-_TEXTS_MAX = 1 << 20
 _MANY_ROWS = 1_000
 """A predicate with more rows than this makes a window slow if it is not on columns."""
 
@@ -43,9 +43,15 @@ class Direct:
 
     reads_contents = False
 
-    def __init__(self, target: ViewTarget, settings: ComputeSettings) -> None:
+    def __init__(
+        self,
+        target: ViewTarget,
+        settings: ComputeSettings,
+        shared: SharedInputs | None = None,
+    ) -> None:
         self._target = target
         self._settings = settings
+        self._shared = shared or SharedInputs()
         self._engine = Engine(
             target.program, limits=target.limits, columns_from=settings.columns_from
         )
@@ -161,7 +167,7 @@ class Direct:
 
     def _evaluated(self, seen: int | None, upper: int) -> Evaluation:
         """Evaluate what is alive from `seen` on: on columns as far as inputs are large and suited."""
-        columns: dict[str, Columns] = {}
+        columns: dict[str, WindowColumns] = {}
         if self._wants_columns(upper):
             texts = self._texts()
             for name, living in self._inputs.items():
@@ -183,12 +189,10 @@ class Direct:
         return evaluation
 
     def _texts(self) -> Texts:
-        """The numbers of texts; begun anew once most of them are of rows that are gone."""
+        """The numbers of texts, those of all views of the process; others after most of them are of rows that are gone."""
         bulk = self._engine.column_bulk()
-        alive = sum(living.alive for living in self._inputs.values())
-        if len(bulk.texts) > max(_TEXTS_MAX, 8 * alive):
-            bulk.forget_texts()
-        return bulk.texts
+        texts = self._shared.texts(sum(living.alive for living in self._inputs.values()))
+        return texts if bulk.texts is texts else bulk.forget_texts(texts)
 
 
 def _output(

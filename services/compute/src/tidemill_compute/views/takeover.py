@@ -22,6 +22,7 @@ from tidemill.time import Frontier, UsageError, frontier, sole_time
 from tidemill_compute.appending import FENCE, append_through, fence
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -65,6 +66,7 @@ class Takeover:
         settings: ComputeSettings,
         make: Make,
         record: Record,
+        shared: SharedInputs | None = None,
     ) -> None:
         self._change = change
         self._collections = collections
@@ -72,8 +74,8 @@ class Takeover:
         self._make = make
         self._record = record
         self._holds = Holds(collections, takeover_owner(change.after))
-        self.before = ViewDriver(change.before, collections, clock, settings)
-        self.beside = ViewDriver(change.beside, collections, clock, settings)
+        self.before = ViewDriver(change.before, collections, clock, settings, shared)
+        self.beside = ViewDriver(change.beside, collections, clock, settings, shared)
 
     async def prepare(self) -> None:
         """Hold what the new version reads, create what it writes beside, hold what is compared."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.maintaining import Direct
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
 from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
@@ -48,19 +50,27 @@ class ViewDriver:
     """
 
     def __init__(
-        self, target: ViewTarget, collections: Collections, clock: Clock, settings: ComputeSettings
+        self,
+        target: ViewTarget,
+        collections: Collections,
+        clock: Clock,
+        settings: ComputeSettings,
+        shared: SharedInputs | None = None,
     ) -> None:
         self._target = target
         self._collections = collections
         self._clock = clock
         self._settings = settings
+        self._shared = shared or SharedInputs()
         self._holds = Holds(collections, f"view:{target.name}")
         self._inputs = {
             predicate: LivingInput(replace(shape, predicate=predicate))
             for predicate, (_, shape) in target.inputs.items()
         }
         self._maintainer: Maintainer = (
-            Direct(target, settings) if target.ticks is None else Ticked(target, settings)
+            Direct(target, settings, self._shared)
+            if target.ticks is None
+            else Ticked(target, settings)
         )
         self._scans = logical_plan(target.program).scans
         self._readings: dict[str, Reading] = {}
@@ -107,6 +117,13 @@ class ViewDriver:
 
     async def maintain_forever(self) -> None:
         """Follow the inputs until cancelled, until all of them are closed, or until told to `finish`."""
+        try:
+            await self._maintain()
+        finally:
+            for living in self._inputs.values():
+                living.let_go()
+
+    async def _maintain(self) -> None:
         await self.prepare()
         await self._resume()
         if self._fresh and self.bulk is not None and await self._hydrated(self.bulk):
@@ -166,13 +183,13 @@ class ViewDriver:
         self._state_upper = sole_time(uppers[0])
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
-            self._readings[predicate] = await self._reading(predicate)
+            await self._share(predicate)
             if lower == 0:
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
-            present = await self._holds.snapshot(collection, at, reading=self._readings[predicate])
-            await asyncio.to_thread(living.restart, present, at + 1)
+            read = partial(self._holds.snapshot, collection, reading=self._readings[predicate])
+            living.restart(await living.shared.present(at, read), at + 1)
         state: frozenset[StateRow] = frozenset()
         contents: dict[str, list[Row]] = {}
         if not fresh:
@@ -207,14 +224,17 @@ class ViewDriver:
             return False
         return True
 
-    async def _reading(self, predicate: str) -> Reading:
-        """What is read of an input: rows and columns that can matter, if no count in it may be negative."""
+    async def _share(self, predicate: str) -> None:
+        """Read of an input the rows and columns that can matter, if no count in it may be negative; with who does too."""
         collection, shape = self._target.inputs[predicate]
         scan = self._scans.get(predicate)
         description = await self._collections.description(collection)
-        if scan is None or description.allow_negative:
-            return EVERYTHING
-        return reading_of(scan, shape.schema, shape.arguments)
+        if description.allow_negative:
+            scan = None
+        self._readings[predicate] = (
+            EVERYTHING if scan is None else reading_of(scan, shape.schema, shape.arguments)
+        )
+        self._inputs[predicate].share(self._shared.input(collection, shape, scan))
 
     async def _wait(self, collection: str, beyond: int) -> Frontier:
         """The upper of a collection once it is past `beyond`."""
@@ -239,10 +259,8 @@ class ViewDriver:
             while living.upper <= self.progress.lower:
                 upper = await self._wait(collection, self.progress.lower)
                 until = U64_MAX if upper.empty else sole_time(upper)
-                news = await self._holds.changes(
-                    collection, living.upper, until, reading=self._readings[predicate]
-                )
-                living.extend(news, until)
+                read = partial(self._holds.changes, collection, reading=self._readings[predicate])
+                await living.shared.follow(living, until, read)
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
 

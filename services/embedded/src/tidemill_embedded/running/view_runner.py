@@ -108,7 +108,9 @@ class ViewRunner:
 
     def _made(self, target: ViewTarget) -> ViewDriver:
         world = self._world
-        driver = ViewDriver(target, world.collections, world.clock, world.settings.compute)
+        driver = ViewDriver(
+            target, world.collections, world.clock, world.settings.compute, world.shared
+        )
         driver.bulk = SparkHydrate(world.launcher, world.collections)
         driver.timed = self._timed
         return driver
@@ -127,8 +129,9 @@ class ViewRunner:
             versions.frontier_of(stored),
         )
         takeover = Takeover(
-            change, world.collections, world.clock, world.settings.compute, self._make, self._record
-        )
+            change, world.collections, world.clock, world.settings.compute, self._make, self._record,
+            world.shared,
+        )  # fmt: skip
         takeover.before.timed = self._timed
         return takeover
 

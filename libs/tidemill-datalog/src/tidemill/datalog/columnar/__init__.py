@@ -11,10 +11,11 @@ from tidemill.datalog.columnar.windows import (
     ColumnWindows,
     RecordChanges,
     WindowChanges,
+    WindowColumns,
     column_changes,
 )
 
 __all__ = [
     "Bulk", "Column", "ColumnChanges", "ColumnTable", "ColumnWindows", "Columns", "RecordChanges", "Texts", "Unsuited",
-    "WindowChanges", "column_changes",
+    "WindowChanges", "WindowColumns", "column_changes",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     LATTICES_SEEN,
     Columns,
@@ -23,7 +24,7 @@ from tidemill.datalog.columnar.established import (
     solutions_of,
 )
 from tidemill.datalog.columnar.grouping import aggregated, stacked
-from tidemill.datalog.columnar.joining import Arrangements, Matching
+from tidemill.datalog.columnar.joining import Matching
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
 from tidemill.datalog.evaluation.compiled import (
@@ -61,9 +62,9 @@ class Taken:
 class Asked:
     """The rows of a predicate as rules ask for them, and what plans are made for."""
 
-    def __init__(self, columns: Columns, statistics: Statistics | None = None) -> None:
-        self.table = Arrangements(columns)
-        self._statistics = statistics or Statistics(columns)
+    def __init__(self, table: Arrangements, statistics: Statistics | None = None) -> None:
+        self.table = table
+        self._statistics = statistics or Statistics(table.columns)
         self._rounded: Rounded | None = None
 
     @property
@@ -97,9 +98,9 @@ class Bulk:
         if len(self.texts) > _TEXTS_MAX:
             self.forget_texts()
 
-    def forget_texts(self) -> Texts:
-        """Begin with new numbers for texts; columns made before are of no use afterwards."""
-        self.texts = Texts()
+    def forget_texts(self, texts: Texts | None = None) -> Texts:
+        """Go on with other numbers for texts, or new ones; columns made before are of no use afterwards."""
+        self.texts = texts if texts is not None else Texts()
         return self.texts
 
     def window(
@@ -275,7 +276,7 @@ class BulkWindow:
 
     def show(self, predicate: str, columns: Columns) -> None:
         """From now on these are the facts of a predicate."""
-        self._asked[predicate] = Asked(columns)
+        self._asked[predicate] = Asked(Arrangements(columns))
 
     def _matches(
         self, form: RuleForm, fresh: Mapping[int, Columns]
@@ -285,7 +286,7 @@ class BulkWindow:
         of_atoms: dict[int, Rounded] = {}
         for i, atom in enumerate(form.atoms):
             if not atom.is_clock:
-                asked = Asked(fresh[i]) if i in fresh else self._ask(atom.predicate)
+                asked = Asked(Arrangements(fresh[i])) if i in fresh else self._ask(atom.predicate)
                 if asked is None:
                     return None
                 tables[i], of_atoms[i] = asked.table, asked.rounded
@@ -350,15 +351,16 @@ class BulkWindow:
                 self._asked[predicate] = None
             else:
                 mine = table.statistics if isinstance(table, ColumnTable) else None
-                self._asked[predicate] = Asked(self._columns(predicate, table), mine)
+                self._asked[predicate] = Asked(self._arranged(predicate, table), mine)
         return self._asked[predicate]
 
-    def _columns(self, predicate: str, table: Table) -> Columns:
+    def _arranged(self, predicate: str, table: Table) -> Arrangements:
         if isinstance(table, ColumnTable) and table.columns.texts is self._bulk.texts:
-            return table.columns
+            return table.arranged
         checked = self._around.checked
         kinds = [Type(kind) for _, kind in checked.columns[predicate]]
-        return Columns.of_rows(table.rows, kinds, self._bulk.texts, checked.lattices_of(predicate))
+        texts, lattices = self._bulk.texts, checked.lattices_of(predicate)
+        return Arrangements(Columns.of_rows(table.rows, kinds, texts, lattices))
 
 
 def _length(table: Table) -> int:

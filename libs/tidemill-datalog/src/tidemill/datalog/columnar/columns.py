@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,9 +49,13 @@ class Unsuited(Exception):
 
 
 class Texts:
-    """Numbers for texts. Texts of one object have equal numbers if and only if they are equal."""
+    """Numbers for texts. Texts of one object have equal numbers if and only if they are equal.
+
+    For any number of threads: a number once given is final.
+    """
 
     def __init__(self) -> None:
+        self._growing = Lock()
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
         self._arrow = pa.array([], pa.string())
@@ -61,10 +66,15 @@ class Texts:
     def number(self, text: str) -> int:
         """The number of a text."""
         known = self._numbers.get(text)
-        if known is None:
-            known = self._numbers[text] = len(self._texts)
-            self._texts.append(text)
-        return known
+        if known is not None:
+            return known
+        with self._growing:
+            known = self._numbers.get(text)
+            if known is None:
+                known = len(self._texts)
+                self._texts.append(text)
+                self._numbers[text] = known  # last: whoever finds it finds its text
+            return known
 
     def numbers(self, texts: pa.Array) -> I64Array:
         """The number of each text; null may have any. Cost: O(n) + a look-up for each different one."""
@@ -82,10 +92,12 @@ class Texts:
         if 2 * len(numbers) < len(self._texts) - len(self._arrow):
             known = self.texts(numbers)
             return pa.array(known, pa.string(), mask=nulls)
-        if len(self._arrow) < len(self._texts):
-            fresh = pa.array(self._texts[len(self._arrow) :], pa.string())
-            self._arrow = pa.concat_arrays([self._arrow, fresh])
-        return self._arrow.take(pa.array(numbers, mask=nulls))
+        with self._growing:
+            if len(self._arrow) < len(self._texts):
+                fresh = pa.array(self._texts[len(self._arrow) :], pa.string())
+                self._arrow = pa.concat_arrays([self._arrow, fresh])
+            known_texts = self._arrow
+        return known_texts.take(pa.array(numbers, mask=nulls))
 
     def texts(self, numbers: I64Array) -> list[str]:
         """The texts of numbers."""

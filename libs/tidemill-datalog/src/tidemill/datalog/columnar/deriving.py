@@ -16,6 +16,7 @@ from tidemill.arrangement.relational import (
     subtract,
     uniform_facts,
 )
+from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     Column,
@@ -25,7 +26,7 @@ from tidemill.datalog.columnar.columns import (
     words_of,
 )
 from tidemill.datalog.columnar.expressions import Calculator
-from tidemill.datalog.columnar.joining import Arrangements, Matching, wideness
+from tidemill.datalog.columnar.joining import Matching, wideness
 from tidemill.datalog.evaluation.expressions import Scope, type_of
 from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable, variables_of
 from tidemill.datalog.evaluation.tables import Bounds, Traits

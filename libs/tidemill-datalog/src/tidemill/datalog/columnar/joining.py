@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from types import CodeType
@@ -14,14 +13,12 @@ import numpy as np
 from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.relational import (
     Buckets,
-    Groups,
-    buckets_of,
     counting,
-    covers,
     join_buckets,
     join_ranges,
     tick_pairs,
 )
+from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     BEGIN_WORD,
     END_WORD,
@@ -46,45 +43,6 @@ from tidemill.datalog.evaluation.joins import LOWER, Plan, Step, clock_time
 
 _LIMIT_MAX = 1 << 62
 _TICKS_MAX = 1 << 26
-Positions = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Arrangements:
-    """Rows of one predicate put together by columns: made on first use, shared by all rules that ask."""
-
-    columns: Columns
-    _groups: dict[tuple[Positions, tuple[bool, ...]], Groups] = field(default_factory=dict)
-    _buckets: dict[tuple[Positions, tuple[bool, ...]], Buckets] = field(default_factory=dict)
-    _covers: dict[Any, tuple[I64Array, I64Array, I64Array]] = field(default_factory=dict)
-
-    def grouped(self, positions: Positions, wide: tuple[bool, ...]) -> Groups:
-        """The rows numbered by columns of their key; `wide` says which may be null on either side."""
-        known = self._groups.get((positions, wide))
-        if known is None:
-            keys = [self.columns.keys[at] for at in positions]
-            known = Groups.of(aligned_words(keys, wide), len(self.columns))
-            self._groups[positions, wide] = known
-        return known
-
-    def buckets(self, positions: Positions, wide: tuple[bool, ...]) -> Buckets:
-        """The rows of each such number."""
-        known = self._buckets.get((positions, wide))
-        if known is None:
-            groups = self.grouped(positions, wide)
-            known = self._buckets[positions, wide] = buckets_of(groups.ids, len(groups))
-        return known
-
-    def cover(
-        self, positions: Positions, wide: tuple[bool, ...]
-    ) -> tuple[I64Array, I64Array, I64Array]:
-        """When any row of each such number is present."""
-        known = self._covers.get((positions, wide))
-        if known is None:
-            groups = self.grouped(positions, wide)
-            known = covers(groups.ids, len(groups), self.columns.start, self.columns.stop)
-            self._covers[positions, wide] = known
-        return known
 
 
 class Matching:
@@ -434,4 +392,4 @@ def same(left: Column, right: Column) -> BoolArray:
     return equal
 
 
-__all__ = ["Arrangements", "Matching", "same", "wideness"]
+__all__ = ["Matching", "same", "wideness"]

@@ -15,31 +15,29 @@ from tidemill.time import Corrupt
 
 
 class LivingColumns:
-    """Rows that are alive, with how many copies of each; not for several threads.
+    """Rows that are alive, with how many copies of each; never changed, so that several views may hold one.
 
     `rows` are present from their start on, without an end; no two of them are equal.
     """
+
+    __slots__ = ("__weakref__", "copies", "rows")
 
     def __init__(self, rows: Columns, copies: I64Array) -> None:
         self.rows = rows
         self.copies = copies
 
-    @classmethod
-    def none(cls, like: Columns) -> LivingColumns:
-        """No rows, of the types of others."""
-        return cls(like.part(0, 0), np.empty(0, np.int64))
-
     def __len__(self) -> int:
         return len(self.copies)
 
-    def advance(self, changes: Columns, diffs: I64Array) -> Columns:
-        """The stretches in which rows are present up to the last change; what is alive then stays.
+    def advanced(self, changes: Columns, diffs: I64Array) -> tuple[LivingColumns, Columns]:
+        """What is alive after the last change, and the stretches in which rows are present up to there.
 
-        The starts of `changes` are their times, none before a start so far; of one time they are added up.
+        The starts of `changes` are their times, none before a start so far; of one time they are added up. The
+        stretches of rows that stay share the memory of what is alive.
         Raises: Corrupt if a row is taken away more often than it was put in. Cost: O(alive + changes).
         """
         if not len(changes):
-            return self.rows
+            return self, self.rows
         both = stacked([self.rows, changes])
         every = np.concatenate([self.copies, diffs])
         groups = Groups.of(row_words(both), len(both))
@@ -50,14 +48,24 @@ class LivingColumns:
                 row=both.part(found.wrong, found.wrong + 1).to_rows()[0],
                 time=int(both.start[found.wrong]),
             )
-        self.rows = present(both, groups.firsts[found.alive], found.since)
-        self.copies = found.copies
-        stretches = present(both, groups.firsts[found.groups], found.start)
-        return replace(stretches, stop=found.stop)
+        ended = found.stop != END_WORD
+        if not ended.any():
+            rows = present(both, groups.firsts[found.alive], found.since)
+            return LivingColumns(rows, found.copies), rows
+        order = np.argsort(ended, kind="stable")  # those that stay, as in `found.alive`, come first
+        stretches = replace(
+            present(both, groups.firsts[found.groups[order]], found.start[order]),
+            stop=found.stop[order],
+        )
+        alive = len(found.alive)
+        rows = stretches.part(0, alive)
+        if 2 * alive < len(stretches):
+            rows = rows.take(np.arange(alive))  # not to keep the memory of what has ended
+        return LivingColumns(rows, found.copies), stretches
 
-    def renumber(self, texts: Texts) -> None:
-        """Take other numbers for texts."""
-        self.rows = self.rows.renumbered(texts)
+    def renumbered(self, texts: Texts) -> LivingColumns:
+        """The same with other numbers for texts."""
+        return LivingColumns(self.rows.renumbered(texts), self.copies)
 
 
 def row_words(rows: Columns) -> list[I64Array]:

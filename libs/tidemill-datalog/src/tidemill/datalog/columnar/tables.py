@@ -8,6 +8,7 @@ from collections.abc import Collection
 import numpy as np
 
 from tidemill.arrangement.relational import Groups, extent
+from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import END_WORD, Columns, words_of
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END
@@ -120,10 +121,12 @@ def power(value: float) -> float:
 class ColumnTable(Table):
     """A finished table on columns. Cost of the first look at its rows: O(n), a tuple for each."""
 
-    __slots__ = ("_made", "_statistics", "columns")
+    __slots__ = ("_made", "_statistics", "arranged", "columns")
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
+        self.arranged = Arrangements(columns)
+        """The rows put together by columns, for every rule and every view that looks at this table."""
         self._statistics = Statistics(columns)
         self._made: list[Row] | None = None
         super().__init__([])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 
@@ -268,24 +269,54 @@ def compared_records(
     return changes
 
 
+class WindowColumns:
+    """The rows of an input that are present in a window: what one evaluation has made of them, another takes.
+
+    For any number of threads: the first who asks works it out, the others wait for it.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.made = 0
+        """How many tables were made, however often one was asked for."""
+        self._making = Lock()
+        self._tables: dict[tuple[Instant, int], ColumnTable] = {}
+
+    def within(self, lower: Instant, upper: int) -> ColumnTable:
+        """The table of the window [lower, upper): rows cut to it, and those of one fact drawn together."""
+        with self._making:
+            table = self._tables.get((lower, upper))
+            if table is None:
+                table = self._tables[lower, upper] = _cut(self.columns, lower, upper)
+                self.made += 1
+            return table
+
+
 def table_within(
-    checked: CheckedProgram, name: str, columns: Columns, lower: Instant, upper: int
+    checked: CheckedProgram, name: str, given: Columns | WindowColumns, lower: Instant, upper: int
 ) -> ColumnTable:
     """Rows as a table of the window [lower, upper): cut to it, and those of one fact drawn together.
 
     Raises: UsageError where the columns are not those of the predicate.
     """
+    columns = given.columns if isinstance(given, WindowColumns) else given
     kinds = [Type(kind) for _, kind in checked.columns[name]]
     found = [column.kind for column in columns.arguments]
     if found != kinds or columns.lattices:
         raise UsageError(
             f"columns of {name} refused: they are {found}, not {kinds}", reason="InvalidColumns"
         )
+    if isinstance(given, WindowColumns):
+        return given.within(lower, upper)
+    return _cut(columns, lower, upper)
+
+
+def _cut(columns: Columns, lower: Instant, upper: int) -> ColumnTable:
     rows, start, stop = clipped(columns.start, columns.stop, instant_word(lower), upper)
     return ColumnTable(merged(replace(columns.kept(rows), start=start, stop=stop)))
 
 
 __all__ = [
-    "ColumnChanges", "ColumnWindows", "RecordChanges", "WindowChanges", "column_changes",
-    "compared_columns", "compared_records", "record_changes", "table_within",
+    "ColumnChanges", "ColumnWindows", "RecordChanges", "WindowChanges", "WindowColumns",
+    "column_changes", "compared_columns", "compared_records", "record_changes", "table_within",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from tidemill.datalog.values import Value, widen
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar.bulk import Bulk
     from tidemill.datalog.columnar.columns import Columns
+    from tidemill.datalog.columnar.windows import WindowColumns
 
 
 COLUMNS_FROM = 2_000
@@ -153,7 +154,7 @@ class Engine:
 
     def evaluate_columns(
         self,
-        inputs: Mapping[str, Columns],
+        inputs: Mapping[str, Columns | WindowColumns],
         *,
         rows: Mapping[str, Sequence[Presence]] | None = None,
         lower: int | None = None,
@@ -162,7 +163,7 @@ class Engine:
     ) -> Evaluation:
         """As `evaluate`, for rows on columns that were made with the texts of `column_bulk`.
 
-        Other inputs may come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
+        Columns of a window are prepared once, for every engine that takes them. Other inputs may come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
         """
         from tidemill.datalog.columnar.windows import table_within  # imports numba
 

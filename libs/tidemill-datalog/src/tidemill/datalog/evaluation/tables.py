@@ -140,8 +140,9 @@ class Table:
         """Rows by their values at `positions`: the value itself for one position, else a tuple."""
         index = self._indexes.get(positions)
         if index is None:
-            index = self._indexes[positions] = {}
+            index = {}
             _fill(index, positions, self.rows)
+            self._indexes[positions] = index  # whole: views in other threads may look into it
         return index
 
     def ranged(self, positions: Positions, column: int) -> dict[Any, tuple[list[Any], list[Row]]]:

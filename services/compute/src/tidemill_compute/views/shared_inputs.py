@@ -1,0 +1,241 @@
+"""What the views of one process hold of their inputs in common: read once, decoded once, held once at each instant.
+
+Every view keeps its own place in an input. Views at one place share what is alive there, and who comes to a place by
+the window that another one took finds what that one found. Nothing here is counted or released: whatever no view
+stands at any more is gone with the last that did, also if that view died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+from weakref import WeakSet, WeakValueDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.arrangement.updates import TIME
+from tidemill.datalog.evaluation.scans import Scan
+from tidemill_compute.views.record_rows import PredicateShape
+
+if TYPE_CHECKING:  # importing it imports numba
+    from tidemill.arrangement.kernels import I64Array
+    from tidemill.datalog.columnar import Columns, Texts, WindowColumns
+    from tidemill.datalog.columnar.living import LivingColumns
+
+TEXTS_MAX = 1 << 20
+RECENT_ROWS_MAX = 1_000_000
+"""More changes than this are not kept for views that are behind; they read them again."""
+
+ReadChanges: TypeAlias = "Callable[[int, int], Awaitable[pa.Table]]"
+ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
+
+
+class Reader(Protocol):
+    """A view's place in an input."""
+
+    lower: int
+    upper: int
+
+    def extend(self, changes: pa.Table, upper: int) -> None:
+        """Take the changes of [upper so far, `upper`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The changes of [lower, upper)."""
+
+    lower: int
+    upper: int
+    changes: pa.Table
+
+    def since(self, lower: int) -> pa.Table:
+        """Those at or after `lower`."""
+        if lower <= self.lower:
+            return self.changes
+        times = self.changes.column(TIME).to_numpy()
+        return self.changes.filter(pa.array(times >= np.uint64(lower)))
+
+
+class SharedInput:
+    """One input as it is read in one way, for all views of the process that read it so.
+
+    Reads are for one event loop, `window` for any number of threads. `reads` and `advances` count how often the store
+    was asked and rows were moved on, `wanted` how often a view wanted the latter.
+    """
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.advances = 0
+        self.wanted = 0
+        self.alive = 0
+        """How many rows were alive where somebody looked last."""
+        self._readers: WeakSet[Reader] = WeakSet()
+        self._reading = asyncio.Lock()
+        self._recent: list[_Read] = []
+        self._presents: WeakValueDictionary[int, pa.Table] = WeakValueDictionary()
+        self._moving = Lock()
+        self._columns: WeakValueDictionary[int, LivingColumns] = WeakValueDictionary()
+        self._windows: dict[tuple[int, int], tuple[LivingColumns, WindowColumns]] = {}
+
+    @property
+    def readers(self) -> int:
+        """How many views read it."""
+        return len(self._readers)
+
+    @property
+    def places(self) -> int:
+        """At how many instants views hold rows on columns."""
+        return len(self._columns)
+
+    @property
+    def waiting(self) -> int:
+        """How many windows are kept for views that have yet to take them."""
+        return len(self._windows)
+
+    def join(self, reader: Reader) -> None:
+        """A view reads it from now on."""
+        with self._moving:
+            self._readers.add(reader)
+
+    def leave(self, reader: Reader) -> None:
+        """A view does not read it any more."""
+        with self._moving:
+            self._readers.discard(reader)
+            self._forget_windows()
+
+    # What is read.
+
+    async def present(self, at: int, read: ReadPresent) -> pa.Table:
+        """What the input holds at an instant; read once while anybody holds it as it was read."""
+        async with self._reading:
+            known = self._presents.get(at)
+            if known is None:
+                known = self._presents[at] = await read(at)
+                self.reads += 1
+            return known
+
+    async def follow(self, reader: Reader, until: int, read: ReadChanges) -> None:
+        """Let a view know all changes below `until`, and what else another view has read already."""
+        async with self._reading:
+            lower = reader.upper
+            known = [part for part in self._recent if part.upper > lower]
+            if known and known[0].lower > lower:
+                known = []  # it is behind all that is kept
+            reached = known[-1].upper if known else lower
+            if reached < until:
+                known.append(_Read(reached, until, await read(reached, until)))
+                self.reads += 1
+                self._keep(known[-1])
+            for part in known:
+                reader.extend(part.since(reader.upper), part.upper)
+            self._forget_reads()
+
+    def _keep(self, part: _Read) -> None:
+        """Keep what was read where it goes on from what is kept, or beyond it."""
+        if self._recent and part.lower < self._recent[-1].upper:
+            return
+        if self._recent and part.lower > self._recent[-1].upper:
+            self._recent.clear()
+        self._recent.append(part)
+
+    def _forget_reads(self) -> None:
+        """Forget what every view has, and what is too much to keep for those that are behind."""
+        least = min((reader.upper for reader in self._readers), default=0)
+        self._recent = [part for part in self._recent if part.upper > least]
+        while sum(part.changes.num_rows for part in self._recent) > RECENT_ROWS_MAX:
+            del self._recent[0]
+
+    # What is alive, on columns.
+
+    def window(
+        self,
+        reader: Reader,
+        upper: int,
+        texts: Texts,
+        begin: Callable[[], LivingColumns],
+        changes: Callable[[], tuple[Columns, I64Array]],
+    ) -> tuple[LivingColumns, WindowColumns]:
+        """What is alive at `upper`, and what is present from where a view stands up to there.
+
+        `begin` gives what is alive where it stands, `changes` what comes and goes after it; neither is asked if another
+        view has taken the same window. Raises: what they raise; Corrupt as `LivingColumns.advanced`.
+        """
+        from tidemill.datalog.columnar import WindowColumns
+
+        with self._moving:
+            self.wanted += 1
+            place = (reader.lower, upper)
+            found = self._windows.get(place)
+            if found is None or found[1].columns.texts is not texts:
+                living, stretches = self._at(reader.lower, begin()).advanced(*changes())
+                self.advances += 1
+                found = self._at(upper, living), WindowColumns(stretches)
+            self.alive = len(found[0])
+            if any(other is not reader and other.lower == reader.lower for other in self._readers):
+                self._windows[place] = found
+            else:
+                self._windows.pop(place, None)
+            self._forget_windows()
+            return found
+
+    def held(self, lower: int, texts: Texts) -> LivingColumns | None:
+        """What is alive just before an instant, if a view holds it. To be asked by `begin`."""
+        known = self._columns.get(lower)
+        if known is not None and known.rows.texts is not texts:
+            known = self._columns[lower] = known.renumbered(texts)
+        return known
+
+    def _at(self, lower: int, living: LivingColumns) -> LivingColumns:
+        """What all views hold that come to an instant."""
+        known = self._columns.get(lower)
+        if known is not None and known.rows.texts is living.rows.texts:
+            return known
+        self._columns[lower] = living
+        return living
+
+    def _forget_windows(self) -> None:
+        """Forget the windows that no view can take any more."""
+        if self._windows:
+            places = {reader.lower for reader in self._readers}
+            for place in [place for place in self._windows if place[0] not in places]:
+                del self._windows[place]
+
+
+class SharedInputs:
+    """The inputs of all views of a process, by collection and by what is read of it; and one numbering of texts.
+
+    Only equal readings are shared: a view that reads few rows or columns is never made to look at more.
+    """
+
+    def __init__(self) -> None:
+        self._inputs: WeakValueDictionary[Hashable, SharedInput] = WeakValueDictionary()
+        self._texts: Texts | None = None
+        self._numbering = Lock()
+
+    def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
+        """What is shared of a collection of which only the scan is read; None: all of it."""
+        narrowed = None if scan is None else replace(scan, predicate="")
+        fields = tuple((field.name, str(field.type)) for field in shape.schema)
+        key = (collection, fields, shape.arguments, shape.timed, shape.lattices, narrowed)
+        found = self._inputs.get(key)
+        if found is None:
+            found = self._inputs[key] = SharedInput()
+        return found
+
+    def inputs(self) -> list[SharedInput]:
+        """Those that any view reads."""
+        return list(self._inputs.values())
+
+    def texts(self, alive: int) -> Texts:
+        """The numbers of texts for a view with so many rows alive; begun anew once most are of rows that are gone."""
+        from tidemill.datalog.columnar import Texts
+
+        with self._numbering:
+            every = max(alive, sum(shared.alive for shared in self.inputs()))
+            if self._texts is None or len(self._texts) > max(TEXTS_MAX, 8 * every):
+                self._texts = Texts()
+            return self._texts

@@ -1,0 +1,410 @@
+"""Views that share their inputs say what each says alone, whoever dies, comes late, goes or is changed among them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import Engine
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.time import AlreadyUsed, Frontier, frontier, sole_time
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import record_of, row_of, shape_of_events, shape_of_output
+from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.takeover import Change, Takeover
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_updates import differences, update_table
+
+END = 36
+PING = pa.schema(
+    [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
+)
+LINK = pa.schema([("a", pa.string()), ("b", pa.string())])
+INPUTS = {
+    "ping": ("ping", shape_of_events("ping", PING)),
+    "link": ("link", replace(shape_of_events("link", LINK), arguments=2, timed=False)),
+}
+PROGRAMS = (
+    "said(h, n) := ping(h, n) ^ link(h, _);",
+    "load(h) @sum(n) @count(n) := ping(h, n); quiet(a, b) := link(a, b) ^ not ping(b, _);",
+    "reach(a, b) := link(a, b); reach(a, c) := reach(a, b) ^ link(b, c); met(h, n) := ping(h, n);",
+    "alarm(h, n) @expires(t + 9) := ping(h, n) @time(t) ^ link(h, _) if n > 1;",
+    "share(h, 6 / n) := ping(h, n); pair(a, b, n) := link(a, b) ^ ping(a, n) ^ ping(b, n);",
+    "same(h, n) := ping(h, n) ^ link(h, x) ^ ping(x, n);",
+)
+
+
+def checked(text: str) -> CheckedProgram:
+    schemas = {
+        "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
+        "link": InputSchema("link", "relation", (("a", "text"), ("b", "text"))),
+    }
+    program = parse(text)
+    used = {a.application.name for rule in program.rules for a in rule.atoms}
+    return check(program, Catalog({n: s for n, s in schemas.items() if n in used}))
+
+
+def history(random: Random) -> dict[str, list[tuple[object, ...]]]:
+    """Rows of the inputs with a time and a diff: pings that may end, links that come and go in several copies."""
+    pings: dict[tuple[object, ...], tuple[object, ...]] = {}
+    for _ in range(22):
+        time, ends = random.randrange(END), None
+        if random.random() < 0.5:
+            ends = time + random.randrange(1, 12)
+        pings.setdefault((random.choice("abcd"), random.randrange(4), time), (ends,))
+    found: list[tuple[object, ...]] = []
+    for key, (ends,) in pings.items():
+        found.append((*key, ends, key[2], 1))
+        if isinstance(ends, int) and ends < END:
+            found.append((*key, ends, ends, -1))
+    links: list[tuple[object, ...]] = []
+    for pair in itertools.product("abcd", repeat=2):
+        copies = 0
+        for time in sorted(random.sample(range(END), 4)):
+            diff = random.choice((1, 1, 2, -copies if copies else 1))
+            copies += diff
+            links.append((*pair, time, diff))
+    return {"ping": found, "link": links}
+
+
+def table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    updates = empty_updates(schema).schema
+    columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(updates)]
+    return consolidate(pa.Table.from_arrays(columns, schema=updates))
+
+
+@dataclass
+class Counts:
+    """What has been shared, and what has happened, over all lives of all processes."""
+
+    windows: int = 0
+    on_columns: int = 0
+    advances: int = 0
+    wanted: int = 0
+    reads: int = 0
+    deaths: int = 0
+    late: int = 0
+    left: int = 0
+    changed: int = 0
+    crowd: int = 0
+
+
+@dataclass
+class Kept:
+    """A view: what it is now, and from where on it can be compared."""
+
+    target: ViewTarget
+    start: int
+    settings: ComputeSettings
+    programs: list[tuple[int, CheckedProgram]]
+    """Each program with the instant from which on it speaks."""
+
+
+@dataclass
+class World:
+    """The stores, which outlive every process, the inputs that somebody else writes, and the views."""
+
+    random: Random
+    clock: ManualClock = field(default_factory=lambda: ManualClock(0))
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.stores = MemoryConsensus(), MemoryBlob()
+        self.ids = map(str, itertools.count())
+        self.now = self.process(Fuse(None))
+        self.history = history(self.random)
+        self.views: dict[str, Kept] = {}
+        self.fed = 0
+
+    def process(self, fuse: Fuse) -> Collections:
+        consensus = MortalConsensus(self.stores[0], fuse)
+        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+
+    async def create(self) -> None:
+        for name, (_, shape) in INPUTS.items():
+            await self.ensure(name, Description(shape.schema, retain_ms=0), frontier(0))
+
+    async def ensure(self, name: str, description: Description, start: Frontier) -> None:
+        try:
+            held, _ = await self.now.create(name, description, start=start)
+        except AlreadyUsed:
+            return
+        if description.retain_ms is None:
+            await self.now.retain(name, None)
+        await self.now.drop(held)
+
+    async def feed(self, upper: int) -> None:
+        for name, rows in self.history.items():
+            due = [row for row in rows if self.fed <= int(row[-2]) < upper]  # type: ignore[call-overload]  # a time
+            await self.now.compare_and_append(
+                name, frontier(self.fed), frontier(upper), table(due, INPUTS[name][1].schema),
+                writer="test",
+            )  # fmt: skip
+        self.fed = upper
+
+    def target(self, name: str, outputs: str, program: CheckedProgram) -> ViewTarget:
+        shapes = {p: (f"{outputs}/{p}", shape_of_output(program, p)) for p in program.derived}
+        inputs = {each: INPUTS[each] for each in program.inputs}
+        return ViewTarget(
+            name, program, inputs, shapes, f"{outputs}/errors", f"{name}/state",
+            strategy=self.random.choice(("strata", "retraction")),
+        )  # fmt: skip
+
+    async def add(self, name: str, text: str, settings: ComputeSettings) -> None:
+        """A view that begins where its inputs can be read from on."""
+        target = self.target(name, name, checked(text))
+        start = sole_time(await self.driver(target, settings, self.now, None).hold_inputs())
+        for collection, shape in target.outputs.values():
+            await self.ensure(collection, Description(shape.schema), frontier(start))
+        await self.ensure(target.errors, Description(ERROR_SCHEMA), frontier(start))
+        await self.ensure(target.state, Description(STATE_SCHEMA, retain_ms=0), frontier(start))
+        await self.driver(target, settings, self.now, None).prepare()
+        self.views[name] = Kept(target, start, settings, [(start, target.program)])
+
+    async def drop(self, name: str) -> None:
+        kept = self.views.pop(name)
+        await self.driver(kept.target, kept.settings, self.now, None).release()
+
+    def driver(
+        self, target: ViewTarget, settings: ComputeSettings, collections: Collections,
+        shared: SharedInputs | None,
+    ) -> ViewDriver:  # fmt: skip
+        return ViewDriver(target, collections, self.clock, settings, shared)
+
+    async def live(self, fuse: Fuse, upper: int) -> None:
+        """One life of a process that keeps all views; some of them are let go and begun again meanwhile."""
+        collections, shared, random = self.process(fuse), SharedInputs(), self.random
+        running: dict[str, tuple[ViewDriver, asyncio.Task[None]]] = {}
+
+        def begin(name: str) -> None:
+            kept = self.views[name]
+            view = self.driver(kept.target, kept.settings, collections, shared)
+            running[name] = view, asyncio.create_task(view.maintain_forever())
+
+        for name in self.views:
+            begin(name)
+        while any(view.progress.lower < upper for view, _ in running.values()):
+            self.counts.crowd = max([self.counts.crowd, *(s.readers for s in shared.inputs())])
+            if any(task.done() for _, task in running.values()):
+                break
+            await asyncio.sleep(0)
+            self.clock.move(0.1)
+            if random.random() < 0.01:
+                name = random.choice(sorted(running))
+                await self.stop(*running.pop(name))
+                self.counts.left += 1
+                begin(name)
+        self.note(shared)
+        for view, task in running.values():
+            await self.stop(view, task)
+        self.counts.deaths += fuse.blown
+
+    async def stop(self, view: ViewDriver, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        if ended is not None and not isinstance(ended, Killed | asyncio.CancelledError):
+            raise AssertionError("a view failed") from ended
+        self.counts.windows += view.progress.windows
+        self.counts.on_columns += any(view.on_columns.values())
+
+    def note(self, shared: SharedInputs) -> None:
+        for each in shared.inputs():
+            self.counts.advances += each.advances
+            self.counts.wanted += each.wanted
+            self.counts.reads += each.reads
+
+    async def change(self, name: str, text: str) -> None:
+        """Another program takes over, in a process in which the other views go on."""
+        kept, shared, collections = self.views[name], SharedInputs(), self.process(Fuse(None))
+        program, version = checked(text), f"{name}@{next(self.ids)}"
+        after = replace(self.target(version, name, program), state=f"{version}/state")
+        beside = replace(self.target(version, version, program), state=f"{version}/state")
+        at: list[int] = []
+
+        async def make(collection: str, begin: Frontier) -> None:
+            kind = collection.rpartition("/")[2]
+            schema = {"errors": ERROR_SCHEMA, "state": STATE_SCHEMA}.get(kind)
+            if schema is None:
+                schema = shape_of_output(program, kind).schema
+            retain = 0 if kind == "state" else None
+            await self.ensure(collection, Description(schema, retain_ms=retain), begin)
+
+        async def record(upper: int) -> None:
+            at.append(upper)
+
+        takeover = Takeover(
+            Change(kept.target, after, beside), collections, self.clock, kept.settings, make, record,
+            shared,
+        )  # fmt: skip
+        others = [
+            (each, asyncio.create_task(each.maintain_forever()))
+            for each in (
+                self.driver(other.target, other.settings, collections, shared)
+                for mine, other in self.views.items()
+                if mine != name
+            )
+        ]
+        task = asyncio.create_task(takeover.run())
+        fed = self.fed
+        while not task.done():
+            await asyncio.sleep(0)
+            await self.clock.advance(0.05)
+            waits = self.fed < fed + 3 and self.random.random() < 0.05
+            if self.fed <= at[0] if at else waits:
+                await self.feed(self.fed + 1)
+        await task
+        self.note(shared)
+        for each, running in others:
+            await self.stop(each, running)
+        self.views[name] = replace(kept, target=after, programs=[*kept.programs, (at[0], program)])
+        self.counts.changed += 1
+
+    async def compare(self) -> None:
+        """Every output of every view at every instant is what one evaluation of its program says."""
+        reader = self.process(Fuse(None))
+        inputs = {name: presences(name, rows, self.fed) for name, rows in self.history.items()}
+        for name, kept in self.views.items():
+            for (start, program), until in zip(
+                kept.programs, [*(at for at, _ in kept.programs[1:]), self.fed], strict=True
+            ):
+                wanted = expected(program, inputs, self.fed, name)
+                for collection, rows in wanted.items():
+                    stored = await reader.stored(collection)
+                    for at in range(start, until):
+                        assert as_of(stored, at) == as_of(rows, at), (collection, at)
+
+
+def presences(name: str, rows: list[tuple[object, ...]], upper: int) -> list[Presence]:
+    """When each row has a copy."""
+    make, found = record_of(INPUTS[name][1]), []
+    by_row: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for row in rows:
+        by_row.setdefault(row[:-2], []).append((int(row[-2]), int(row[-1])))  # type: ignore[call-overload]  # numbers
+    for data, moves in by_row.items():
+        copies, since = 0, 0
+        for time, diff in sorted(moves):
+            if copies == 0:
+                since = time
+            copies += diff
+            if copies == 0 and since < time:
+                found.append(Presence(make(data), since, time))
+        if copies:
+            found.append(Presence(make(data), since))
+    return [each for each in found if each.start < upper]
+
+
+def expected(
+    program: CheckedProgram, inputs: dict[str, list[Presence]], upper: int, prefix: str
+) -> dict[str, pa.Table]:
+    given = {name: inputs[name] for name in program.inputs}
+    evaluation = Engine(program).evaluate(given, upper=upper)
+    found = {}
+    for predicate in program.derived:
+        shape = shape_of_output(program, predicate)
+        row = row_of(shape)
+        stretches = [(row(p.record), p.start, p.end) for p in evaluation.presences[predicate]]
+        found[f"{prefix}/{predicate}"] = update_table(
+            differences(stretches, 0, 0, upper), shape.schema
+        )
+    failed = [((e.text,), e.start, e.end) for e in evaluation.errors]
+    found[f"{prefix}/errors"] = update_table(differences(failed, 0, 0, upper), ERROR_SCHEMA)
+    return found
+
+
+def as_of(updates: pa.Table, at: int) -> set[tuple[object, ...]]:
+    rows = accumulate(updates, at)
+    return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def chosen(random: Random, way: str) -> ComputeSettings:
+    return ComputeSettings(
+        window_changes_max=random.choice((3, 8, 50)),
+        hold_interval_s=0.0,
+        maintenance=random.choice(("windows", "changes")) if way == "either" else way,  # type: ignore[arg-type]  # one of them
+        columns_from=random.choice((0, 0, 0, None)),
+    )
+
+
+@pytest.mark.rule("C1", "MV5", "D2", "K8")
+@pytest.mark.parametrize("way", ["windows", "changes", "either"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_views_that_share_their_inputs_say_what_each_says_alone(seed: int, way: str) -> None:
+    """Through splits of deliveries, restarts, views that die alone, come late, go for good and are changed."""
+    random = Random(f"{seed} {way}")
+    world = World(random)
+    await world.create()
+    names = map("v{}".format, itertools.count())
+    for text in (*random.sample(PROGRAMS, 4), random.choice(PROGRAMS)):
+        await world.add(next(names), text, chosen(random, way))
+    while world.fed < END - 12:
+        await world.feed(min(END - 12, world.fed + random.randrange(2, 12)))
+        for fuse in (Fuse(random.randrange(2, 30), after=random.random() < 0.5), Fuse(None)):
+            upper = world.fed - (random.randrange(3) if random.random() < 0.5 else 0)
+            await world.live(fuse, upper)
+        if random.random() < 0.5:
+            await world.add(next(names), random.choice(PROGRAMS), chosen(random, way))
+            world.counts.late += 1
+        if random.random() < 0.3:
+            await world.drop(random.choice(sorted(world.views)))
+            await world.live(Fuse(None), world.fed)
+    await world.live(Fuse(None), world.fed)
+    await world.change(random.choice(sorted(world.views)), random.choice(PROGRAMS))
+    await world.feed(END)
+    await world.live(Fuse(None), END)
+    await world.compare()
+    counts = world.counts
+    assert counts.deaths > 0
+    assert counts.changed == 1
+    assert counts.crowd >= 3, "no input was ever read by several views"
+    if way == "windows":
+        assert counts.on_columns > 0
+        assert counts.advances < counts.wanted, "every view moved its rows on by itself"
+
+
+async def test_what_no_view_stands_at_any_more_is_gone() -> None:
+    """Nothing is counted, so nothing can be forgotten: rows, windows and readings go with the last view."""
+    random = Random(5)
+    world = World(random)
+    await world.create()
+    settings = ComputeSettings(hold_interval_s=0.0, maintenance="windows", columns_from=0)
+    for name in ("v1", "v2", "v3"):
+        await world.add(name, PROGRAMS[0], settings)
+    await world.feed(9)
+    collections, shared = world.process(Fuse(None)), SharedInputs()
+    views = [
+        world.driver(kept.target, settings, collections, shared) for kept in world.views.values()
+    ]
+    tasks = [asyncio.create_task(view.maintain_forever()) for view in views]
+    for upper in (9, 14, 20):
+        if world.fed < upper:
+            await world.feed(upper)
+        while any(view.progress.lower < upper for view in views):
+            await asyncio.sleep(0)
+            world.clock.move(0.1)
+    assert [each.readers for each in shared.inputs()] == [3, 3]
+    assert all(each.places == 1 and each.waiting == 0 for each in shared.inputs())
+    assert all(each.advances < each.wanted for each in shared.inputs())
+    every = shared.inputs()
+    await world.stop(views[0], tasks[0])
+    assert [each.readers for each in every] == [2, 2]
+    for view, task in zip(views[1:], tasks[1:], strict=True):
+        await world.stop(view, task)
+    assert all(each.readers == each.places == each.waiting == 0 for each in every)
+    del every
+    gc.collect()
+    assert shared.inputs() == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from sys import getsizeof
@@ -34,7 +34,8 @@ from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.values import Failed
 
 Value: TypeAlias = "tuple[Instant, Parafacts]"
-Bucket: TypeAlias = "dict[Row, None]"
+Bucket: TypeAlias = "dict[Row, None] | tuple[Row, ...]"
+"""Rows with one value: a tuple where there is one, which takes a quarter of the memory, or a dict of several."""
 Ranged: TypeAlias = "dict[Any, tuple[list[Any], list[Row]]]"
 
 PLAIN: Value = (END, None)
@@ -45,6 +46,35 @@ _ALONE: dict[Any, Value] = {GIVEN: PLAIN}
 """The supports of every fact that has no other; shared by all of them, and never changed."""
 _SAMPLE = 1_000
 _MANY = 16
+
+
+class Only(Mapping[Any, Value]):
+    """The supports of a fact that has one. Takes a fifth of the memory of a dict."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, source: Any, value: Value) -> None:
+        self.source = source
+        self.value = value
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.source,))
+
+    def __getitem__(self, source: Any) -> Value:
+        if source != self.source:
+            raise KeyError(source)
+        return self.value
+
+    def values(self) -> Any:
+        """Its value."""
+        return (self.value,)
+
+    def items(self) -> Any:
+        """Its source and value."""
+        return ((self.source, self.value),)
 
 
 class FactTable:
@@ -59,7 +89,7 @@ class FactTable:
     def __init__(self, predicate: str, kinds: Sequence[str] = ()) -> None:
         self.predicate = predicate
         self._numbers = {0, *(at for at, kind in enumerate(kinds, 1) if kind in ("int", "float"))}
-        self.supports: dict[Key, dict[Any, Value]] = {}
+        self.supports: dict[Key, dict[Any, Value] | Only] = {}
         self._expiries_of: dict[Key, Extreme] = {}
         self.shape = 0
         self._rows: dict[Key, Row] = {}
@@ -104,7 +134,9 @@ class FactTable:
             value = key_of(row)
             bucket = bucket_of.get(value)
             if bucket is None:
-                bucket_of[value] = {row: None}
+                bucket_of[value] = (row,)
+            elif isinstance(bucket, tuple):
+                bucket_of[value] = {bucket[0]: None, row: None}
             else:
                 bucket[row] = None
         for (_, column), (sorted_of, key_of) in self._ranged.items():
@@ -115,9 +147,12 @@ class FactTable:
         for bucket_of, key_of in self._indexes.values():
             value = key_of(row)
             bucket = bucket_of[value]
-            del bucket[row]
-            if not bucket:
+            if isinstance(bucket, tuple):
                 del bucket_of[value]
+                continue
+            del bucket[row]
+            if len(bucket) == 1:
+                bucket_of[value] = (*bucket,)
         for (_, column), (sorted_of, key_of) in self._ranged.items():
             _remove(sorted_of, key_of(row), row, TIME + column)
 
@@ -127,9 +162,15 @@ class FactTable:
         """A fact has this support from now on, or this value of it."""
         known = self.supports.get(key)
         if known is None:
-            self.supports[key] = _ALONE if source is GIVEN and value is PLAIN else {source: value}
+            alone = source is GIVEN and value is PLAIN
+            self.supports[key] = _ALONE if alone else Only(source, value)
             return
-        if known is _ALONE:
+        if isinstance(known, Only):
+            if known.source == source:
+                self.supports[key] = Only(source, value)
+                return
+            known = self.supports[key] = {known.source: known.value}
+        elif known is _ALONE:
             known = self.supports[key] = dict(_ALONE)
         old = known.get(source)
         known[source] = value
@@ -151,6 +192,9 @@ class FactTable:
         if known is _ALONE and source is GIVEN:
             del self.supports[key]
             return PLAIN
+        if isinstance(known, Only):
+            del self.supports[key]
+            return known[source]
         value = known.pop(source)
         expiries = self._expiries_of.get(key)
         if expiries is not None:
@@ -246,7 +290,14 @@ class FactTable:
             key_of = _key_at(positions)
             bucket_of: dict[Any, Bucket] = {}
             for row in self._rows.values():
-                bucket_of.setdefault(key_of(row), {})[row] = None
+                value = key_of(row)
+                bucket = bucket_of.get(value)
+                if bucket is None:
+                    bucket_of[value] = (row,)
+                elif isinstance(bucket, tuple):
+                    bucket_of[value] = {bucket[0]: None, row: None}
+                else:
+                    bucket[row] = None
             index = self._indexes[positions] = (bucket_of, key_of)
         return index[0]
 

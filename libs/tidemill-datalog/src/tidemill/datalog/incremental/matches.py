@@ -75,6 +75,29 @@ class Match:
         self.error: str | None = None
 
 
+def _put(matches: dict[Any, dict[Match, None] | tuple[Match, ...]], key: Any, match: Match) -> None:
+    """Note a match under a key: alone in a tuple, which takes a quarter of the memory, or with others in a dict."""
+    known = matches.get(key)
+    if known is None:
+        matches[key] = (match,)
+    elif isinstance(known, tuple):
+        matches[key] = {known[0]: None, match: None}
+    else:
+        known[match] = None
+
+
+def _take_out(
+    matches: dict[Any, dict[Match, None] | tuple[Match, ...]], key: Any, match: Match
+) -> None:
+    known = matches[key]
+    if isinstance(known, tuple):
+        del matches[key]
+        return
+    del known[match]
+    if len(known) == 1:
+        matches[key] = (*known,)
+
+
 class Target(GroupTarget, Protocol):
     """Where the contributions of a rule go."""
 
@@ -108,7 +131,9 @@ class Matches:
         self._tallied = any(name in TALLIES for name in self._names)
         self._store: dict[tuple[Key, ...], Match] = {}
         self._failed_clocks: dict[tuple[Key, ...], Match] = {}
-        self._uses: list[dict[Key, dict[Match, None]]] = [{} for _ in form.atoms]
+        self._uses: list[dict[Key, dict[Match, None] | tuple[Match, ...]]] = [
+            {} for _ in form.atoms
+        ]
         self._absences = [_Absence(absent, present) for absent in form.absent]
         self._groups = (
             RuleGroups(form, self.predicate, present, target, remembers=remembers)
@@ -202,7 +227,7 @@ class Matches:
         match.reason = reason
         self._failed_clocks[keys] = match
         for i, key in zip(self.joins.ordinary, keys, strict=True):
-            self._uses[i].setdefault(key, {})[match] = None
+            _put(self._uses[i], key, match)
         names = [self.form.atoms[i].predicate for i in self.joins.ordinary]
         self._fail(match, self._present.match_text(reason, names, rows))
 
@@ -210,12 +235,7 @@ class Matches:
         self._store[match.keys] = match
         uses = self._uses
         for i in self.joins.ordinary:
-            key = match.keys[i]
-            mine = uses[i].get(key)
-            if mine is None:
-                uses[i][key] = {match: None}
-            else:
-                mine[match] = None
+            _put(uses[i], match.keys[i], match)
         if match.reason is None and self._absences:
             self._ask(match)
         if self.joins.clocks:
@@ -238,7 +258,7 @@ class Matches:
                 continue
             match.waits.append(wanted)
             match.blocked.append(blocked)
-            absence.waiting.setdefault(absence.place(wanted), {})[match] = None
+            _put(absence.waiting, absence.place(wanted), match)
 
     # What goes.
 
@@ -257,28 +277,17 @@ class Matches:
     def _let_go(self, match: Match) -> None:
         del self._store[match.keys]
         for i in self.joins.ordinary:
-            key = match.keys[i]
-            mine = self._uses[i][key]
-            del mine[match]
-            if not mine:
-                del self._uses[i][key]
+            _take_out(self._uses[i], match.keys[i], match)
         for absence, wanted in zip(self._absences, match.waits, strict=False):
             if not isinstance(wanted, Failed):
-                place = absence.place(wanted)
-                waiting = absence.waiting[place]
-                del waiting[match]
-                if not waiting:
-                    del absence.waiting[place]
+                _take_out(absence.waiting, absence.place(wanted), match)
         match.waits = match.blocked = _NONE
         self.withdraw(match)
 
     def _let_go_clock(self, match: Match) -> None:
         del self._failed_clocks[match.keys]
         for i, key in zip(self.joins.ordinary, match.keys, strict=True):
-            mine = self._uses[i][key]
-            del mine[match]
-            if not mine:
-                del self._uses[i][key]
+            _take_out(self._uses[i], key, match)
         self.withdraw(match)
 
     def holds(self, match: Match) -> bool:
@@ -409,7 +418,7 @@ class _Absence:
     def __init__(self, form: AbsentForm, present: Present) -> None:
         self.form = form
         self._by_columns = form.by_columns
-        self.waiting: dict[Any, dict[Match, None]] = {}
+        self.waiting: dict[Any, dict[Match, None] | tuple[Match, ...]] = {}
         self._present = present
         self._arity = len(form.terms)
         self._sizes = [(name, len(terms)) for name, terms in form.lattices]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.faults.proxies import proxies
 from tidemill.testkit.service_faults.effects import check_effects
+from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.scene import ALIVE_MS, SKEW_MS
 from tidemill.testkit.service_faults.truth import Topic, Truth, bound_by, difference
@@ -46,15 +48,24 @@ def flight(plane: str, delay: int, at: int, number: int) -> bytes:
     return json.dumps({"plane": plane, "delay": delay, "at": at, "id": number}).encode()
 
 
-async def truth_of(folder: Path, flights: list[bytes], meter: list[bytes]) -> Truth:
-    """The truth of two topics with one partition each."""
+async def truth_of(
+    folder: Path,
+    flights: list[bytes],
+    meter: list[bytes],
+    book: Sequence[tuple[bytes, bytes]] = (),
+    crew: Sequence[tuple[bytes, bytes]] = (),
+) -> Truth:
+    """The truth of topics with one partition each."""
     log, clock = EmbeddedLog(folder), ManualClock()
     topics = []
-    for name, rows in (("flights", flights), ("meter", meter)):
+    plain = {"flights": flights, "meter": meter}
+    named = {name: [(b"", row) for row in rows] for name, rows in plain.items()}
+    for name, records in {**named, "book": book, "crew": crew}.items():
         await log.create_topic(name, 1)
-        await log.append(name, [Entry(None, row) for row in rows])
+        await log.append(name, [Entry(key, row) for key, row in records])
         topic = Topic(log, name, 1, clock)
-        topic.records[0] = dict(enumerate(rows))
+        topic.keys[0] = {at: key for at, (key, _) in enumerate(records)}
+        topic.records[0] = {at: row for at, (_, row) in enumerate(records)}
         topics.append(topic)
     await log.close()
     truth = Truth(*topics)
@@ -79,6 +90,54 @@ async def test_what_holds_follows_from_the_records_by_the_definitions(tmp_path: 
     assert truth.readings_at({0: 2})["totals/total"] == {(0, 9, 2): 1}
     assert bound_by(Counter({(0, 0, 2): 1, (0, 9, 1): 1}), 2) == {0: 2, 1: 1}
     assert "lacks 1" in difference(Counter(), at_first["delays/late"])
+
+
+async def test_rows_by_key_follow_from_the_changes_before_the_offsets(tmp_path: Path) -> None:
+    book = [
+        (b"P1", b'{"seats": 80}'),
+        (b"P2", b'{"seats": 9}'),
+        (b"P1", b'{"seats": 7}'),
+        (b"P2", b""),
+    ]
+    made, moved = {"id": 1, "plane": "N1"}, {"id": 1, "plane": "N2"}
+    changes = [("c", None, made), ("u", moved, made), ("u", made, moved), ("d", moved, None)]
+    crew = [
+        (b"", json.dumps({"op": op, "before": before, "after": after}).encode())
+        for op, before, after in changes
+    ]
+    truth = await truth_of(tmp_path, [], [], book, crew)
+    assert truth.book_at({0: 2}) == {"book": {("P1", 80): 1, ("P2", 9): 1}, "seated/big": {("P1", 80): 1}}  # fmt: skip
+    assert truth.book_at({0: 4}) == {"book": {("P1", 7): 1}, "seated/big": {}}
+    assert truth.crew_at({0: 2}) == {"crew": {(1, "N1"): 1}}
+    assert truth.crew_at({0: 3}) == {"crew": {(1, "N2"): 1}}
+    assert truth.crew_at({0: 4}) == {"crew": {}}
+    assert truth.broken() == {}
+    gone = [*crew[:1], (b"", json.dumps({"op": "u", "before": moved, "after": None}).encode())]
+    assert (await truth_of(tmp_path / "gone", [], [], [], gone)).broken() == {(0, 1): 1}
+
+
+@pytest.mark.parametrize(
+    ("busy", "ours", "share"),
+    [(0, 0, 1.0), (200, 200, 1.0), (100, 0, 0.5), (200, 50, 0.25), (200, 0, 0.0), (90, 100, 1.0)],
+)
+def test_what_others_take_of_the_machine_is_not_ours(busy: int, ours: int, share: float) -> None:
+    before = Used(0.0, 1_000, 500, 70)
+    after = Used(1.0, 1_200, 500 + busy, 70 + ours)
+    assert share_of_ours(before, after) == pytest.approx(share)
+    assert share_of_ours(before, before) == 1.0
+
+
+def test_a_machine_knows_what_its_own_processes_use() -> None:
+    machine = Machine(SystemClock(), ())
+    before = machine._used()
+    while machine._used().ours < before.ours + 3:
+        sum(range(100_000))
+    after = machine._used()
+    assert after.busy - before.busy >= 0
+    assert after.ours - before.ours >= 3
+    others = Machine(SystemClock(), ("no command line has this in it",))
+    others.look()
+    assert 0.0 <= others.share <= 1.0
 
 
 async def test_an_event_behind_what_its_partition_promised_is_noticed(tmp_path: Path) -> None:

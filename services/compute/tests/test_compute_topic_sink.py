@@ -8,7 +8,7 @@ from secrets import token_hex
 
 import pytest
 
-from tidemill.runtime.log import Log
+from tidemill.runtime.log import Entry, Log, unknown_topic
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.time import Fenced
@@ -50,4 +50,30 @@ async def test_a_topic_refuses_whoever_was_replaced(
     assert await keys_in(log, topic) == {"k": 1, "m": 1}
     for sink in (paused, newer, other):
         await sink.close()
+    await log.close()
+
+
+class Leaderless(EmbeddedLog):
+    """A log that has no leader for a topic at the first look: the topic is said to be unknown."""
+
+    looks = 0
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        self.looks += 1
+        if self.looks == 1:
+            raise unknown_topic(topic)
+        return await super().bounds(topic)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_topic_whose_leader_was_away_is_read_all_the_same(
+    partitions: int, tmp_path: Path
+) -> None:
+    firing, log = Firing("k", "calls", 1, "p()", "[]", None), Leaderless(tmp_path / "log")
+    await log.create_topic("told", partitions)
+    await log.append("told", [Entry(b"k", firing.line.encode())])
+    sink = LogSink(log, "told", "calls")
+    assert await sink.recover([firing]) == {"k"}
+    assert log.looks > 1
+    await sink.close()
     await log.close()

@@ -53,6 +53,6 @@ def happened_all(outcome: Outcome) -> None:
     for what in (
         "answers checked", "rows in them", "answers asked for twice", "reads at a held time", "since moved",
         "holds that since stood at", "effects of tell-file", "effects of tell-topic", "effects of tell-redis",
-        "dead letters", "inserts written", "objects of the store checked", "records written",
+        "dead letters of flights", "dead letters of crew", "inserts written", "objects of the store checked", "records written",
     ):  # fmt: skip
         assert outcome.happened[what], what

@@ -227,6 +227,35 @@ async def test_a_source_that_is_not_what_it_was_is_broken(
     assert broken.value.reason == reason
 
 
+class Overtaken(Recreated):
+    """A log whose first answer arrives only after the second one has."""
+
+    def __init__(self, bounds: list[dict[int, tuple[int, int]]]) -> None:
+        super().__init__(bounds)
+        self.overtaken = asyncio.Event()
+        self.asked = 0
+
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        self.asked += 1
+        answer = await super().bounds(topic)
+        if self.asked == 1:
+            await self.overtaken.wait()
+        return answer
+
+
+async def test_an_answer_that_was_overtaken_by_a_later_one_breaks_nothing() -> None:
+    origin = Overtaken([{0: (0, 69)}, {0: (0, 73)}, {0: (0, 70)}])
+    reader = SourceReader("s", origin, "topic", decode, ManualClock(0), IngestSettings())
+    first = asyncio.create_task(reader.probe())
+    await asyncio.sleep(0)
+    assert await reader.probe() == {0: 73}
+    origin.overtaken.set()
+    assert await first == {0: 69}
+    # What was known by the later one is not forgotten.
+    with pytest.raises(SourceBroken):
+        await reader.probe()
+
+
 async def test_a_source_remembers_over_restarts_how_far_it_was_bound() -> None:
     reader = SourceReader(
         "s", Recreated([{0: (0, 3)}]), "topic", decode, ManualClock(0), IngestSettings()

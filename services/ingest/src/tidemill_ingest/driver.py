@@ -193,13 +193,15 @@ class SourceReader:
         self._first |= fresh
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
+        # IMPORTANT: as known when this was asked. What was asked earlier may be answered later, and says less.
+        earlier = dict(self._known)
         bounds = await self._origin.bounds(self._topic)
         await self._check_identity()
-        for partition, known in self._known.items():
+        for partition, known in earlier.items():
             if partition not in bounds:
                 raise SourceBroken(
                     f"source {self._name}: topic {self._topic} has {len(bounds)} partitions, "
-                    f"it had {len(self._known)}",
+                    f"it had {len(earlier)}",
                     reason="PartitionsLost",
                 )
             if bounds[partition][1] < known:
@@ -209,5 +211,5 @@ class SourceReader:
                     reason="TopicRecreated",
                 )
         await self._remember_first(bounds)
-        self._known = {partition: high for partition, (_, high) in bounds.items()}
+        self.expect({partition: high for partition, (_, high) in bounds.items()})
         return bounds

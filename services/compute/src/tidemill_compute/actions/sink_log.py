@@ -33,11 +33,7 @@ class LogSink:
         await self.close()
         # IMPORTANT: first the writer, then the look: nobody else appends for the action from then on.
         self._writer = await self._log.fenced_writer(self._name)
-        try:
-            bounds = await self._log.bounds(self._topic)
-        except UsageError:
-            await self._log.create_topic(self._topic, 1)
-            return frozenset()
+        bounds = await self._bounds()
         reader = await self._log.reader(self._topic, {p: low for p, (low, _) in bounds.items()})
         keys: set[str] = set()
         try:
@@ -48,6 +44,21 @@ class LogSink:
         finally:
             await reader.close()
         return frozenset(keys)
+
+    async def _bounds(self) -> dict[int, tuple[int, int]]:
+        """Where the topic begins and ends; it is made if there is none."""
+        try:
+            return await self._log.bounds(self._topic)
+        except UsageError as error:
+            if error.details.get("reason") != "unknown-topic":
+                raise
+        try:
+            await self._log.create_topic(self._topic, 1)
+        except UsageError as error:
+            if error.details.get("reason") != "partitions":
+                raise
+        # IMPORTANT: looked at all the same. While its leader is away a topic is said to be unknown; it may be full.
+        return await self._log.bounds(self._topic)
 
     async def fire(self, firings: Sequence[Firing]) -> None:
         """Raises: Fenced if another process has started since; Indeterminate; UsageError."""

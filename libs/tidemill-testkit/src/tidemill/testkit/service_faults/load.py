@@ -10,7 +10,16 @@ from tidemill.client.rows import table_of
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import FLIGHTS, METER, PARTITIONS, SKEW_MS, VIPS, Scene
+from tidemill.testkit.service_faults.scene import (
+    BOOK,
+    CREW,
+    FLIGHTS,
+    METER,
+    PARTITIONS,
+    SKEW_MS,
+    VIPS,
+    Scene,
+)
 from tidemill.testkit.service_faults.truth import Topic
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 
@@ -19,11 +28,14 @@ STEP_S = 0.25
 INSERT_S = 0.5
 ROWS_PER_STEP = 6
 BAD_SHARE = 0.01
+GONE_SHARE = 0.2
+BROKEN_SHARE = 0.03
+SEATS_MAX = 100
 END_MS = 3_600_000
 
 
 class Load:
-    """Writes to both topics; `promised` is how far every partition of the events has come, as acknowledged."""
+    """Writes to the topics; `promised` is how far every partition of the events has come, as acknowledged."""
 
     def __init__(self, log: Log, random: Random, clock: Clock, outcome: Outcome) -> None:
         self.written: dict[tuple[str, int, int], bytes] = {}
@@ -34,6 +46,8 @@ class Load:
         self._outcome = outcome
         self._id = 0
         self._latest = [0] * PARTITIONS[FLIGHTS]
+        self._crew: dict[int, dict[str, Any] | None] = {}
+        """The rows of the crew as acknowledged; a key that is not here is new, or nobody knows its row."""
 
     @property
     def promised(self) -> int:
@@ -53,7 +67,44 @@ class Load:
             for partition in range(PARTITIONS[METER]):
                 rows = [self._reading(self._random.randrange(5)) for _ in range(2)]
                 await self._append(METER, partition, rows)
+            await self._book()
+            await self._change_crew()
             await self._clock.sleep(STEP_S)
+
+    async def _book(self) -> None:
+        """A plane has seats from now on, or is gone; each in a partition of its own."""
+        plane = self._random.randrange(12)
+        self._id += 1
+        row = json.dumps({"seats": self._random.randrange(SEATS_MAX)}).encode()
+        value = None if self._random.random() < GONE_SHARE else row
+        entry = Entry(f"P{plane}".encode(), value, plane % PARTITIONS[BOOK])
+        await self._append_entries(BOOK, [entry])
+
+    async def _change_crew(self) -> None:
+        """A row is made, changed or removed as Debezium would say it, or stated anew where nobody knows it."""
+        key = self._random.randrange(12)
+        held, row = self._crew.get(key), {"id": key, "plane": self._random.choice(PLANES)}
+        after: dict[str, Any] | None = row
+        if key not in self._crew:
+            op = "r"
+        elif held is None:
+            op = "c"
+        elif self._random.random() < GONE_SHARE:
+            op, after = "d", None
+        else:
+            op = "u"
+        before = held if op in "ud" else None
+        if before is not None and self._random.random() < BROKEN_SHARE:
+            # A part of the history is missing: it is no change of what is there, and changes nothing.
+            before, wrong = {**before, "plane": "never"}, True
+        else:
+            wrong = False
+        change = json.dumps({"op": op, "before": before, "after": after}).encode()
+        entry = Entry(json.dumps({"id": key}).encode(), change, key % PARTITIONS[CREW])
+        if not await self._append_entries(CREW, [entry]):
+            self._crew.pop(key, None)
+        elif not wrong:
+            self._crew[key] = after
 
     async def mark(self, k: int) -> None:
         """Write one row that nothing else is like."""
@@ -79,14 +130,17 @@ class Load:
             )
 
     async def _append(self, topic: str, partition: int, rows: list[bytes]) -> bool:
-        entries = [Entry(None, row, partition) for row in rows]
+        return await self._append_entries(topic, [Entry(None, row, partition) for row in rows])
+
+    async def _append_entries(self, topic: str, entries: list[Entry]) -> bool:
         try:
             places = await self._log.append(topic, entries)
         except (Unavailable, Indeterminate) as error:
             self._outcome.happened[f"felt: an append to a topic was {type(error).__name__}"] += 1
             return False
-        self._outcome.happened["records written"] += len(rows)
-        self.written.update(((topic, *place), row) for place, row in zip(places, rows, strict=True))
+        self._outcome.happened["records written"] += len(entries)
+        for place, entry in zip(places, entries, strict=True):
+            self.written[topic, *place] = entry.value or b""
         return True
 
     def _flight(self) -> dict[str, Any]:

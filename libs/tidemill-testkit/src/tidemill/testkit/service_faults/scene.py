@@ -37,8 +37,13 @@ ALIVE_MS = 60_000
 RETAIN_MS = 20_000
 LATE = 30
 VIPS: Final = ("N1", "N2", "N3")
-FLIGHTS, METER, ALARMS = "flights", "meter", "alarms"
-PARTITIONS: Mapping[str, int] = MappingProxyType({FLIGHTS: 3, METER: 2, ALARMS: 1})
+FLIGHTS, METER, ALARMS, BOOK, CREW = "flights", "meter", "alarms", "book", "crew"
+PARTITIONS: Mapping[str, int] = MappingProxyType(
+    {FLIGHTS: 3, METER: 2, ALARMS: 1, BOOK: 2, CREW: 2}
+)
+READERS = 2
+"""Among so many processes of ingest the partitions of a source are shared, where they are."""
+SEATS_MIN = 50
 PROCESSES: Mapping[str, str] = MappingProxyType(
     {
         f"{role}-{which}": "query,compaction" if role == "query" else role
@@ -51,7 +56,7 @@ apiVersion: tidemill.dev/v1alpha1
 kind: Source
 metadata: {{name: {FLIGHTS}}}
 spec:
-  kafka: {{topic: {FLIGHTS}}}
+  kafka: {{topic: {FLIGHTS}, readers: {READERS}}}
   columns: [{{name: plane, type: text}}, {{name: delay, type: int}}, {{name: at, type: int}}, {{name: id, type: int}}]
   timestampInterval: {TICK_MS}ms
   retain: all
@@ -63,6 +68,27 @@ metadata: {{name: {METER}}}
 spec:
   kafka: {{topic: {METER}}}
   columns: [{{name: n, type: int}}, {{name: k, type: int}}]
+  timestampInterval: {TICK_MS}ms
+  retain: {RETAIN_MS}ms
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {BOOK}}}
+spec:
+  kafka: {{topic: {BOOK}, readers: {READERS}}}
+  keyFormat: {{text: {{}}}}
+  envelope: {{upsert: {{key: [plane]}}}}
+  columns: [{{name: plane, type: text}}, {{name: seats, type: int}}]
+  timestampInterval: {TICK_MS}ms
+  retain: {RETAIN_MS}ms
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {CREW}}}
+spec:
+  kafka: {{topic: {CREW}}}
+  envelope: {{debezium: {{key: [id]}}}}
+  columns: [{{name: id, type: int}}, {{name: plane, type: text}}]
   timestampInterval: {TICK_MS}ms
   retain: {RETAIN_MS}ms
 ---
@@ -95,6 +121,14 @@ spec:
   retain: {RETAIN_MS}ms
   program: "total(part: k) @sum(n) @count(n) := s(n, k);"
   inputs: {{s: {METER}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {{name: seated}}
+spec:
+  retain: {RETAIN_MS}ms
+  program: "big(plane: p, seats: n) := b(p, n) if n > {SEATS_MIN};"
+  inputs: {{b: {BOOK}}}
 ---
 apiVersion: tidemill.dev/v1alpha1
 kind: Action
@@ -130,6 +164,13 @@ class Scene:
     """The objects, past the proxy."""
     _begun: dict[str, int] = field(default_factory=dict)
     _clients: dict[str, AsyncClient] = field(default_factory=dict)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts in the command lines of the servers, which are no children of this process."""
+        state = Path(self.kafka.environment["STATE"]).parent
+        # NB: Redis writes its own command line, with the port that it listens on.
+        return (str(self.folder), str(state), f":{_port(self.redis.address)}")
 
     def begin(self, name: str) -> Member:
         """Start a process, which may have been there before."""

@@ -19,10 +19,8 @@ from tidemill.shard.claims import Owned
 from tidemill.testkit.faults.proxy import Mode
 from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.testkit.service_faults.scene import (
-    ALARMS,
     BROKERS,
-    FLIGHTS,
-    METER,
+    PARTITIONS,
     PROCESSES,
     Scene,
 )
@@ -113,13 +111,16 @@ class Trouble:
         """SIGKILL; the process is gone when this returns."""
         member = self._scene.member(name)
         self._killed.add(name)
-        member.signalled(signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it did not begin, since its stores are away
+            member.signalled(signal.SIGKILL)
         while member.running:
             await self._scene.clock.sleep(0.005)
 
     async def _stand_still(self, name: str, parts: Parts) -> None:
         """Stop a process until others have its work, then let it go on."""
         member = self._scene.member(name)
+        if not member.running:
+            return
         member.signalled(signal.SIGSTOP)
         self._done(f"pause {name.partition('-')[0]}")
         try:
@@ -206,7 +207,7 @@ class Trouble:
                 return {
                     (topic["topic"], partition["partition"])
                     for topic in topics
-                    if topic["topic"] in (FLIGHTS, METER, ALARMS)
+                    if topic["topic"] in PARTITIONS
                     for partition in topic["partitions"]
                     if partition["leader"] == number
                 }

@@ -11,7 +11,8 @@ import msgspec
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
-from tidemill.testkit.service_faults.scene import ALIVE_MS, LATE, SKEW_MS, VIPS
+from tidemill.testkit.service_faults.scene import ALIVE_MS, LATE, SEATS_MIN, SKEW_MS, VIPS
+from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import Indeterminate, Unavailable
 
 RECORDS_PER_POLL = 10_000
@@ -29,7 +30,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "meter/remap": ("lo", "hi", "offset"),
         "totals/total": ("part", "sum", "count"),
         "ledger": ("id",),
+        "book": ("plane", "seats"),
+        "book/remap": ("lo", "hi", "offset"),
+        "seated/big": ("plane", "seats"),
+        "crew": ("id", "plane"),
+        "crew/remap": ("lo", "hi", "offset"),
         "flights/deadletters": ("partition", "offset"),
+        "crew/deadletters": ("partition", "offset"),
     }
 )
 """What is compared of each collection, in this order."""
@@ -57,11 +64,12 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Topic:
-    """The records of a topic by partition and offset, read by nobody who is looked at."""
+    """The records of a topic by partition and offset, read by nobody who is looked at; `keys` likewise."""
 
     def __init__(self, log: Log, name: str, partitions: int, clock: Clock) -> None:
         self.name = name
         self.records: list[dict[int, bytes]] = [{} for _ in range(partitions)]
+        self.keys: list[dict[int, bytes]] = [{} for _ in range(partitions)]
         self._log = log
         self._clock = clock
         self._next = dict.fromkeys(range(partitions), 0)
@@ -75,6 +83,7 @@ class Topic:
                     while True:
                         for record in await reader.poll(RECORDS_PER_POLL, 1.0):
                             self.records[record.partition][record.offset] = record.value or b""
+                            self.keys[record.partition][record.offset] = record.key or b""
                         self._next = reader.positions()
                 finally:
                     await reader.close()
@@ -105,9 +114,11 @@ def decoded(record: bytes) -> dict[str, int | str] | None:
 class Truth:
     """By the definitions, of everything that the topics hold."""
 
-    def __init__(self, flights: Topic, meter: Topic) -> None:
+    def __init__(self, flights: Topic, meter: Topic, book: Topic, crew: Topic) -> None:
         self._flights = flights
         self._meter = meter
+        self._book = book
+        self._crew = crew
         self._taken = [0] * len(flights.records)
         self._by_second: defaultdict[int, list[Flight]] = defaultdict(list)
         self.bad: Counter[tuple[int, int]] = Counter()
@@ -187,6 +198,60 @@ class Truth:
             "meter": Counter((row.n, row.k) for row in rows),
             "totals/total": Counter((k, total[k], count[k]) for k in count),
         }
+
+    def book_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
+        """The last row of each key before these offsets, and the view over them."""
+        rows = rows_at([_written(*place) for place in _before(self._book, bound)], 0).values()
+        return {
+            "book": Counter(rows),
+            "seated/big": Counter(r for r in rows if isinstance(r[1], int) and r[1] > SEATS_MIN),
+        }
+
+    def crew_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
+        """What the changes before these offsets leave."""
+        return {"crew": Counter(rows_at(self._changes(bound), 0).values())}
+
+    def broken(self) -> Counter[tuple[int, int]]:
+        """The places of changes of the crew that do not follow from what was there."""
+        everything = {p: len(found) for p, found in enumerate(self._crew.records)}
+        return Counter(broken(self._changes(everything)))
+
+    def _changes(self, bound: Mapping[int, int]) -> list[Happened]:
+        return [_changed(*place) for place in _before(self._crew, bound)]
+
+
+Place = tuple[int, int, bytes, bytes]
+"""Partition, offset, key, value."""
+
+
+def _before(topic: Topic, bound: Mapping[int, int]) -> Iterator[Place]:
+    """The records before these offsets; a key is in one partition, so their order among those is no matter."""
+    for partition, end in bound.items():
+        keys, records = topic.keys[partition], topic.records[partition]
+        yield from ((partition, at, keys[at], records[at]) for at in range(end))
+
+
+def _written(partition: int, offset: int, key: bytes, value: bytes) -> Happened:
+    """A record of the book: the row of its key from now on, or none."""
+    plane, row = key.decode(), decoded(value)
+    after = None if row is None else (plane, row["seats"])
+    return Happened(0, partition, offset, "set", None, after, plane)
+
+
+OPS: Mapping[str, str] = MappingProxyType(
+    {"c": "create", "u": "update", "d": "delete", "r": "read"}
+)
+
+
+def _changed(partition: int, offset: int, _: bytes, value: bytes) -> Happened:
+    """A change of the crew as it is written."""
+    change = json.loads(value)
+    before, after = (
+        None if row is None else (row["id"], row["plane"])
+        for row in (change["before"], change["after"])
+    )
+    key = (after or before or (None,))[0]
+    return Happened(0, partition, offset, OPS[change["op"]], before, after, key)
 
 
 def bound_by(rows: Rows, partitions: int) -> dict[int, int]:

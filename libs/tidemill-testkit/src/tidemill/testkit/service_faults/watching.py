@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random  # noqa: TID251  seeded
 
@@ -14,7 +15,7 @@ from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard import Collections, CollectionStatus, ReadCapability
 from tidemill.testkit.service_faults.load import Load
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import METER, PARTITIONS, Scene
+from tidemill.testkit.service_faults.scene import BOOK, CREW, METER, PARTITIONS, Scene
 from tidemill.testkit.service_faults.truth import COLUMNS, Rows, Truth, bound_by, difference
 from tidemill.time import (
     BeforeSince,
@@ -32,7 +33,11 @@ HOLD_S = 15.0
 AGAIN_SHARE = 0.25
 EVENTS = ("flights", "delays/late", "delays/alarm", "delays/busy")
 READINGS = ("meter", "meter/remap", "totals/total")
-ON_SYSTEM = ("flights/raw", "flights/remap", "meter", "meter/remap", "totals/total")
+BOOKED = ("book", "book/remap", "seated/big")
+CREWED = ("crew", "crew/remap")
+ON_SYSTEM = ("flights/raw", "flights/remap", *READINGS, *BOOKED, *CREWED)
+ASKED = (EVENTS, READINGS, BOOKED, CREWED)
+"""What is asked for together: all of it is compared at one instant."""
 AWAY = (Unavailable, Indeterminate, DeadlinePassed)
 
 
@@ -146,7 +151,7 @@ class Answers:
         while True:
             for name, client in self._scene.fronts():
                 try:
-                    await self._ask(client, self._random.choice((EVENTS, READINGS)))
+                    await self._ask(client, self._random.choice(ASKED))
                     await self._list(f"{name} {self._scene.member(name).pid}", client)
                 except (BeforeSince, NotYet):
                     self._outcome.happened["answers refused as not definite"] += 1
@@ -193,12 +198,24 @@ class Answers:
     def check(self, truth: Truth) -> None:
         """Every answer since the last check against the definitions. The truth has caught up."""
         for names, at, told in self._unchecked:
-            if names == EVENTS:
-                wanted = truth.events_at(at)
-            else:
-                wanted = truth.readings_at(bound_by(told["meter/remap"], PARTITIONS[METER]))
+            wanted = _wanted(truth, names, at, told)
             for name, rows in wanted.items():
                 self._outcome.happened["answers checked"] += 1
                 self._outcome.happened["rows in them"] += rows.total()
                 self._outcome.expect(told[name] == rows, f"{name} at {at} {difference(told[name], rows)}")  # fmt: skip
         self._unchecked.clear()
+
+
+def _wanted(
+    truth: Truth, names: tuple[str, ...], at: int, told: Mapping[str, Rows]
+) -> dict[str, Rows]:
+    """What has to be there by the definitions, where the bindings that were told say so much."""
+    if names == EVENTS:
+        return truth.events_at(at)
+    by_offsets = {
+        READINGS: (METER, truth.readings_at),
+        BOOKED: (BOOK, truth.book_at),
+        CREWED: (CREW, truth.crew_at),
+    }
+    source, rows_at = by_offsets[names]
+    return rows_at(bound_by(told[f"{source}/remap"], PARTITIONS[source]))

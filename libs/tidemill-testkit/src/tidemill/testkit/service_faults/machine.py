@@ -1,0 +1,109 @@
+"""How much of the machine a run has: what other processes take of the processors is no fault of the system.
+
+A recovery is given so many seconds of the machine. On one that nobody else uses these are seconds; where
+others take half of what the processors could do in a stretch of time, it counts half. What the run does
+itself, its servers and whoever checks among it, is never left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemill.runtime.clock import Clock
+
+IDLE = (3, 4)
+"""Columns of the line `cpu` of /proc/stat that are no work: idle, waiting for a disk."""
+WINDOW_S = 10.0
+
+
+class Used(NamedTuple):
+    """Ticks of the processors since the machine began: that there were, that work took, that ours took."""
+
+    at_s: float
+    all: int
+    busy: int
+    ours: int
+
+
+def share_of_ours(before: Used, after: Used) -> float:
+    """Which part of the machine was not others' between two looks."""
+    passed = after.all - before.all
+    others = (after.busy - before.busy) - (after.ours - before.ours)
+    return 1.0 if passed <= 0 else min(1.0, max(0.0, 1.0 - others / passed))
+
+
+class Machine:
+    """Looks at what processes use. Ours are those below this one, and those whose command names `marks`.
+
+    What a process used that ended between two looks counts as others', if anything for us.
+    """
+
+    def __init__(self, clock: Clock, marks: Iterable[str]) -> None:
+        self._clock = clock
+        self._marks = tuple(mark.encode() for mark in marks)
+        self._of: dict[int, int] = {}
+        self._ours = 0
+        self.had_s = 0.0
+        """Seconds of the machine that were ours since the first look."""
+        self._looks: deque[Used] = deque()
+        self.look()
+
+    @property
+    def share(self) -> float:
+        """Which part of the machine was ours in the last seconds."""
+        return share_of_ours(self._looks[0], self._looks[-1])
+
+    def look(self) -> None:
+        """Count what was used since the last look. Cost: reads a few files of each process."""
+        now = self._used()
+        if self._looks:
+            before = self._looks[-1]
+            self.had_s += (now.at_s - before.at_s) * share_of_ours(before, now)
+        self._looks.append(now)
+        while len(self._looks) > 2 and now.at_s - self._looks[1].at_s > WINDOW_S:
+            self._looks.popleft()
+
+    def _used(self) -> Used:
+        cells = [
+            int(cell) for cell in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        ]
+        idle = sum(cells[at] for at in IDLE)
+        parents, ticks = _processes()
+        now = {pid: used for pid, used in ticks.items() if self._is_ours(pid, parents)}
+        # Of a process that is new all counts, of one that was there what came since.
+        self._ours += sum(max(0, used - self._of.get(pid, 0)) for pid, used in now.items())
+        self._of = now
+        return Used(self._clock.monotonic_s(), sum(cells), sum(cells) - idle, self._ours)
+
+    def _is_ours(self, pid: int, parents: Mapping[int, int]) -> bool:
+        above = pid
+        while above > 1:
+            if above == os.getpid():
+                return True
+            above = parents.get(above, 0)
+        try:
+            command = Path("/proc", str(pid), "cmdline").read_bytes()
+        except OSError:
+            return False
+        return any(mark in command for mark in self._marks)
+
+
+def _processes() -> tuple[dict[int, int], dict[int, int]]:
+    """The parent of each process, and the ticks that it has used, what it has started and buried left out."""
+    parents, ticks = {}, {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            stat = Path("/proc", name, "stat").read_text()
+        except OSError:
+            continue
+        # The name of a command may hold anything, spaces and brackets too.
+        cells = stat.rpartition(")")[2].split()
+        parents[int(name)] = int(cells[1])
+        ticks[int(name)] = int(cells[11]) + int(cells[12])
+    return parents, ticks

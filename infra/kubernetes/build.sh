@@ -8,14 +8,13 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 KUBERNETES=1.33.13
 HELM=v3.18.6
-COREDNS=v1.12.4
 staging=v0.${KUBERNETES#*.}
 
 need go
 cache=${CACHE:-.cache}/kubernetes
 mkdir -p "$cache/bin" "$cache/src"
 cache=$(cd "$cache" && pwd)
-export GOFLAGS=-mod=mod CGO_ENABLED=0
+export GOFLAGS=-mod=mod CGO_ENABLED=0 # modules outside this repository: their sums are checked as they come
 
 finished() { [ -x "$cache/bin/$1" ] && [ -f "$cache/bin/.$1-$2" ]; }
 finish() { # NAME VERSION SECONDS
@@ -44,17 +43,23 @@ modules_ready() {
   touch "$cache/src/.tidy-$KUBERNETES"
 }
 
-build_kubernetes() {
-  local begun=$SECONDS flags='-s -w' package minor=${staging#v0.}
-  finished "$1" "$KUBERNETES" && return 0
+build_kubernetes() { # PROGRAM...; one command for all: it compiles what they share once, and links one beside the compilation of another
+  local begun=$SECONDS flags='-s -w' package name minor=${staging#v0.} missing=()
+  for name in "$@"; do finished "$name" "$KUBERNETES" || missing+=("$name"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
   modules_ready
   for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     flags="$flags -X $package.gitVersion=v$KUBERNETES -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
     flags="$flags -X $package.gitCommit=none -X $package.gitTreeState=clean -X $package.buildDate=1970-01-01T00:00:00Z"
   done
-  (cd "$cache/src" && go build -trimpath -ldflags "$flags" -o "$cache/bin/$1.new" "k8s.io/kubernetes/cmd/$1")
-  mv "$cache/bin/$1.new" "$cache/bin/$1"
-  finish "$1" "$KUBERNETES" $((SECONDS - begun))
+  rm -rf "$cache/bin.new"
+  mkdir "$cache/bin.new"
+  (cd "$cache/src" && go build -trimpath -ldflags "$flags" -o "$cache/bin.new/" "${missing[@]/#/k8s.io/kubernetes/cmd/}")
+  for name in "${missing[@]}"; do
+    mv "$cache/bin.new/$name" "$cache/bin/$name"
+    finish "$name" "$KUBERNETES" $((SECONDS - begun))
+  done
+  rmdir "$cache/bin.new"
 }
 
 install_module() { # NAME PACKAGE VERSION
@@ -64,12 +69,28 @@ install_module() { # NAME PACKAGE VERSION
   finish "$1" "$3" $((SECONDS - begun))
 }
 
+build_coredns() {
+  local begun=$SECONDS version
+  version=$(cat "$here"/coredns/{go.mod,go.sum,main.go} | sha256sum | cut -c1-16)
+  finished coredns "$version" && return 0
+  (cd "$here/coredns" && GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$cache/bin/coredns.new" .)
+  mv "$cache/bin/coredns.new" "$cache/bin/coredns"
+  finish coredns "$version" $((SECONDS - begun))
+}
+
 [ $# -gt 0 ] || set -- kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl helm coredns
+kubernetes=()
+for component in "$@"; do
+  case $component in
+    kube*) kubernetes+=("$component") ;;
+    helm | coredns) ;;
+    *) die "unknown component $component" ;;
+  esac
+done
+build_kubernetes "${kubernetes[@]}"
 for component in "$@"; do
   case $component in
     helm) install_module helm helm.sh/helm/v3/cmd/helm "$HELM" ;;
-    coredns) install_module coredns github.com/coredns/coredns "$COREDNS" ;;
-    kube*) build_kubernetes "$component" ;;
-    *) die "unknown component $component" ;;
+    coredns) build_coredns ;;
   esac
 done

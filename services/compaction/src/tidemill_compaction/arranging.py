@@ -27,7 +27,10 @@ class SparkArrange:
         lost a race changes nothing. Raises: UsageError if the two have different columns, the
         collection is closed, or its history no longer goes back so far; Unavailable if the job failed.
         """
-        from tidemill_compaction.arrange_job import ArrangeResult, ArrangeSpec  # it loads Spark
+        from tidemill_compaction.arrange_job import (
+            ArrangeResult,
+            ArrangeSpec,
+        )  # few processes launch jobs
 
         source = await self._collections.state(collection)
         target = await self._collections.state(arrangement)

@@ -22,7 +22,7 @@ class SparkMerge:
 
     async def merge(self, merge: Merge) -> bool:
         """Guarantees of BulkMerge. Raises: Unavailable with the end of the job's log if it failed."""
-        from tidemill_compaction.merge_job import MergeResult, spec_of  # it loads Spark, slowly
+        from tidemill_compaction.merge_job import MergeResult, spec_of  # few processes launch jobs
 
         spec = msgspec.msgpack.encode(spec_of(merge.work))
         job = Job(JobKind.COMPACTION, merge.collection, JOB, spec)

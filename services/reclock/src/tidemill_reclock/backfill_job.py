@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.clock import SystemClock
@@ -30,6 +29,9 @@ from tidemill.spark.collection_target import collection_target
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
 from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
+
+if TYPE_CHECKING:  # who launches this job reads its specification, and has no Spark
+    from pyspark.sql import DataFrame
 
 _RECORD_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.time import U64_MAX
+
+if TYPE_CHECKING:  # who launches jobs has no Spark
+    from pyspark.sql import DataFrame
 
 LETTER_COLUMNS = ("partition", "offset", "reason", "raw")
 

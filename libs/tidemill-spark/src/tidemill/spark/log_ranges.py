@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from tidemill.spark.session import split_evenly
+
+if TYPE_CHECKING:  # who launches jobs says which ranges, and has no Spark
+    from pyspark.sql import DataFrame, SparkSession
 
 RECORD_SCHEMA = "partition long, offset long, value binary"
 ROWS_PER_TASK = 200_000

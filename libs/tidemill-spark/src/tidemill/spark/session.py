@@ -1,14 +1,19 @@
-"""Spark sessions: the settings that every job of ours needs, in one place."""
+"""Spark sessions: the settings that every job of ours needs, in one place.
+
+Spark itself is loaded with the first session: whoever launches jobs has none.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from tidemill.spark.local_settings import LocalSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def local_session(app: str, settings: LocalSettings) -> SparkSession:
@@ -18,6 +23,8 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
     console progress bar and the web page are off, since the caller reports progress.
     Cost: 4 to 9 s for the first session of a process.
     """
+    from pyspark.sql import SparkSession
+
     builder = (
         SparkSession.builder.master(f"local[{settings.cores}]")
         .appName(app)
@@ -43,6 +50,8 @@ def local_session(app: str, settings: LocalSettings) -> SparkSession:
 
 def session_of(app: str, conf: Mapping[str, str]) -> SparkSession:
     """A session with exactly these settings."""
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(app)
     for key, value in conf.items():
         builder = builder.config(key, value)

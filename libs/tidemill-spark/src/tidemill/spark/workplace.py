@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tidemill.shard.stores import BlobPlace
+
+if TYPE_CHECKING:  # who launches jobs has no Spark
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

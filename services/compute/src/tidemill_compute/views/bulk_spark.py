@@ -24,7 +24,7 @@ class SparkHydrate:
 
     async def hydrate(self, history: History) -> None:
         """Guarantees of BulkHydrate. Raises: Unavailable with the end of the job's log if it failed."""
-        from tidemill_compute.views.hydrate_job import HydrationResult  # it loads Spark, slowly
+        from tidemill_compute.views.hydrate_job import HydrationResult  # few processes launch jobs
 
         target = history.target
         job = Job(JobKind.HYDRATION, target.name, JOB, pickle.dumps(history))

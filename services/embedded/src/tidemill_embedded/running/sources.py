@@ -358,7 +358,7 @@ class SourceRunner:
             return starts
         if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
             return starts
-        from tidemill_reclock.bulk_spark import SparkBulkReclock  # it loads Spark, which is slow
+        from tidemill_reclock.bulk_spark import SparkBulkReclock  # few processes launch jobs
 
         decisions = Decisions(self._world.collections, self._decided)
         book = open_book(self._stored, self._shape, decisions)

@@ -86,7 +86,7 @@ charts: ## write what the charts ship from code: dashboards, definitions, the pa
 definitions: ## judge the custom resource definitions with the API server's own code; builds it first
 	@infra/kubernetes/definitions.sh
 
-image: ## one image for every process, as a docker archive (needs root, buildah, debootstrap)
+image: ## the images of all services, as one archive (needs root, buildah, debootstrap)
 	@infra/setup.sh spark image
 	@infra/kubernetes/images.sh build
 

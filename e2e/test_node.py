@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -272,7 +271,25 @@ def test_uninstalling_keeps_definitions_objects_and_data(
 
 
 def test_sizes_of_images(cluster: Cluster) -> None:
-    """What the node has to fetch, as archives."""
-    folder = Path(os.environ.get("CACHE", str(ROOT / ".cache"))) / "kubernetes/images"
-    for archive in sorted(folder.glob("*.tar")):
-        cluster.note(f"image {archive.stem}", f"{archive.stat().st_size / 1e6:.0f} MB")
+    """What a node has to fetch, and that it stores once what images share."""
+    archive = said(str(ROOT / "infra/kubernetes/images.sh"), "archive").strip()
+    lines = said(str(ROOT / "infra/kubernetes/image-sizes.py"), archive).splitlines()
+    sizes = {name: float(size.split()[0]) for name, _, size in (s.partition(": ") for s in lines)}
+    together = sizes.pop("together")
+    assert set(sizes) == {
+        "localhost/tidemill:0.1.0",
+        *(f"localhost/tidemill-{service}:0.1.0" for service in (*ROLES, "operator")),
+    }
+    assert together < sizes["localhost/tidemill:0.1.0"] + 100
+    for line in lines:
+        cluster.note("image", line)
+
+
+def test_every_service_ran_from_its_own_image(cluster: Cluster) -> None:
+    ran = {
+        pod["metadata"]["labels"]["app.kubernetes.io/component"]: {
+            each["image"] for each in pod["spec"]["containers"]
+        }
+        for pod in cluster.objects("pods", "-l", "app.kubernetes.io/name=tidemill")
+    }
+    assert ran == {each: {f"localhost/tidemill-{each}:0.1.0"} for each in (*ROLES, "operator")}

@@ -69,6 +69,7 @@ def test_the_page_on_operations_is_true(cluster: Cluster, tmp_path: Path) -> Non
         assert re.search(r"^\W*1545\W+42", said_by[heading], re.MULTILINE), heading
     assert "\nrefused: ann only reads" in said_by["Secure"]
     assert "\nrefused: nobody is asked" in said_by["Secure"]
+    assert re.search(r"^metrics over TLS: [1-9]\d+$", said_by["Secure"], re.MULTILINE)
     restored = said_by["Back up and restore"]
     assert "nothing wrong" in restored
     assert re.search(r"^\W*1545\W+42", restored, re.MULTILINE)

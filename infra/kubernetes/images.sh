@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Images without a registry, as docker archives.
+# Images without a registry, as archives.
 #   images.sh base      localhost/python:3.11-slim-bookworm: Debian 12 with python3.11, pip and venv
-#   images.sh build     localhost/tidemill:VERSION from services/embedded/Dockerfile; prints the archive and its size
+#   images.sh build     localhost/tidemill:VERSION, and localhost/tidemill-SERVICE:VERSION for each service, from
+#                       services/embedded/Dockerfile, in one archive with each layer once; prints their sizes, compressed
 #   images.sh pause     localhost/pause:1, the container that holds the namespaces of a pod
 #   images.sh servers   localhost/servers:1, what tests install beside Tidemill: Kafka, Redis, an S3 server, Prometheus
+#   images.sh archive   where `build` leaves its archive
 # Archives land in $CACHE/kubernetes/images and are kept, all but that of `build`, which only reuses its layers; delete one
 # to build it again. Needs root, buildah, debootstrap; gcc for the pause container.
 # Environment: CACHE=.cache.
@@ -11,6 +13,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
 BASE=localhost/python:3.11-slim-bookworm
+SERVICES="ingest remap reclock compute compaction query operator"
 
 root=$(cd "$here/../.." && pwd)
 cache=${CACHE:-.cache}/kubernetes
@@ -60,7 +63,7 @@ base_in_store() {
     in_store pull -q "docker-archive:$(archive_of "$BASE")" >/dev/null
 }
 
-made() { # TAG FOLDER [ARGUMENTS]: a Dockerfile over the base image, layers reused
+built() { # TAG FOLDER [ARGUMENTS]: a Dockerfile over the base image, layers reused
   local tag=$1 folder=$2 log
   shift 2
   base_in_store
@@ -70,14 +73,34 @@ made() { # TAG FOLDER [ARGUMENTS]: a Dockerfile over the base image, layers reus
   in_store bud --layers --volume "$cache/pip.conf:/etc/pip.conf:ro" --pull-never -t "$tag" --build-arg BASE_IMAGE="$BASE" \
     --volume "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}:/etc/ssl/machine-ca.crt:ro" "$@" "$folder" >"$log" 2>&1 ||
     { tail -n 40 "$log" >&2; die "the build of $tag failed"; }
-  in_store rmi --prune >/dev/null 2>&1 || true # layers that no image needs any more
-  save "$tag"
 }
 
+tidy_store() { in_store rmi --prune >/dev/null 2>&1 || true; } # layers that no image needs any more
+
+version() { sed -n 's/^appVersion: //p' "$root/charts/tidemill/Chart.yaml"; }
+archive() { echo "$cache/images/tidemill_$(version).tar"; }
+
 build() {
+  local tag layout service archive tags=()
+  archive=$(archive)
   [ -d "$root/.cache/spark/jars" ] || die "the jars of Spark are missing: infra/setup.sh spark"
-  made "localhost/tidemill:$(sed -n 's/^appVersion: //p' "$root/charts/tidemill/Chart.yaml")" "$root" \
-    -f "$root/services/embedded/Dockerfile"
+  for service in $SERVICES whole; do
+    tag=localhost/tidemill-$service:$(version)
+    [ "$service" != whole ] || tag=localhost/tidemill:$(version)
+    built "$tag" "$root" -f "$root/services/embedded/Dockerfile" --target "$service"
+    tags+=("$tag")
+  done
+  tidy_store
+  # A layout of OCI holds a layer once however many images have it; an archive of docker would hold it in each.
+  layout=$(mktemp -d -p "$cache")
+  for tag in "${tags[@]}"; do in_store push -q "$tag" "oci:$layout:$tag"; done
+  # The name as containerd and docker read it.
+  sed -i 's/"org.opencontainers.image.ref.name":"\([^"]*\)"/&,"io.containerd.image.name":"\1"/g' "$layout/index.json"
+  rm -f "$cache"/images/*tidemill_*.tar
+  tar -C "$layout" -cf "$archive.new" .
+  rm -rf "$layout"
+  mv "$archive.new" "$archive"
+  "$here/image-sizes.py" "$archive"
 }
 
 pause() {
@@ -101,11 +124,13 @@ servers() {
   cp "$here/servers/Dockerfile" "$folder/"
   cp -r "$cache/../kafka/libs" "$folder/kafka"
   cp "$cache"/../objectstore/versitygw-* "$folder/versitygw"
-  made localhost/servers:1 "$folder"
+  built localhost/servers:1 "$folder"
+  tidy_store
+  save localhost/servers:1
   rm -rf "$folder"
 }
 
 case ${1:-} in
-  base | build | pause | servers) "$1" ;;
-  *) sed -n '2,8s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+  base | build | pause | servers | archive) "$1" ;;
+  *) sed -n '2,10s/^# \?//p' "${BASH_SOURCE[0]}"; exit 2 ;;
 esac

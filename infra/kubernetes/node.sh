@@ -4,7 +4,7 @@
 #   node.sh status            one line for each component, with its memory
 #   node.sh down              stop everything and delete its state; programs and images stay
 #   node.sh exec CMD...       run CMD in the node's network, with the DNS of the cluster, KUBECONFIG, kubectl and helm
-#   node.sh load TAR...       import images from docker archives; one that is there already is left alone
+#   node.sh load TAR...       import images from archives; one that is there already is left alone
 #   node.sh images            images of the node and their sizes, unpacked
 #   node.sh volumes N         N volumes of 1Gi in the storage class "static"
 #   node.sh forward PORT ADDRESS:PORT    loopback PORT of the machine leads to ADDRESS:PORT in the node

@@ -21,6 +21,20 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* The image of a service, by the roles that it has or as operator. Give it {root, service, image}; a given image wins. */}}
+{{- define "tidemill.serviceImage" -}}
+{{- $image := .root.Values.image }}
+{{- $runsJobs := and (not .root.Values.spark.enabled) (has .service (list "reclock" "compute" "compaction")) }}
+{{- if .image }}{{ .image }}
+{{- else if or (not $image.perService) $image.digest $runsJobs (not .service) (contains "," .service) }}{{ include "tidemill.image" .root }}
+{{- else }}{{ $image.repository }}-{{ .service }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* The scheme of the HTTP port of a pod of Tidemill. */}}
+{{- define "tidemill.httpScheme" -}}
+{{- if .Values.httpTls.secret }}HTTPS{{ else }}HTTP{{ end }}
+{{- end }}
+
 {{- define "tidemill.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "tidemill.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

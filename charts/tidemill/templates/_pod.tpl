@@ -46,18 +46,21 @@ annotations:
   prometheus.io/scrape: "true"
   prometheus.io/port: {{ .port | quote }}
   prometheus.io/path: /metrics
+  {{- if and .root.Values.httpTls.secret (ne .component "operator") }}
+  prometheus.io/scheme: https
+  {{- end }}
   {{- end }}
   {{- with .root.Values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
-{{/* A pod that runs Tidemill, whole or in one role. Give it {root, component, arguments, resources, volume}. */}}
+{{/* A pod that runs Tidemill, whole or in one role. Give it {root, component, role, image, arguments, resources, volume}. */}}
 {{- define "tidemill.pod" -}}
 {{ include "tidemill.placement" . }}
 serviceAccountName: {{ include "tidemill.serviceAccount" .root }}
 automountServiceAccountToken: {{ if include "tidemill.launches" . }}true{{ else }}false{{ end }}
 containers:
 - name: tidemill
-  image: {{ include "tidemill.image" .root }}
+  image: {{ include "tidemill.serviceImage" (dict "root" .root "service" .role "image" .image) }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args: {{- toYaml .arguments | nindent 2 }}
   workingDir: /var/lib/tidemill
@@ -88,6 +91,10 @@ containers:
   - {name: TIDEMILL_UP_TLS__CERTIFICATE, value: /etc/tidemill-secrets/tls/tls.crt}
   - {name: TIDEMILL_UP_TLS__KEY, value: /etc/tidemill-secrets/tls/tls.key}
   {{- end }}
+  {{- if .root.Values.httpTls.secret }}
+  - {name: TIDEMILL_UP_HTTP_TLS__CERTIFICATE, value: /etc/tidemill-secrets/http/tls.crt}
+  - {name: TIDEMILL_UP_HTTP_TLS__KEY, value: /etc/tidemill-secrets/http/tls.key}
+  {{- end }}
   {{- if .root.Values.tokens.secret }}
   - {name: TIDEMILL_UP_TOKEN_FILE, value: /etc/tidemill-secrets/tokens/users.yaml}
   {{- end }}
@@ -114,15 +121,15 @@ containers:
   {{- end }}
   # Recovery from the stores may take its time; after that a process that does not answer hangs. None of these ask a store.
   startupProbe:
-    httpGet: {path: /healthz, port: http}
+    httpGet: {path: /healthz, port: http, scheme: {{ include "tidemill.httpScheme" .root }}}
     periodSeconds: 2
     failureThreshold: 150
   # Over HTTP: kubelet's probe of gRPC knows no TLS, and a role without clients has no such port.
   readinessProbe:
-    httpGet: {path: /readyz, port: http}
+    httpGet: {path: /readyz, port: http, scheme: {{ include "tidemill.httpScheme" .root }}}
     periodSeconds: 5
   livenessProbe:
-    httpGet: {path: /healthz, port: http}
+    httpGet: {path: /healthz, port: http, scheme: {{ include "tidemill.httpScheme" .root }}}
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
@@ -192,6 +199,9 @@ consensus: {{ . }}
 {{- end }}
 {{- with .Values.tls.secret }}
 tls: {{ . }}
+{{- end }}
+{{- with .Values.httpTls.secret }}
+http: {{ . }}
 {{- end }}
 {{- with .Values.tokens.secret }}
 tokens: {{ . }}

@@ -34,6 +34,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "kafka": "kafka:9092",
     "tls": {"secret": "front", "serverName": "tidemill.example"},
+    "httpTls": {"secret": "pages", "serverName": "pages.example"},
     "tokens": {"secret": "users", "operatorSecret": "operator-token"},
     "services": {"leaseSeconds": 4, "tls": {"secret": "services", "serverName": "tidemill"}},
     "operator": {"replicas": 2, "namespaces": ["air", "rail"], "settings": {"resync_s": 5}},
@@ -236,6 +237,9 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
             assert checked(msgspec.structs.replace(alone, store=loaded.store.__class__())) == ()
             assert loaded.log == "kafka:kafka:9092"
             assert loaded.tls.files is not None
+            assert loaded.http_tls.certificate == "/etc/tidemill-secrets/http/tls.crt"
+            assert loaded.http_tls.key == "/etc/tidemill-secrets/http/tls.key"
+            assert loaded.http_tls.authority == ""  # kubelet has no certificate to probe with
             assert loaded.directory == "/var/lib/tidemill"
             assert loaded.store.consensus == "redis://redis:6379/0"
             assert loaded.retry_s_max == 10
@@ -298,6 +302,64 @@ def test_jobs_are_launched_as_the_values_say(tmp_path: Path) -> None:
     assert theirs.spark.launcher == "sparkapplication"
     # Nothing of the kind is there unless it is asked for.
     assert process_settings(rendered({}), tmp_path, "whole").spark.launcher == "process"
+
+
+@pytest.mark.parametrize(("secret", "scheme"), [("", "HTTP"), ("pages", "HTTPS")])
+def test_whoever_probes_or_scrapes_follows_the_scheme_of_http(secret: str, scheme: str) -> None:
+    objects = rendered({**SPLIT, "httpTls": {"secret": secret, "serverName": "pages.example"}})
+    for metadata, spec in pods(objects):
+        component = metadata["labels"]["app.kubernetes.io/component"]
+        wanted = "HTTP" if component == "operator" else scheme
+        for name, probe in spec["containers"][0].items():
+            if name.endswith("Probe"):
+                assert probe["httpGet"].get("scheme", "HTTP") == wanted, (component, name)
+        annotations = metadata["annotations"]
+        if "prometheus.io/scrape" in annotations:
+            assert annotations.get("prometheus.io/scheme", "http") == wanted.lower()
+    (monitor,) = of("ServiceMonitor", objects).values()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["scheme"] == scheme.lower()
+    tls = {
+        "ca": {"secret": {"name": "pages", "key": "ca.crt"}},
+        "serverName": "pages.example",
+    }
+    assert endpoint.get("tlsConfig") == (tls if secret else None)
+
+
+def images(values: dict[str, Any]) -> dict[str, str]:
+    """The image of each component."""
+    return {
+        metadata["labels"]["app.kubernetes.io/component"]: spec["containers"][0]["image"]
+        for metadata, spec in pods(rendered(values))
+    }
+
+
+def test_each_service_runs_from_its_image() -> None:
+    shared = {"consensus": "redis://redis:6379/0", "blob": "s3://b/p"}
+    roles: dict[str, Any] = {
+        "ingest": {"image": "mine/ingest:2"}, "query": {}, "both": {"role": "remap,reclock"},
+        "compute": {}, "compaction": {},
+    }  # fmt: skip
+    values = {"stores": shared, "roles": roles, "spark": {"enabled": True}, "image": {"tag": "7"}}
+    whole, named = "localhost/tidemill:7", "localhost/tidemill-{}:7".format
+    apart = {
+        "ingest": "mine/ingest:2", "query": named("query"), "both": whole,
+        "compute": named("compute"), "compaction": named("compaction"),
+        "operator": named("operator"), "test": named("query"),
+    }  # fmt: skip
+    assert images(values) == apart
+    # Who runs jobs of Spark in its own pod needs the image that has it.
+    jobs = {"compute": whole, "compaction": whole}
+    assert images({**values, "spark": {"enabled": False}}) == {**apart, **jobs}
+    together = {**dict.fromkeys(apart, whole), "ingest": "mine/ingest:2"}
+    assert images({**values, "image": {"tag": "7", "perService": False}}) == together
+    digest = "sha256:" + 64 * "a"
+    assert set(images({**values, "image": {"digest": digest}}).values()) == {
+        f"localhost/tidemill@{digest}", "mine/ingest:2",
+    }  # fmt: skip
+    assert images({"operator": {"image": "o:1"}}) == {
+        "whole": "localhost/tidemill:0.1.0", "test": "localhost/tidemill:0.1.0", "operator": "o:1",
+    }  # fmt: skip
 
 
 def test_jobs_in_pods_need_a_bucket() -> None:

@@ -93,7 +93,7 @@ build() {
   tidy_store
   # A layout of OCI holds a layer once however many images have it; an archive of docker would hold it in each.
   layout=$(mktemp -d -p "$cache")
-  for tag in "${tags[@]}"; do in_store push -q "$tag" "oci:$layout:$tag"; done
+  for tag in "${tags[@]}"; do in_store push -q --compression-format gzip --compression-level 1 "$tag" "oci:$layout:$tag"; done
   # The name as containerd and docker read it.
   sed -i 's/"org.opencontainers.image.ref.name":"\([^"]*\)"/&,"io.containerd.image.name":"\1"/g' "$layout/index.json"
   rm -f "$cache"/images/*tidemill_*.tar

@@ -262,8 +262,70 @@ def events(rows: Sequence[tuple[int, float]], name: str = "e") -> list[Presence]
     ],
     ids=["overflow", "division", "sum", "expires"],
 )
-def test_what_may_fail_is_left_to_rows(text: str, rows: list[tuple[int, float]]) -> None:
+def test_what_fails_is_left_to_rows(text: str, rows: list[tuple[int, float]]) -> None:
     assert compare(program(text), {"e": events(rows)}, [0, 9])[0] == 0
+
+
+WORDS: tuple[tuple[str | None, int, float], ...] = (
+    ("Straße", 7, 2.5), ("é", -7, -2.5), ("", 0, -0.0), ("ﬁn", 1 << 40, 1e16), (None, 3, 0.5),
+    ("a\u0301b", -(1 << 40), -0.5), ("😀x", 2, 1.5e-5), ("oslo", 9, 1e300),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "p(lower(m), upper(m), length(m)) := g(m, _, _);",
+        'p(concat(m, "\u0301"), concat("<", m, text(n))) := g(m, n, _);',
+        "p(substring(m, 1, 2), substring(m, n * n, 1)) := g(m, n, _) if n < 9 ^ n > -9;",
+        'p(m, starts_with(m, "o"), ends_with(m, "x"), contains(m, "\u0301")) := g(m, _, _);',
+        "p(m, o) := g(m, _, _) ^ g(o, _, _) if starts_with(m, o) || contains(o, m);",
+        "p(m, o) := g(m, _, _) ^ g(o, _, _) if m < o && o >= \"S\";",
+        'p(m) := g(m, _, _) if m > "a" ^ length(m) < 3;',
+        "p(text(n), text(h), text(n > 2)) := g(_, n, h);",
+        "p(least(m, \"n\"), greatest(n, 3), least(n, h, 1)) := g(m, n, h);",
+        'p(coalesce(m, "none"), coalesce(length(m), n), coalesce(n, h)) := g(m, n, h);',
+        "p(floor(h), ceil(h), round(h), int(h)) := g(_, _, h) if abs(h) < 1.0e17;",
+        "p(float(n) * h, -h, abs(h), n / -2, n % 3, h / 4.0) := g(_, n, h) if h < 1.0e200;",
+        "p(n * n) := g(_, n, _) if n < 10000 ^ n > -10000 ^ n * 9000000 != 8;",
+        "p(n) := g(_, n, _) if n != 0 && 10 / n > 1 || n == 0;",
+        "p(n) := g(_, n, _) if n == 0 || n * 4194304 > 5;",
+        "p(bucket(n, 5), bucket(h, 0.25), bucket(n, 2.5)) := g(_, n, h);",
+        'p(int(concat("1", text(abs(n)))), float(concat(text(n), ".5"))) := g(_, n, _) if n < 99;',
+        "p(n + n * 1024 - 1) := g(_, n, _);",
+        "p(m) @time(t + n % 5) := g(m, n, _) @time(t);",
+        "p(n) @expires(t + z) := g(m, n, _) @time(t) if z > 0 where z = coalesce(length(m), 2);",
+        'p(m) := g(m, n, _) ^ not g(lower(m), n + 2, _) ^ not g("x", n + 4096, _) if n < 4096;',
+    ],
+)  # fmt: skip
+def test_functions_answer_on_columns_as_by_rows(text: str) -> None:
+    catalog = Catalog(
+        {"g": InputSchema("g", "events", (("m", "text"), ("n", "int"), ("h", "float")))}
+    )
+    given_ = {"g": [Presence(Record("g", row, at), at, at + 9) for at, row in enumerate(WORDS)]}
+    assert compare(check(parse(text), catalog), given_, [0, 6, 20])[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "failing"),
+    [
+        ("p(n + 1) := e(_, n);", (1 << 63) - 1), ("p(n - 2) := e(_, n);", 1 - (1 << 63)),
+        ("p(n * n) := e(_, n);", 3037000500), ("p(-n) := e(_, n);", -(1 << 63)),
+        ("p(abs(n)) := e(_, n);", -(1 << 63)), ("p(n / k) := e(k, n);", -(1 << 63)),
+        ("p(7 / n) := e(_, n);", 0), ("p(7 % n) := e(_, n);", 0),
+        ("p(bucket(5, n)) := e(_, n);", 0), ("p(bucket(n, 10)) := e(_, n);", -(1 << 63)),
+        ("p(substring(text(k), n, 1)) := e(k, n);", -1),
+        ("p(k) := e(k, n) if 1.0e308 * float(n) > 3.0;", 2),
+        ("p(int(float(n) * 1024.0)) := e(_, n);", 1 << 53),
+        ('p(int(concat(text(n), "0"))) := e(_, n);', 1 << 60),
+        ("p(k) := e(k, n) if k > 5 || 1 / n == 3;", 0),
+        ("p(k) := e(k, _) ^ not e(n + 1, _) ^ e(_, n);", (1 << 63) - 1),
+    ],
+)  # fmt: skip
+def test_one_row_that_fails_leaves_its_rule_to_rows(text: str, failing: int) -> None:
+    rows: list[tuple[int, float]] = [(-1, 1), (2, 1), (3, 1)]
+    assert compare(program(text), {"e": events(rows)}, [0, 9])[0] == 1
+    assert compare(program(text), {"e": events([*rows, (-1, failing)])}, [0, 9])[0] == 0
 
 
 def test_sums_on_columns_are_exact() -> None:

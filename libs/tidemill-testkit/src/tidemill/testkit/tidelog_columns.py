@@ -25,6 +25,7 @@ _CATALOG = Catalog(
         "alarm": InputSchema("alarm", "events", (("sensor", "text"), ("code", "int"))),
         "site": InputSchema("site", "relation", (("sensor", "text"), ("city", "text"))),
         "muted": InputSchema("muted", "relation", (("code", "int"), ("flag", "bool"))),
+        "huge": InputSchema("huge", "relation", (("value", "int"),)),
     }
 )
 _RULES = (
@@ -49,13 +50,29 @@ _RULES = (
     "quiet(s) := reading(s, _, _) ^ not large(s) ^ not kept(s, 3);",
     "step(a, b) := reading(s, _, a) ^ reading(s, _, b) @expires(e) if b == a + 1;",
     "step(a, a) := muted(a, f) if f || a > 3;",
+    "named(concat(s, \"-\", c), length(s)) := site(s, c) if s < c || starts_with(c, \"o\");",
+    "named(upper(s), length(concat(s, text(n)))) := reading(s, _, n) if contains(s, \"é\") || s >= \"c\";",
+    "named(substring(s, n - 1, 2), int(v)) := reading(s, v, n) if n > 0 ^ not_empty where not_empty = length(s) > 0;",
+    "named(coalesce(s, c, \"none\"), coalesce(length(c), -1)) := site(s, c);",
+    "named(least(s, c), greatest(length(s), length(c), 2)) := site(s, c) if ends_with(lower(c), \"o\");",
+    "named(text(v), round(v * 2.0)) := reading(_, v, _);",
+    "named(substring(s, k - 3, 1), k) := alarm(s, k);",
+    "large(s) := reading(s, v, n) if n != 0 && 6 / n > 2 || v / float(n + 1) > 3.0;",
+    "large(s) := reading(s, v, n) if 6 / n > 2;",
+    "large(text(float(n) - v)) := reading(s, v, n) if floor(v) <= n ^ ceil(v) > abs(n - 4);",
+    "step(a * b, a - b) := huge(a) ^ huge(b) if a < b || b > -2;",
+    "step(a, b) := huge(a) ^ muted(b, _) if a + b > 7 && (b == 0 || a % b == 1);",
+    "step(-a, bucket(a, b + 1)) := huge(a) ^ muted(b, _);",
+    "step(bucket(t, k), k) := alarm(_, k) @time(t) if k > 1;",
+    "kept(s, 1) @expires(t + k * k) := alarm(s, k) @time(t) if int(concat(\"1\", text(k))) > 12;",
 )  # fmt: skip
 _BASE = (
     "total(c) @sum(v) @count(v) @min(v) @max(n) := reading(s, v, n) ^ site(s, c);",
     "large(c) := total(c) @sum(x) if x > 12.0;",
     "kept(s, k) @expires(t + 9) := alarm(s, k) @time(t);",
 )
-_TEXTS = ("a", "b", "c", "d", "oslo", None)
+_TEXTS = ("a", "b", "c", "d", "oslo", "é", "Straße", "", None)
+_HUGE = (0, 1, -1, 7, 10**9, -(10**10), (1 << 62) + 1, (1 << 63) - 1, -(1 << 63), None)
 
 
 def bulk_programs() -> st.SearchStrategy[Example]:
@@ -94,6 +111,9 @@ def bulk_inputs(draw: st.DrawFn) -> dict[str, list[Presence]]:
     for _ in range(draw(st.integers(0, 9))):
         _add(found["site"], rng, "site", (rng.choice(_TEXTS), rng.choice(_TEXTS)), events=False)
         _add(found["muted"], rng, "muted", (rng.randrange(5), rng.random() < 0.5), events=False)
+    huge = _HUGE[: rng.choice((5, 6, len(_HUGE)))]
+    for _ in range(draw(st.integers(0, 4))):
+        _add(found["huge"], rng, "huge", (rng.choice(huge),), events=False)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Bulk evaluation on columns: whole components of a program, where nothing in them can fail.
+"""Bulk evaluation on columns: whole components of a program, where nothing in them fails.
 
 What it does not take, the row engine does; the answers are equal. Importing it imports numba.
 """

@@ -28,7 +28,7 @@ from tidemill.datalog.columnar.columns import (
 from tidemill.datalog.columnar.expressions import Calculator
 from tidemill.datalog.columnar.joining import Matching, wideness
 from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable, variables_of
+from tidemill.datalog.evaluation.forms import Expression, RuleForm, Type, Variable, variables_of
 from tidemill.datalog.evaluation.tables import Bounds, Traits
 from tidemill.datalog.evaluation.writing import head_expressions
 
@@ -75,10 +75,7 @@ def check_passed(form: RuleForm, carried: Mapping[int, frozenset[str]]) -> None:
 
 
 def head_scope(form: RuleForm, matching: Matching, scope: Scope) -> Scope:
-    """What is known of the variables of the head in these very matches.
-
-    Raises: Unsuited where computing the head of one of them may fail.
-    """
+    """What is known of the variables of the head in these very matches. Raises: Unsuited."""
     bounds: dict[str, Bounds] = {}
     for expression in head_expressions(form.head):
         for name in variables_of(expression):
@@ -87,12 +84,19 @@ def head_scope(form: RuleForm, matching: Matching, scope: Scope) -> Scope:
                 raise Unsuited
             bounds[name] = column.bounds()
     known = Scope(scope.types, bounds, scope.functions, scope.lattices)
-    if any(known.fallible(expression) for expression in head_expressions(form.head)):
-        raise Unsuited
     for expression in (*form.head.time, *form.head.expires):
-        if type_of(expression, known.types) is not Type.INT or known.nullable(expression):
+        if type_of(expression, known.types) is not Type.INT:
             raise Unsuited
     return known
+
+
+def _instants(calculator: Calculator, expression: Expression) -> I64Array:
+    """Instants, one for each match. Raises: Unsuited where one is null."""
+    column = calculator.column(expression, Type.INT)
+    if column.nulls is not None and bool(column.nulls.any()):
+        raise Unsuited
+    instants: I64Array = column.values
+    return instants
 
 
 def narrow(
@@ -169,8 +173,8 @@ def _time(
     form: RuleForm, matching: Matching, traits: Sequence[Traits], calculator: Calculator
 ) -> Column:
     if form.head.time:
-        times = [calculator.column(expression, Type.INT) for expression in form.head.time]
-        return Column(Type.INT, np.maximum.reduce([time.values for time in times]))
+        times = [_instants(calculator, expression) for expression in form.head.time]
+        return Column(Type.INT, np.maximum.reduce(times))
     latest = np.zeros(len(matching), np.int64)
     nulls = np.ones(len(matching), np.bool_)
     if "time" not in form.head.suppressed:
@@ -189,7 +193,7 @@ def _expires(
 ) -> I64Array:
     head = form.head
     if head.expires:
-        ends = [calculator.column(expression, Type.INT).values for expression in head.expires]
+        ends = [_instants(calculator, expression) for expression in head.expires]
         soonest: I64Array = np.minimum.reduce(ends)
         if bool((soonest == END_WORD).any()):
             raise Unsuited  # a number that stands for no end

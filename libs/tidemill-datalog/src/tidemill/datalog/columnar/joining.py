@@ -74,8 +74,6 @@ class Matching:
 
     def run(self) -> None:
         """Find all matches. Raises: Unsuited."""
-        if self._plan.fallible:
-            raise Unsuited
         for step in self._plan.steps:
             if self._form.atoms[step.atom].is_clock:
                 self._clock(step)

@@ -87,7 +87,7 @@ class Engine:
     """A checked program, compiled as far as no facts are needed; keep it between windows.
 
     Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
-    as nothing in the rule can fail; the answers are the same. A `plan` made of the program's is evaluated
+    as nothing in the rule fails; the answers are the same. A `plan` made of the program's is evaluated
     in its place. With a `timer` (seconds), evaluations say what each rule took. Not for use by several threads at once: code compiled for a shape of tables is kept.
     """
 

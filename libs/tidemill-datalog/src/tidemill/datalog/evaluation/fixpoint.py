@@ -140,7 +140,7 @@ class Strata:
             self._iterate_changes(rules, component, given)
 
     def _run_on_columns(self, planned: Component) -> bool:
-        """Derive a component on columns, if it is large and nothing in its rules can fail."""
+        """Derive a component on columns, if it is large and nothing in its rules fails."""
         if self._bulk is None or self.trace is not None:
             return False
         taken = self._bulk.run(planned, self._limits)

@@ -3,6 +3,7 @@
 Every side runs in a process of its own, in turn. Before a time is shown the digests of all results are compared,
 and a difference stops the run. Medians and ratios go to bench/results and into docs/performance.md; `--only`
 replaces the lines of the jobs it names. A run at a scale below one is quick, and keeps nothing unless told to.
+What is under way and how long it took is told on the error stream; a side of which one run takes more than a minute runs once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 from bench.views.job import Job, Row
@@ -20,6 +22,8 @@ from bench.views.jobs import JOBS
 from bench.views.peers import COMMANDS, peers_ready
 from bench.views.table import about_this_run, line_of, write_results, write_table
 
+LONG_S = 60
+"""A side that takes longer than this for one run is not run again."""
 OURS = (sys.executable, "-m", "bench.views.ours")
 
 
@@ -35,6 +39,12 @@ def one_run(command: list[str], seconds_max: float) -> dict[str, Any]:
         raise SystemExit(f"failed: {' '.join(command)}")
     found: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     return found
+
+
+def tell(what: str) -> None:
+    """Say how far it has come."""
+    sys.stderr.write(what + "\n")
+    sys.stderr.flush()
 
 
 def compare(job: str, runs: dict[str, list[dict[str, Any]]]) -> None:
@@ -54,10 +64,18 @@ def measured(name: str, job: Job, chosen: argparse.Namespace) -> list[dict[str, 
     sides = {"ours": OURS}
     sides |= {p: COMMANDS[p] for p in job.peers if p.split("-")[0] not in chosen.without}
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    for _ in range(chosen.repetitions):
+    long: set[str] = set()
+    for repetition in range(chosen.repetitions):
         for side, command in sides.items():
+            if side in long:
+                continue
+            start = perf_counter()
             runs[side].append(one_run([*command, name, *map(str, sizes)], chosen.seconds_max))
+            seconds = perf_counter() - start
+            tell(f"{name}: {side}, run {repetition + 1} of {chosen.repetitions}, {seconds:.0f} s")
             compare(name, runs)
+            if seconds > LONG_S and len(sides) > 1:
+                long.add(side)
     return list(rows_of(name, job, sizes, runs, chosen.scale))
 
 
@@ -95,7 +113,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the results of any scale")
     chosen = parser.parse_args()
     peers_ready({p for name in chosen.only for p in JOBS[name].peers}, set(chosen.without))
-    for name in chosen.only:
+    start = perf_counter()
+    for number, name in enumerate(chosen.only, 1):
+        tell(f"{name}, job {number} of {len(chosen.only)}, after {perf_counter() - start:.0f} s")
         rows = measured(name, JOBS[name], chosen)
         for row in rows:
             print(line_of(row), flush=True)

@@ -7,7 +7,7 @@ Freshness is the time from when the batch was due that made a result certain, to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +84,9 @@ def measured(
     total, _, found = run(opened(together), steps + flush)
     report.figures["throughput"] = steps * together * BATCH / total
     report.digests["results"] = digest(results(found))
+    busy = process_time()
     _, seconds, found = run(opened(1), paced // BATCH, BATCH / pace)
+    report.figures["batch_busy_s"] = (process_time() - busy) / (paced // BATCH)
     times = [s for s, (_, changes) in zip(seconds, found, strict=True) if len(changes[0])]
     report.latencies(times[FIRST:], "fresh_")
     return report
@@ -214,11 +216,12 @@ def rows_of(title: str, least: float) -> tuple[Row, ...]:
         Row("the same, beside the best of the others", "throughput", Aim("times", 2), "/s"),
         Row("freshness at 20,000 events/s, p99", "fresh_p99_s", Aim("times", 1)),
         Row("the same, median", "fresh_p50_s"),
+        Row("the same, seconds of the processor for a batch", "batch_busy_s"),
     )
 
 
 JOBS: dict[str, Job] = {
-    "strata": Job((100_000, 100_000, 20_000), strata,
+    "strata": Job((1_000_000, 100_000, 20_000), strata,
                   rows_of("three strata, ticks of 1,000 events", 200_000),
                   PEERS, scaled=(0,), least=BATCH),
     "resample": Job((10_000_000, 100_000, 20_000), resampled,

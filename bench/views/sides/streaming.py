@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Feed:
     events: int
     pace: int
     start: float = 0.0
+    worked: float = 0.0
     stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,6 +39,7 @@ class Feed:
     def begin(self) -> None:
         """The first batch is due now."""
         self.start = perf_counter()
+        self.worked = process_time()
 
     def due(self, batch: int) -> float:
         """When a batch is due."""
@@ -86,6 +88,7 @@ class Results:
                 latest[batch] = max(latest.get(batch, 0.0), at - feed.due(batch))
         report = Report()
         report.latencies(list(latest.values()), "fresh_")
+        report.figures["batch_busy_s"] = (process_time() - feed.worked) / feed.stream.batches
         return report
 
     def columns(self) -> list[np.ndarray]:

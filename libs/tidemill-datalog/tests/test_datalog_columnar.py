@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tidemill.datalog.columnar import (
     Texts,
 )
 from tidemill.datalog.columnar.columns import instants_of
+from tidemill.datalog.columnar.joining import Matching
 from tidemill.datalog.columnar.windows import compared_columns
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
 from tidemill.datalog.evaluation.engine import presences_of
@@ -227,6 +229,21 @@ def turning_over(rows: Sequence[Presence], borders: Sequence[int]) -> Iterator[P
         end = later[min(at % 7 == 0, len(later) - 1)]
         expires = None if row.record.expires is None else end
         yield Presence(replace(row.record, expires=expires), row.start, end)
+
+
+def test_a_window_leaves_no_columns_to_the_garbage_collector() -> None:
+    checked = program("p(k, w) := e(k, v) ^ e(v, w) ^ clock(0, 2) @time(t) if v < t;")
+    windows = ColumnWindows(checked)
+    gc.collect()
+    gc.disable()
+    try:
+        for upper in (5, 9):
+            rows = events([(at, at + 1) for at in range(upper)])
+            windows.feed("e", columns_of(checked, "e", rows, windows.texts))
+            assert len(windows.step(upper).facts["p"])
+            assert not [each for each in gc.get_objects() if isinstance(each, Matching)]
+    finally:
+        gc.enable()
 
 
 def test_columns_of_another_type_are_refused() -> None:

@@ -64,7 +64,8 @@ class Matching:
         self._texts = next(iter(tables.values())).columns.texts
         self._rows: dict[int, I64Array | None] = {}
         self._clocks: dict[int, tuple[I64Array, I64Array, I64Array]] = {}
-        self._sources: dict[str, Callable[[], Column]] = {}
+        # They take the matches, and do not hold them: what is in no cycle is freed at once, its columns with it.
+        self._sources: dict[str, Callable[[Matching], Column]] = {}
         self._made: dict[str, Column] = {}
         self.start = np.empty(0, np.int64)
         self.stop = np.empty(0, np.int64)
@@ -102,7 +103,7 @@ class Matching:
             source = self._sources.get(name)
             if source is None:
                 return None
-            known = self._made[name] = source()
+            known = self._made[name] = source(self)
         return known
 
     def field(self, atom: int, of: Callable[[Columns], Any]) -> Any:
@@ -243,8 +244,8 @@ class Matching:
             return
         widens = isinstance(term, Variable) and self._scope.types.get(term.name) is Type.FLOAT
 
-        def source() -> Column:
-            column: Column = self.field(atom, of)
+        def source(matching: Matching) -> Column:
+            column: Column = matching.field(atom, of)
             if widens and column.kind is Type.INT:
                 return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls)
             return column
@@ -253,7 +254,7 @@ class Matching:
             self._sources[term.name] = source
             return
         wanted: Expression = term
-        self.filter(same(source(), self.calculator().column(wanted)))
+        self.filter(same(source(self), self.calculator().column(wanted)))
 
     def _clock(self, step: Step) -> None:
         atom = self._form.atoms[step.atom]
@@ -298,7 +299,7 @@ class Matching:
 
     def _tick_term(self, atom: int, term: Term) -> None:
         if isinstance(term, Variable) and term.name not in self._sources:
-            self._sources[term.name] = lambda: Column(Type.INT, self._clocks[atom][0])
+            self._sources[term.name] = lambda found: Column(Type.INT, found._clocks[atom][0])
         elif not isinstance(term, Wildcard):
             ticks = Column(Type.INT, self._clocks[atom][0])
             self.filter(same(ticks, self.calculator().column(term)))

@@ -37,7 +37,7 @@ RELATION = shape_of_relation("p", pa.schema(FIELDS))
 EVENTS = shape_of_events("p", pa.schema([*FIELDS, ("time", pa.int64()), ("expires", pa.int64())]))
 UPPER = 12
 Update: TypeAlias = "tuple[Row, int, int]"
-Way: TypeAlias = Literal["columns", "rows", "changes"]
+Way: TypeAlias = Literal["columns", "rows", "changes", "facts"]
 
 values = st.tuples(
     st.sampled_from(("a", "é", "", None)),
@@ -46,7 +46,7 @@ values = st.tuples(
     st.sampled_from((True, False, None)),
 )
 times = st.tuples(st.sampled_from((0, 3, None)), st.sampled_from((5, 1 << 40, None)))
-ways = st.sampled_from(("columns", "columns", "rows", "changes"))
+ways = st.sampled_from(("columns", "columns", "rows", "changes", "facts", "facts"))
 
 
 @st.composite
@@ -65,7 +65,7 @@ def histories(draw: st.DrawFn, shape: PredicateShape, corrupt: bool = False) -> 
             found.append((row, at, diff))
             copies += diff
     if corrupt:
-        found.append((draw(st.sampled_from(rows)), draw(st.integers(0, UPPER - 1)), -9))
+        found.append((draw(st.sampled_from(rows)), draw(st.integers(0, UPPER - 1)), -99))
     return draw(st.permutations(found))
 
 
@@ -142,6 +142,14 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
                 assert window is not None
                 assert living.on_columns
                 found = of_columns(window.columns, shape)
+            elif way == "facts":
+                assert living.hold_facts() is not None
+                living.walk(upper)
+                held = {row for row, _, _ in living._held()}
+                assert held == {row for row in every if oracle.stretches(row, upper - 1, upper)}
+                assert not living.on_columns
+                taken.append(way)
+                continue
             elif way == "rows":
                 found = of_presences(living.advance(upper), shape)
             else:
@@ -154,7 +162,7 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
                 texts = Texts()  # numbers are begun anew
 
     law()
-    assert {"columns", "rows", "changes"} <= set(taken)
+    assert {"columns", "rows", "changes", "facts"} <= set(taken)
 
 
 def again(shape: PredicateShape, updates: list[Update], lower: int) -> LivingInput:
@@ -189,22 +197,26 @@ def followed(
 
 @settings(max_examples=60, deadline=None)
 @given(histories(EVENTS, corrupt=True), st.integers(0, UPPER))
-def test_a_row_that_goes_too_often_is_corrupt_in_both_ways(updates: list[Update], cut: int) -> None:
+def test_a_row_that_goes_too_often_is_corrupt_in_every_way(updates: list[Update], cut: int) -> None:
     said = []
-    for on_columns in (True, False):
+    ways: tuple[Way, ...] = ("columns", "rows", "facts")
+    for way in ways:
         living = LivingInput(EVENTS)
         living.extend(table(EVENTS, updates), UPPER)
         with pytest.raises(Corrupt, match=r"input p: .* is taken away more often") as caught:
-            take_twice(living, cut, on_columns)
+            take_twice(living, cut, way)
         said.append(caught.value.details["time"])
-    assert said[0] == said[1]
+    assert said[0] == said[1] == said[2]
 
 
-def take_twice(living: LivingInput, cut: int, on_columns: bool) -> None:
+def take_twice(living: LivingInput, cut: int, way: Way) -> None:
     """Two windows."""
     for upper in (cut, UPPER):
-        if on_columns:
+        if way == "columns":
             living.advance_columns(upper, Texts())
+        elif way == "facts":
+            living.hold_facts()
+            living.walk(upper)
         else:
             living.advance(upper)
 

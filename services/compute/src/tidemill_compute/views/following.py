@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import Changes, IncrementalEngine
+from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -32,7 +32,7 @@ class Follower:
     """Holds what the view holds just before `lower`, and goes on from there.
 
     What is present in the inputs just before `lower`, and the state, are all it needs; the outputs are
-    not read. Cost: of the beginning, one pass over the rows alive; of a step, what its changes touch.
+    not read. The facts of the inputs are shared with other views, where each stands. Cost: of the beginning, one pass over the rows alive; of a step, what its changes touch.
     """
 
     def __init__(
@@ -42,19 +42,25 @@ class Follower:
         lower: int,
         state: EngineState | None,
     ) -> None:
-        self._inputs = inputs
+        lent = {each.predicate: _lent(target, each) for each in inputs}
+        known = {name: version for name, version in lent.items() if version is not None}
+        self._lent = [each for each in inputs if each.predicate in known]
+        self._fed = [each for each in inputs if each.predicate not in known]
         self._engine = IncrementalEngine(
             target.program, begin=lower - 1, state=state, strategy=target.strategy,
-            limits=target.limits,
+            limits=target.limits, lent=known,
         )  # fmt: skip
-        for living in inputs:
+        for living in self._fed:
             self._engine.feed(living.predicate, living.present())
         self._engine.advance(lower)
         self._engine.take_state_changes()
 
     def step(self, upper: int) -> Followed:
         """Take the changes of the inputs before `upper`; what they change."""
-        for living in self._inputs:
+        for living in self._lent:
+            for later in living.walk(upper):
+                self._engine.move(living.predicate, later)
+        for living in self._fed:
             for record, time, diff in living.take(upper):
                 self._engine.update(living.predicate, record, time, diff)
         changes = self._engine.advance(upper)
@@ -64,6 +70,14 @@ class Follower:
     def state(self) -> EngineState:
         """What a window that begins here needs."""
         return self._engine.state()
+
+
+def _lent(target: ViewTarget, living: LivingInput) -> FactVersion | None:
+    """The facts of an input, shared with other views, if the program reads them as they are held, and derives none."""
+    name, program = living.predicate, target.program
+    kinds = [kind for _, kind in living.shape.argument_columns]
+    as_held = [kind for _, kind in program.columns.get(name, ())] == kinds
+    return living.hold_facts() if as_held and name not in program.derived else None
 
 
 class Balance:

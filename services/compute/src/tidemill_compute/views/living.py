@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.incremental import FactVersion, Given, Later
+from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.time import Corrupt
 from tidemill_compute.views.living_rows import Held, LivingRows, Row
@@ -29,8 +31,8 @@ class LivingInput:
     """The rows of one input that are present just before `lower`, and all known changes from there on.
 
     Between two windows nothing is read again: a window costs its changes and the rows alive. The rows are held on
-    columns after a window that wanted them so, and one by one after everything else. What is held on columns is shared
-    with other views that stand at the same instant.
+    columns after a window that wanted them so, as facts for a view that is followed, and one by one after everything
+    else. Columns and facts are shared with other views that stand at the same instant.
     """
 
     def __init__(self, shape: PredicateShape, shared: SharedInput | None = None) -> None:
@@ -43,7 +45,8 @@ class LivingInput:
         self._names = tuple(shape.schema.names)
         self._snapshot: pa.Table | None = None
         self._rows: LivingRows | None = LivingRows(record_of(shape))
-        self._columns: LivingColumns | None = None
+        self.columns: LivingColumns | None = None
+        self.facts: FactVersion | None = None
         self._suited = not shape.lattices
         self._changes: list[pa.Table] = []
         self._times: Times = NO_TIMES
@@ -63,18 +66,25 @@ class LivingInput:
 
     def restart(self, present: pa.Table, lower: int) -> None:
         """Begin at `lower` with the rows that are present just before it; earlier starts are unknown."""
-        self.lower = self.upper = lower
+        self._clear()
+        self._snapshot = present
         self._changes, self._times = [], NO_TIMES
-        self._snapshot, self._rows, self._columns = present, None, None
-        self.on_columns = False
+        self.lower = self.upper = lower
 
     def let_go(self) -> None:
         """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted again."""
         self.shared.leave(self)
         self.shared = SharedInput()
-        self.lower = self.upper = 0
-        self._changes, self._times = [], NO_TIMES
-        self._snapshot, self._columns, self._rows = None, None, LivingRows(record_of(self.shape))
+        on_columns = self.on_columns
+        self.restart(
+            self.shape.schema.empty_table().append_column(DIFF, pa.nulls(0, pa.int64())), 0
+        )
+        self.on_columns = on_columns
+
+    def _clear(self) -> None:
+        """Hold no rows; comes before the place changes, since other views look at both."""
+        self.columns = self.facts = self._rows = self._snapshot = None
+        self.on_columns = False
 
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Add the changes of [upper so far, `upper`)."""
@@ -95,7 +105,9 @@ class LivingInput:
         """How many rows are present just before `lower`."""
         if self._snapshot is not None:
             return int(self._snapshot.num_rows)
-        return len(self._columns if self._columns is not None else self._living())
+        if self.facts is not None:
+            return len(self.facts)
+        return len(self.columns if self.columns is not None else self._living())
 
     def waiting(self, upper: int) -> int:
         """How many changes before `upper` are not yet evaluated."""
@@ -131,7 +143,7 @@ class LivingInput:
             return self._columns_of(due, times, texts), due.column(DIFF).to_numpy()
 
         try:
-            living, window = self.shared.window(
+            window = self.shared.window(
                 self, upper, texts, lambda: self._living_columns(texts), changes
             )
         except Unsuited:
@@ -139,11 +151,36 @@ class LivingInput:
             return None
         except Corrupt as error:
             raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
-        self._columns, self._snapshot, self._rows = living, None, None
+        self._snapshot = self._rows = None
         self.on_columns = True
         self._drop(due.num_rows)
-        self.lower = upper
         return window
+
+    def hold_facts(self) -> FactVersion | None:
+        """The rows as facts that are shared, for who follows them by `walk`; None where they carry more than a time and an expiry."""
+        if self.shape.lattices:
+            return None
+        if self.facts is None:
+            self.shared.begin(self, self._given_present)
+            self._snapshot = self._rows = None
+            self.on_columns = False
+        return self.facts
+
+    def walk(self, upper: int) -> list[Later]:
+        """What comes next of the facts, before `upper`; the input then begins there.
+
+        Raises: Corrupt as `advance`. Cost: O(changes), for the first view that comes there.
+        """
+        due = self._due(upper)
+        times = self._times[: due.num_rows].tolist()
+        try:
+            found = self.shared.walk(
+                self, upper, times, lambda: list(self._given(due, _ints(due, DIFF)))
+            )
+        except Corrupt as error:
+            raise Corrupt(f"input {self.predicate}: {error}", **error.details) from None
+        self._drop(due.num_rows)
+        return found
 
     def take(self, upper: int) -> list[tuple[Record, int, int]]:
         """The records that begin (1) or end (-1) before `upper`; the input then begins there.
@@ -192,39 +229,70 @@ class LivingInput:
             held = _rows(self._snapshot, self._names)
             for row, copies in zip(held, _ints(self._snapshot, DIFF), strict=True):
                 rows.hold(row, self.lower - 1, copies)
-        elif self._columns is not None:
-            from tidemill_compute.views.column_rows import rows_of_columns  # columns import numba
-
-            living = self._columns
-            starts, copies_ = living.rows.start.tolist(), living.copies.tolist()
-            held = rows_of_columns(living.rows, self.shape)
-            for row, since, copies in zip(held, starts, copies_, strict=True):
+        else:
+            for row, since, copies in self._held():
                 rows.hold(row, since, copies)
-        self._snapshot = self._columns = None
-        self._rows, self.on_columns = rows, False
+        self._clear()
+        self._rows = rows
         return rows
 
+    def _held(self) -> Iterable[tuple[Row, int, int]]:
+        """Row, start and copies of what is held on columns or as facts."""
+        if self.facts is not None:
+            for key, expires, copies in self.facts.records():
+                times = (key[0], None if expires == END else expires) if self.shape.timed else ()
+                yield (*key[1:], *times), self.lower - 1, copies
+        elif self.columns is not None:
+            from tidemill_compute.views.column_rows import rows_of_columns  # columns import numba
+
+            living = self.columns
+            rows = rows_of_columns(living.rows, self.shape)
+            yield from zip(rows, living.rows.start.tolist(), living.copies.tolist(), strict=True)
+
+    def _given_present(self) -> Iterable[Given]:
+        """The rows that are held, as records of facts."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            from tidemill_compute.views.record_rows import table_of
+
+            held = list(self._held())
+            if self._rows is not None:
+                held = [(row, 0, each.copies) for row, each in self._rows.items()]
+            snapshot = table_of([row for row, _, _ in held], self.shape.schema)
+            return self._given(snapshot, [copies for _, _, copies in held])
+        return self._given(snapshot, _ints(snapshot, DIFF))
+
+    def _given(self, rows: pa.Table, diffs: list[int]) -> Iterable[Given]:
+        """Rows as records of facts."""
+        n, lists = self.shape.arguments, [rows.column(name).to_pylist() for name in self._names]
+        if not self.shape.timed:
+            times: Iterable[int | None] = repeat(None, rows.num_rows)
+            return zip(
+                zip(times, *lists, strict=True), repeat(END, rows.num_rows), diffs, strict=True
+            )
+        ends = [END if ends is None else ends for ends in lists[n + 1]]
+        return zip(zip(lists[n], *lists[:n], strict=True), ends, diffs, strict=True)
+
     def _living_columns(self, texts: Texts) -> LivingColumns:
-        """The rows on columns, those of another view if one stands here. Raises: Unsuited."""
+        """The rows on columns. Raises: Unsuited."""
         from tidemill.datalog.columnar.living import LivingColumns
         from tidemill_compute.views.record_rows import table_of
 
-        held = self.shared.held(self.lower, texts)
-        if held is not None:
-            return held
-        if self._columns is not None:
-            if self._columns.rows.texts is texts:
-                return self._columns
-            return self._columns.renumbered(texts)
+        if self.columns is not None:
+            if self.columns.rows.texts is texts:
+                return self.columns
+            return self.columns.renumbered(texts)
         if self._snapshot is not None:
             rows = self._snapshot
             copies = rows.column(DIFF).to_numpy()
             starts = np.full(rows.num_rows, self.lower - 1, np.int64)
         else:
-            alive = list(self._living().items())
-            rows = table_of([row for row, _ in alive], self.shape.schema)
-            copies = np.array([each.copies for _, each in alive], np.int64)
-            starts = np.array([each.presence.start for _, each in alive], np.int64)
+            alive = list(self._held())
+            if self._rows is not None:
+                alive = [(row, e.presence.start, e.copies) for row, e in self._rows.items()]  # type: ignore[misc]  # instants of rows alive are whole
+            rows = table_of([row for row, _, _ in alive], self.shape.schema)
+            copies = np.array([each for _, _, each in alive], np.int64)
+            starts = np.array([since for _, since, _ in alive], np.int64)
         return LivingColumns(self._columns_of(rows, starts, texts), copies)
 
     def _columns_of(self, rows: pa.Table, times: npt.NDArray[np.generic], texts: Texts) -> Columns:

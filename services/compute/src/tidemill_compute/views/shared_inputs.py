@@ -8,7 +8,8 @@ stands at any more is gone with the last that did, also if that view died.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import TIME
 from tidemill.datalog.evaluation.scans import Scan
+from tidemill.datalog.incremental import FactVersion, Given, Later
 from tidemill_compute.views.record_rows import PredicateShape
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -35,10 +37,12 @@ ReadPresent: TypeAlias = "Callable[[int], Awaitable[pa.Table]]"
 
 
 class Reader(Protocol):
-    """A view's place in an input."""
+    """A view's place in an input, and what it holds there: on columns, or as facts, or neither."""
 
     lower: int
     upper: int
+    columns: LivingColumns | None
+    facts: FactVersion | None
 
     def extend(self, changes: pa.Table, upper: int) -> None:
         """Take the changes of [upper so far, `upper`)."""
@@ -63,8 +67,11 @@ class _Read:
 class SharedInput:
     """One input as it is read in one way, for all views of the process that read it so.
 
-    Reads are for one event loop, `window` for any number of threads. `reads` and `advances` count how often the store
+    Reads are for one event loop, the rest for any number of threads. `reads` and `advances` count how often the store
     was asked and rows were moved on, `wanted` how often a view wanted the latter.
+
+    Readers are looked at by others under the lock: whoever takes what it holds from a reader, or moves it, does so before its
+    place changes, and only here is it given anything.
     """
 
     def __init__(self) -> None:
@@ -78,7 +85,6 @@ class SharedInput:
         self._recent: list[_Read] = []
         self._presents: WeakValueDictionary[int, pa.Table] = WeakValueDictionary()
         self._moving = Lock()
-        self._columns: WeakValueDictionary[int, LivingColumns] = WeakValueDictionary()
         self._windows: dict[tuple[int, int], tuple[LivingColumns, WindowColumns]] = {}
 
     @property
@@ -88,8 +94,9 @@ class SharedInput:
 
     @property
     def places(self) -> int:
-        """At how many instants views hold rows on columns."""
-        return len(self._columns)
+        """How many different things views hold of it, on columns and as facts."""
+        with self._moving:
+            return len({id(held) for r in self._readers for held in (r.columns, r.facts) if held})
 
     @property
     def waiting(self) -> int:
@@ -118,7 +125,7 @@ class SharedInput:
                 self.reads += 1
             return known
 
-    async def follow(self, reader: Reader, until: int, read: ReadChanges) -> None:
+    async def read(self, reader: Reader, until: int, read: ReadChanges) -> None:
         """Let a view know all changes below `until`, and what else another view has read already."""
         async with self._reading:
             lower = reader.upper
@@ -158,8 +165,8 @@ class SharedInput:
         texts: Texts,
         begin: Callable[[], LivingColumns],
         changes: Callable[[], tuple[Columns, I64Array]],
-    ) -> tuple[LivingColumns, WindowColumns]:
-        """What is alive at `upper`, and what is present from where a view stands up to there.
+    ) -> WindowColumns:
+        """Let a view go on to `upper`, where it holds what is alive on columns; what is present on the way.
 
         `begin` gives what is alive where it stands, `changes` what comes and goes after it; neither is asked if another
         view has taken the same window. Raises: what they raise; Corrupt as `LivingColumns.advanced`.
@@ -171,31 +178,78 @@ class SharedInput:
             place = (reader.lower, upper)
             found = self._windows.get(place)
             if found is None or found[1].columns.texts is not texts:
-                living, stretches = self._at(reader.lower, begin()).advanced(*changes())
+                held = self._columns_at(reader.lower, texts)
+                living, stretches = (held or begin()).advanced(*changes())
                 self.advances += 1
-                found = self._at(upper, living), WindowColumns(stretches)
-            self.alive = len(found[0])
+                found = self._columns_at(upper, texts) or living, WindowColumns(stretches)
             if any(other is not reader and other.lower == reader.lower for other in self._readers):
                 self._windows[place] = found
             else:
                 self._windows.pop(place, None)
+            reader.facts = None
+            reader.columns, reader.lower = found[0], upper
+            self.alive = len(found[0])
             self._forget_windows()
+            return found[1]
+
+    def _columns_at(self, lower: int, texts: Texts) -> LivingColumns | None:
+        """What is alive just before an instant, if a view holds it on columns with these texts."""
+        for other in self._readers:
+            held = other.columns if other.lower == lower else None
+            if held is not None and held.rows.texts is texts:
+                return held
+        return None
+
+    # What is alive, as facts.
+
+    def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
+        """Let a view hold the facts where it stands: those of another view that stands there, else of what is given."""
+        with self._moving:
+            known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
+            reader.facts = known[0] if known else FactVersion.of(reader.lower - 1, given())
+            reader.columns = None
+            return reader.facts
+
+    def walk(
+        self, reader: Reader, upper: int, times: Sequence[int], given: Callable[[], list[Given]]
+    ) -> list[Later]:
+        """Let a view that holds facts go on to `upper`, by the versions that others made or it makes for them.
+
+        Shapes: `times` ascend, one for each change of `given` below `upper`; nobody asks for these unless a version
+        is missing. Raises: Corrupt as `FactVersion.change`.
+        """
+        with self._moving:
+            version, changes = reader.facts, list[Given]()
+            assert version is not None
+            found: list[Later] = []
+            place = 0
+            while True:
+                own = times[place] if place < len(times) else upper
+                later = version.later
+                if later is not None and later.at < own:
+                    pass  # what changed then has cancelled out where this view read it
+                elif place == len(times):
+                    break
+                else:
+                    end = bisect_right(times, own, place)
+                    if later is None or later.at != own:
+                        changes = changes or given()
+                        later = self._made(reader, version, own, changes[place:end])
+                        self.advances += 1
+                    place = end
+                    self.wanted += 1
+                found.append(later)
+                version = later.version
+            reader.facts, reader.lower = version, upper
             return found
 
-    def held(self, lower: int, texts: Texts) -> LivingColumns | None:
-        """What is alive just before an instant, if a view holds it. To be asked by `begin`."""
-        known = self._columns.get(lower)
-        if known is not None and known.rows.texts is not texts:
-            known = self._columns[lower] = known.renumbered(texts)
-        return known
-
-    def _at(self, lower: int, living: LivingColumns) -> LivingColumns:
-        """What all views hold that come to an instant."""
-        known = self._columns.get(lower)
-        if known is not None and known.rows.texts is living.rows.texts:
-            return known
-        self._columns[lower] = living
-        return living
+    def _made(self, reader: Reader, version: FactVersion, at: int, changes: list[Given]) -> Later:
+        """The next version; that of another view which has come there on its own."""
+        for other in self._readers:
+            known = other.facts
+            if other is not reader and known is not None and known.at == at:
+                return version.join(at, changes, known)
+        return version.change(at, changes)
 
     def _forget_windows(self) -> None:
         """Forget the windows that no view can take any more."""

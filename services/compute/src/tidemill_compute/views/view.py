@@ -260,7 +260,7 @@ class ViewDriver:
                 upper = await self._wait(collection, self.progress.lower)
                 until = U64_MAX if upper.empty else sole_time(upper)
                 read = partial(self._holds.changes, collection, reading=self._readings[predicate])
-                await living.shared.follow(living, until, read)
+                await living.shared.read(living, until, read)
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
 

@@ -10,8 +10,9 @@ from tidemill.datalog.incremental.changes import (
 from tidemill.datalog.incremental.engine import IncrementalEngine, presences_of_changes
 from tidemill.datalog.incremental.program import follows
 from tidemill.datalog.incremental.scheduling import Strategy
+from tidemill.datalog.incremental.versions import FactVersion, Given, Later
 
 __all__ = [
-    "Changes", "ErrorChange", "FactBlock", "FactChange", "FactChanges", "IncrementalEngine",
-    "Strategy", "follows", "presences_of_changes",
+    "Changes", "ErrorChange", "FactBlock", "FactChange", "FactChanges", "FactVersion", "Given",
+    "IncrementalEngine", "Later", "Strategy", "follows", "presences_of_changes",
 ]  # fmt: skip

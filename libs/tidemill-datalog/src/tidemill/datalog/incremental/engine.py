@@ -28,10 +28,12 @@ from tidemill.datalog.incremental.facts import (
     row_of,
     same_value,
 )
+from tidemill.datalog.incremental.lent import LentTable
 from tidemill.datalog.incremental.program import AnyUnit, build_units
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
 from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
+from tidemill.datalog.incremental.versions import FactVersion, Later
 from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
@@ -60,8 +62,9 @@ class IncrementalEngine:
 
     Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
     `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds),
-    units and rules note how long they run. A `plan` made of the program's is kept in its place. Not for use
-    by several threads at once.
+    units and rules note how long they run. A `plan` made of the program's is kept in its place. Inputs in `lent` are
+    kept by somebody else, who says by `move` when they change; they are neither fed, updated nor watched. Not for
+    use by several threads at once.
     """
 
     def __init__(
@@ -77,12 +80,14 @@ class IncrementalEngine:
         watch: Collection[str] = (),
         timer: Callable[[], float] | None = None,
         plan: LogicalPlan | None = None,
+        lent: Mapping[str, FactVersion] | None = None,
     ) -> None:
         self.plan = plan or logical_plan(checked)
         self.checked = checked = self.plan.checked
         self.strategy = strategy
         self.present = Present.of(checked, functions, lattices, timer)
         self.present.now = begin
+        self._lent = self._borrowed(lent or {})
         self.units = build_units(self.plan, self.present, self, limits or Limits())
         levels = 1 + max((unit.level for unit in self.units), default=0)
         self._scheduler = scheduler_of(strategy, levels)
@@ -114,6 +119,26 @@ class IncrementalEngine:
 
     # Inputs.
 
+    def _borrowed(self, lent: Mapping[str, FactVersion]) -> dict[str, LentTable]:
+        """The tables of inputs that somebody else keeps, as they are when the engine begins."""
+        found = {}
+        for name, version in lent.items():
+            kinds = [kind for _, kind in self.checked.columns.get(name, ())]
+            found[name] = self.present.tables[name] = LentTable(name, kinds, version)
+        return found
+
+    def move(self, predicate: str, later: Later) -> None:
+        """Let the facts of an input that is lent go on to their next version, at its instant.
+
+        Raises: UsageError where that is below `upper`.
+        """
+        if later.at < self._upper:
+            raise UsageError(
+                f"update refused: instant {later.at} is below the upper {self._upper}",
+                reason="BelowUpper", at=later.at, upper=self._upper,
+            )  # fmt: skip
+        self.present.agenda.update(later.at, (predicate, later, 0))
+
     def feed(self, predicate: str, presences: Iterable[Presence]) -> None:
         """Let input facts be present as given; what begins before `upper` begins at `upper`."""
         for presence in presences:
@@ -139,6 +164,11 @@ class IncrementalEngine:
 
     def _apply(self, update: Update) -> None:
         predicate, record, diff = update
+        if isinstance(record, Later):
+            self._tell(self, predicate, self._lent[predicate].move(record))
+            if self._scheduler.eager:
+                self._scheduler.flow()
+            return
         if record.expires is not None or record.parafacts:
             self._apply_marked(predicate, record, diff)
             return
@@ -271,6 +301,8 @@ class IncrementalEngine:
 
     def _begin(self, found: Changes) -> None:
         self._begun = True
+        for name, table in self._lent.items():
+            self._tell(self, name, [(key, None) for key in table.version.rows])
         self.present.agenda.happen_until(self.present.now, self._apply)
         state = self._state
         if state is not None:

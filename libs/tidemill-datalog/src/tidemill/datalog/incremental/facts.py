@@ -139,8 +139,7 @@ class FactTable:
                 bucket_of[value] = {bucket[0]: None, row: None}
             else:
                 bucket[row] = None
-        for (_, column), (sorted_of, key_of) in self._ranged.items():
-            _insert(sorted_of, key_of(row), row, TIME + column)
+        self._move_ranged(None, row)
         self._widen(row)
 
     def _forget(self, row: Row) -> None:
@@ -153,8 +152,15 @@ class FactTable:
             del bucket[row]
             if len(bucket) == 1:
                 bucket_of[value] = (*bucket,)
+        self._move_ranged(row, None)
+
+    def _move_ranged(self, old: Row | None, new: Row | None) -> None:
+        """Keep the sorted indexes in step with a row that goes, and one that comes."""
         for (_, column), (sorted_of, key_of) in self._ranged.items():
-            _remove(sorted_of, key_of(row), row, TIME + column)
+            if old is not None:
+                _remove(sorted_of, key_of(old), old, TIME + column)
+            if new is not None:
+                _insert(sorted_of, key_of(new), new, TIME + column)
 
     # Supports.
 
@@ -378,7 +384,7 @@ def _remove(sorted_of: Ranged, key: Any, row: Row, at: int) -> None:
         return
     values, rows = sorted_of[key]
     place = bisect_left(values, value)
-    while rows[place] is not row:
+    while rows[place] is not row and rows[place] != row:
         place += 1
     del values[place], rows[place]
     if not values:

@@ -14,12 +14,13 @@ from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
+from tidemill.datalog.incremental.versions import Later
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.records import Record
 
-Update: TypeAlias = "tuple[str, Record, int]"
-"""Predicate, record, how much its multiplicity changes."""
+Update: TypeAlias = "tuple[str, Record | Later, int]"
+"""Predicate, record, how much its multiplicity changes; or what comes next of an input that is lent."""
 TICK = "#tick"
 """The predicate under which the ticks of a clock that come now are matched."""
 DEMAND = "#clock"

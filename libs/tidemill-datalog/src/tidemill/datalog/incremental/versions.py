@@ -143,13 +143,7 @@ class FactVersion:
         with self._making:
             known = self._indexes.get(positions)
             if known is None:
-                key_of = key_at(positions)
-                buckets: dict[Any, list[Row]] = {}
-                for row in self.rows.values():
-                    buckets.setdefault(key_of(row), []).append(row)
-                known = self._indexes[positions] = Map(
-                    (key, _bucket(mine)) for key, mine in buckets.items()
-                )
+                known = self._indexes[positions] = _indexed(self.rows.values(), key_at(positions))
             return known
 
     def index_after(
@@ -186,8 +180,23 @@ def key_at(positions: Positions) -> Callable[[Row], Any]:
     return itemgetter(*(TIME + position for position in positions))
 
 
-def _bucket(rows: list[Row]) -> Bucket:
-    return tuple(rows) if len(rows) <= _SMALL else Map((row, None) for row in rows)
+def _indexed(rows: Iterable[Row], key_of: Callable[[Row], Any]) -> Map[Any, Bucket]:
+    buckets: dict[Any, Bucket] = {}
+    large: dict[Any, list[Row]] = {}
+    for row in rows:
+        place = key_of(row)
+        known = buckets.get(place)
+        if known is None:
+            buckets[place] = (row,)
+        elif place in large:
+            large[place].append(row)
+        elif len(known) < _SMALL:
+            buckets[place] = (*known, row)
+        else:
+            large[place] = [*known, row]
+    for place, mine in large.items():
+        buckets[place] = Map(dict.fromkeys(mine))
+    return Map(buckets)
 
 
 def _moved(

@@ -255,7 +255,7 @@ def test_the_operator_may_do_what_it_does_and_no_more() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    kinds = ("sources", "tables", "views", "actions", "holds")
+    kinds = ("sources", "tables", "views", "actions", "arrangements", "holds")
     assert allowed == {
         *((kind, verb) for kind in kinds for verb in ("get", "list", "watch", "patch")),
         *((f"{kind}/status", "patch") for kind in kinds),
@@ -456,7 +456,7 @@ def test_data_outlives_the_release() -> None:
     whole = of("StatefulSet", objects)["one-tidemill"]["spec"]
     assert whole["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
     definitions = of("CustomResourceDefinition", objects).values()
-    assert len(definitions) == 5
+    assert len(definitions) == 6
     assert all(
         d["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for d in definitions
     )

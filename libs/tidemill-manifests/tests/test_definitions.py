@@ -65,6 +65,7 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"view": "v", "goal": "p(x)", "sink": {"http": {
             "url": "https://a/b", "delivery": "askable", "ask": "http://a/{key}", "timeout": "1s"}}},
     ],
+    "Arrangement": [{"collection": "flights", "key": ["id", "n"]}],
     "Hold": [{"collection": "flights"}, {"collection": "v/p", "frontier": "2013-07-04T12:00:00Z"}],
 }  # fmt: skip
 WORDS: list[Any] = [
@@ -219,6 +220,8 @@ CHANGES = [
     ("View", 0, {"inputs": {"q": "other"}}, True),
     ("Action", 0, {"goal": "p(y)"}, False),
     ("Action", 0, {"fireFrom": "creation"}, False),
+    ("Arrangement", 0, {"key": ["n"]}, False),
+    ("Arrangement", 0, {"collection": "other"}, False),
     ("Hold", 0, {"frontier": 5}, True),
     ("Hold", 0, {"collection": "other"}, False),
     ("Hold", 1, {"frontier": "2013-07-05T00:00:00Z"}, True),

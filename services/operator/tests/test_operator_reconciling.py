@@ -27,6 +27,7 @@ def spec_of(kind: str, reads: str) -> dict[str, Any]:
         "Table": {"columns": COLUMNS},
         "View": {"program": "p(x) := q(x);", "inputs": {"q": reads}},
         "Action": {"view": reads, "goal": "p(x)", "sink": {"log": {"topic": "t"}}},
+        "Arrangement": {"collection": reads, "key": ["id"]},
         "Hold": {"collection": reads},
     }[kind]
 
@@ -36,7 +37,9 @@ def objects(draw: st.DrawFn) -> list[Declared]:
     """Objects of few names in two namespaces: twins, missing inputs and circles come up."""
     found = []
     for number in range(draw(st.integers(0, 7))):
-        kind = draw(st.sampled_from(["Source", "Table", "View", "View", "Action", "Hold"]))
+        kind = draw(
+            st.sampled_from(["Source", "Table", "View", "View", "Action", "Arrangement", "Hold"])
+        )
         deleting = draw(st.booleans())
         annotations = draw(st.sampled_from([{}, {}, {}, {PAUSE: "true"}, {ABANDON: "true"}]))
         found.append(

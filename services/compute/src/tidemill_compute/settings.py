@@ -25,6 +25,9 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A view without ticks whose inputs hold at least so many updates when it begins is evaluated up to there by a
     Spark job."""
 
+    arrange_spark_rows: int = 5_000_000
+    """An arrangement that lacks at least so many updates of its collection gets them by a Spark job."""
+
     maintenance: Literal["auto", "windows", "changes"] = "auto"
     """How a view is kept up to date: by windows over all that is alive (what a backlog needs), by the changes
     alone (what a live stream needs), or each where it costs less. The answers are the same."""

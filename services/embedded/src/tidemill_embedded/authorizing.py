@@ -31,7 +31,7 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
-from tidemill.runtime.resources import ActionSpec, HoldSpec, Resource, ViewSpec
+from tidemill.runtime.resources import ActionSpec, ArrangementSpec, HoldSpec, Resource, ViewSpec
 from tidemill.time import Frontier, UnknownCollection
 from tidemill_embedded.resources.planning import read_documents
 from tidemill_embedded.resources.shapes import Shapes
@@ -136,7 +136,7 @@ class AuthorizedCatalog:
         spec = resource.spec
         if isinstance(spec, ActionSpec):
             yield spec.view
-        elif isinstance(spec, HoldSpec):
+        elif isinstance(spec, ArrangementSpec | HoldSpec):
             yield spec.collection
         elif isinstance(spec, ViewSpec):
             yield from spec.inputs.values()

@@ -22,13 +22,21 @@ from tidemill.rpc.messages import (
     ResourceStatus,
 )
 from tidemill.runtime.log import Entry
-from tidemill.runtime.resources import ActionSpec, HoldSpec, SourceSpec, TableSpec, ViewSpec
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ArrangementSpec,
+    HoldSpec,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+)
 from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
 from tidemill_embedded.replicas.roles import parts_for
 from tidemill_embedded.replicas.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.resources.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import SYSTEM, Named, columns_of, row_schema
+from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import why_kept
 from tidemill_embedded.running.readers import (
@@ -45,7 +53,7 @@ from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 
 Key = tuple[str, str]
-_KINDS = ("Source", "Table", "View", "Action", "Hold")
+_KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
 
 class System:
@@ -107,6 +115,8 @@ class System:
             return ViewRunner(stored, view, changed, self._world, self)
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
+        if isinstance(spec, ArrangementSpec):
+            return ArrangementRunner(stored, shapes.named(spec.collection), self._world)
         return HoldRunner(stored, shapes.named(spec.collection), self._world)
 
     # -- catalog ------------------------------------------------------------------------------
@@ -156,7 +166,8 @@ class System:
             elif isinstance(spec, SourceSpec):
                 await self._regrow(stored)
             for named in self._made(stored):
-                await self._world.collections.retain(named.collection, retain)
+                for each in (named.collection, *self._world.shapes.arranged(named.name).values()):
+                    await self._world.collections.retain(each, retain)
             if isinstance(spec, ViewSpec):
                 await self._begin_again(stored)
 
@@ -204,7 +215,7 @@ class System:
         shapes, name = self._world.shapes, stored.resource.name
         if isinstance(stored.resource.spec, ViewSpec):
             return list(shapes.planned(name).outputs.values())
-        if isinstance(stored.resource.spec, SourceSpec | TableSpec):
+        if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
             return [shapes.named(name)]
         return []
 
@@ -255,7 +266,8 @@ class System:
             spec = other.resource.spec
             if isinstance(spec, ActionSpec) and kind == "View" and spec.view == name:
                 users.append(str(other.resource))
-            if isinstance(spec, HoldSpec) and spec.collection.split("/")[0] == name:
+            reads = spec.collection if isinstance(spec, ArrangementSpec | HoldSpec) else ""
+            if reads and self._world.shapes.belongs(reads, name):
                 users.append(str(other.resource))
             if changing(other) and self._will_read(other, name):
                 users.append(str(other.resource))

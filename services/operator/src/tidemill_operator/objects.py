@@ -19,6 +19,7 @@ PLURALS: Mapping[str, str] = {
     "Table": "tables",
     "View": "views",
     "Action": "actions",
+    "Arrangement": "arrangements",
     "Hold": "holds",
 }
 """Every kind, in the order in which one can need another."""

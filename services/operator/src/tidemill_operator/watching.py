@@ -9,7 +9,7 @@ from random import Random  # noqa: TID251  the type of what is handed in
 from tidemill.kubernetes.api import Expired, KubernetesApi
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill.time import TidemillError, UsageError
+from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_operator.objects import PLURALS, Declared, collection_path, declared
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0
@@ -49,16 +49,22 @@ class Mirror:
                 log.info("listing again", path=self._path)
                 version = None
                 continue
-            except UsageError:
-                raise
             except TidemillError as error:
+                if isinstance(error, UsageError) and not isinstance(error, UnknownCollection):
+                    raise
                 log.warning("watch failed", path=self._path, error=str(error), pause_s=pause_s)
             version = None
             await self._clock.sleep(pause_s * (0.5 + self._rng.random()))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _list(self) -> str:
-        items, version = await self._api.list(self._path)
+        try:
+            items, version = await self._api.list(self._path)
+        except UnknownCollection:
+            # The kind is not defined here, or not yet: then there is none of it, and the others go on.
+            self.objects, self.filled = {}, True
+            self._changed()
+            raise
         self.objects = {each.uid: each for each in (declared(self._kind, item) for item in items)}
         self.filled = True
         self._changed()

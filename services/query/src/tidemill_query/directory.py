@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,7 +18,8 @@ class Readable:
     """A collection of facts: `columns` are its data columns, the first `arguments` of them arguments.
 
     `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter collection of
-    an event stream, and what turns its rows into the events that came late.
+    an event stream, and what turns its rows into the events that came late. `arranged` says which collections
+    hold the same rows, sorted by which columns.
     """
 
     collection: str
@@ -27,6 +28,7 @@ class Readable:
     arguments: int
     records: Callable[[pa.Table], Sequence[Record]]
     late: tuple[str, Callable[[pa.Table], Sequence[Record]]] | None = None
+    arranged: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ from tidemill.shard.pruning import Equal
 from tidemill.time import (
     CapabilityExpired,
     Frontier,
+    NotYet,
     UnknownCapability,
+    UnknownCollection,
     UsageError,
     frontier,
     sole_time,
@@ -136,13 +138,30 @@ class QueryDriver:
             return await self._answer(readable.collection, as_of, wait_s)
         compiled = row_goal(goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
-        rows = await self._contents(readable.collection, at, compiled.fixed)
+        found_in = await self._found_by(readable, compiled.fixed, at)
+        rows = await self._contents(found_in, at, compiled.fixed)
         status = await self._collections.status(readable.collection)
         table = compiled.select(rows)
         order = [(column, "ascending") for column in table.column_names if column != DIFF]
         if order:
             table = table.sort_by(order)
         return Answer(table, at, status.since, status.upper, readable.collection)
+
+    async def _found_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
+        """The collection in which rows with these values are found fastest, of those that hold them at `at`."""
+        keys = sorted((k for k in readable.arranged if set(k) <= fixed.keys()), key=len)
+        own = (await self._collections.description(readable.collection)).key if keys else ()
+        if own and set(own) <= fixed.keys():
+            return readable.collection
+        for key in reversed(keys):
+            found = readable.arranged[key]
+            # It follows its collection: what is definite there will be here in a moment, if it has begun.
+            with suppress(NotYet, UnknownCollection):
+                if (await self._collections.status(found)).since.less_equal(at):
+                    wait_s = self._settings.arranged_wait_s
+                    await self._collections.wait_for_upper(found, at, wait_s)
+                    return found
+        return readable.collection
 
     async def subscribe(
         self, goal: str, start: int | None, snapshot: bool, until: int | None

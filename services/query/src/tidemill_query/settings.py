@@ -11,5 +11,8 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session_lease_ms: int = 900_000
     """How long a subscriber that went away silently keeps since back."""
 
+    arranged_wait_s: float = 0.2
+    """How long a question waits for an arrangement that is a little behind, before it reads the whole collection."""
+
     proof_history_ms: int = 172_800_000
     """How far before the asked instant why-not looks for facts that were never present together, and reasons go back over ticks."""

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 
 S = TypeVar("S")
-KINDS = {"source": "Source", "table": "Table", "view": "View", "action": "Action", "hold": "Hold"}
+KINDS = {
+    "source": "Source", "table": "Table", "view": "View", "action": "Action",
+    "arrangement": "Arrangement", "hold": "Hold",
+}  # fmt: skip
 PUSH_ROWS = 2_000
 INSERT_ROWS = 200_000
 
 Kind = Annotated[
-    str, typer.Argument(help="source, table, view, action or hold; plural forms are fine.")
+    str,
+    typer.Argument(help="source, table, view, action, arrangement or hold; plural forms are fine."),
 ]
 Name = Annotated[str, typer.Argument(help="The resource's name.")]
 

@@ -393,6 +393,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "Table": (*_immutable("Table", "timeline"), _more_columns("Table")),
     "View": _VIEW,
     "Action": _ACTION,
+    "Arrangement": _immutable("Arrangement", "collection", "key"),
     "Hold": _HOLD,
 }
 """The rules on the spec of each kind."""

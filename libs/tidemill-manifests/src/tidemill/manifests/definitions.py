@@ -43,7 +43,7 @@ class Names:
 
 NAMES: Mapping[str, Names] = {
     kind: Names(f"{kind.lower()}s", kind.lower(), short)
-    for kind, short in zip(KINDS, ("src", "tbl", "vw", "act", "hd"), strict=True)
+    for kind, short in zip(KINDS, ("src", "tbl", "vw", "act", "arr", "hd"), strict=True)
 }
 _COLUMNS = (
     ("READY", "string", '.status.conditions[?(@.type=="Ready")].status', 0),

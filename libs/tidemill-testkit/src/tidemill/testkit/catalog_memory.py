@@ -16,6 +16,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.resources import (
     ActionSpec,
+    ArrangementSpec,
     HoldSpec,
     Resource,
     ViewSpec,
@@ -39,7 +40,7 @@ class MemoryCatalog:
             return [each.partition("/")[0] for each in spec.inputs.values()]
         if isinstance(spec, ActionSpec):
             return [spec.view]
-        if isinstance(spec, HoldSpec):
+        if isinstance(spec, ArrangementSpec | HoldSpec):
             return [spec.collection.partition("/")[0]]
         return []
 

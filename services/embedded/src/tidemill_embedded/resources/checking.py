@@ -17,6 +17,7 @@ from tidemill.runtime.documents import laid_out
 from tidemill.runtime.problems import Position, Problem
 from tidemill.runtime.resources import (
     ActionSpec,
+    ArrangementSpec,
     HoldSpec,
     Resource,
     SourceSpec,
@@ -125,8 +126,8 @@ class _ResourceCheck:
                 readers.append(stored)
         self._check_readers(readers)
         for resource in resources:
-            if isinstance(resource.spec, HoldSpec):
-                self._check_hold(resource, resource.spec)
+            if isinstance(resource.spec, ArrangementSpec | HoldSpec):
+                self._check_reader(resource, resource.spec)
         return self._findings
 
     def _check_readers(self, readers: list[Stored]) -> None:
@@ -173,10 +174,14 @@ class _ResourceCheck:
             shown = f"{place}: {resource}: {each.code} {each.message}; {each.hint}"
             self._findings.append(Finding(place, each.code, each.message, shown, each.hint))
 
-    def _check_hold(self, resource: Resource, spec: HoldSpec) -> None:
+    def _check_reader(self, resource: Resource, spec: ArrangementSpec | HoldSpec) -> None:
+        """What is wrong with a resource that names one collection."""
         if spec.collection.partition("/")[0] in self._unknown:
             return
         try:
+            if isinstance(spec, ArrangementSpec):
+                self._shapes.plan(Stored(resource, 0))
+                return
             with located(resource, "spec", "collection"):
                 self._shapes.named(spec.collection)
         except UsageError as error:

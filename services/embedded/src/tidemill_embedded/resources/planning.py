@@ -20,6 +20,7 @@ from tidemill.runtime.formats import (
 from tidemill.runtime.log import LogReader
 from tidemill.runtime.resources import (
     ActionSpec,
+    ArrangementSpec,
     ColumnSpec,
     HoldSpec,
     Resource,
@@ -39,7 +40,7 @@ from tidemill_embedded.running.versions import changing, plan_version, served
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 
-_ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Hold": 4}
+_ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 _SAMPLE_WAIT_S = 2.0
 
 GAINS = (
@@ -153,6 +154,8 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
         changed = [
             n for n in type(old).__struct_fields__ if getattr(old, n) != getattr(new, n, None)
         ]
+        if not changed:
+            return replace(known, resource=resource)
     fields = ", ".join(f"spec.{_camel(name)}" for name in changed) or "spec"
     first = (_camel(changed[0]),) if changed else ()
     allowed = f"; {GAINS}" if changed == ["columns"] else ""
@@ -234,6 +237,10 @@ async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
             world.shapes.plan(stored)
             done.append(stored)
     done += _planned_readers(readers, world.shapes)
+    for stored in fresh:
+        if isinstance(stored.resource.spec, ArrangementSpec):
+            world.shapes.plan(stored)
+            done.append(stored)
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, HoldSpec):

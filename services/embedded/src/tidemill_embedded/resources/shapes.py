@@ -24,6 +24,7 @@ from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
 from tidemill.runtime.problems import field_name
 from tidemill.runtime.resources import (
     ActionSpec,
+    ArrangementSpec,
     ColumnSpec,
     Resource,
     SourceSpec,
@@ -49,6 +50,7 @@ from tidemill_query.directory import Readable, TicksOf, ViewOf
 
 SYSTEM = "system"
 ASIDE = "Aside"
+ARRANGEMENT = "Arrangement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +200,22 @@ def named_columns(shape: PredicateShape, names: Sequence[str] | None) -> Predica
     return replace(shape, schema=schema)
 
 
+@dataclass(frozen=True, slots=True)
+class _Arranged:
+    """An arrangement: of which collection, by which columns, and where it is."""
+
+    of: str
+    key: tuple[str, ...]
+    collection: str
+
+
 class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
     def __init__(self) -> None:
         self._named: dict[str, Named] = {}
         self._views: dict[str, PlannedView] = {}
+        self._arrangements: dict[str, _Arranged] = {}
 
     def plan(self, stored: Stored) -> PlannedView | None:
         """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
@@ -227,7 +239,40 @@ class Shapes:
             watched = self.planned(spec.view).outputs[spec.goal.partition("(")[0].strip()]
             corrections = corrections_schema(watched.shape)
             self._add_aside(stored, watched.timeline, outbox=OUTBOX_SCHEMA, corrections=corrections)
+        elif isinstance(spec, ArrangementSpec):
+            self._arrange(stored, spec)
         return None
+
+    def _arrange(self, stored: Stored, spec: ArrangementSpec) -> None:
+        """Add an arrangement. Raises: UsageError if there is no such collection, or it has no such columns."""
+        resource = stored.resource
+        with located(resource, "spec", "collection"):
+            named = self.named(spec.collection)
+            if named.kind == ARRANGEMENT:
+                raise UsageError(
+                    f"{named.name} is an arrangement itself: arrange what it arranges",
+                    reason="Arrangement",
+                )
+        for number, column in enumerate(spec.key):
+            if column not in named.shape.schema.names:
+                with located(resource, "spec", "key", number):
+                    raise UsageError(
+                        f"{named.name} has no column {column}; it has "
+                        f"{', '.join(named.shape.schema.names)}",
+                        reason="UnknownColumn",
+                    )
+        self._arrangements[resource.name] = _Arranged(named.name, spec.key, stored.prefix)
+        self._add(named)
+
+    def arranged(self, name: str) -> dict[tuple[str, ...], str]:
+        """The arrangements of a collection: key columns → the collection that is sorted by them."""
+        return {a.key: a.collection for a in self._arrangements.values() if a.of == name}
+
+    def belongs(self, collection: str, resource: str) -> bool:
+        """Whether a resource makes the collection of that name, however it is named."""
+        if not self.knows(collection):
+            return False
+        return self.named(collection).name.partition("/")[0] == resource
 
     def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:
         """Collections that a resource makes beside its own: they can be read, not derived from."""
@@ -237,7 +282,14 @@ class Shapes:
             self._add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
 
     def _add(self, named: Named) -> None:
+        """Add a collection, and what is arranged of it: that has the columns that it has."""
         self._named[named.name] = named
+        for name, arranged in self._arrangements.items():
+            if arranged.of == named.name:
+                shape = replace(named.shape, predicate=name)
+                self._named[name] = replace(
+                    named, name=name, collection=arranged.collection, kind=ARRANGEMENT, shape=shape
+                )
 
     def plan_view(self, stored: Stored) -> PlannedView:
         """The view over what can be read now, without adding it.
@@ -363,7 +415,8 @@ class Shapes:
 
     def find(self, name: str) -> Readable:
         """A collection as the query service reads it; any collection by its id."""
-        return self.named(name).readable()
+        named = self.named(name)
+        return replace(named.readable(), arranged=self.arranged(named.name))
 
     def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
         """The input by which a view would read, through others, what it derives itself."""
@@ -401,6 +454,7 @@ class Shapes:
     def forget(self, name: str) -> None:
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)
+        self._arrangements.pop(name, None)
         for each in [n for n in self._named if n == name or n.startswith(f"{name}/")]:
             del self._named[each]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.readers import ActionRunner
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.running.view_runner import ViewRunner
@@ -42,6 +43,8 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
             "duplicatesSuppressed": done.repeated,
             "effects": done.effects,
         }
+    if isinstance(runner, ArrangementRunner):
+        return runner.details()
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Resources: the YAML documents with which users declare sources, tables, views, actions and holds.
+"""Resources: the YAML documents with which users declare sources, tables, views, actions, arrangements and holds.
 
     resources = load_resource_files([Path("flights.yaml")])
     resources[0].kind, resources[0].name, resources[0].spec.timestamp_interval
@@ -13,6 +13,7 @@ from tidemill.runtime.resources.specs import (
     ActionSpec,
     AdmissionSpec,
     AnySpec,
+    ArrangementSpec,
     AvroSpec,
     BytesSpec,
     ColumnSpec,
@@ -86,5 +87,6 @@ __all__ = [
     "SqliteSink",
     "RedisSink",
     "HttpSink",
+    "ArrangementSpec",
     "HoldSpec",
 ]

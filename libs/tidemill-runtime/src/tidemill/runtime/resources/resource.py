@@ -14,6 +14,7 @@ from tidemill.runtime.problems import FieldPath, Position, refuse
 from tidemill.runtime.resources.specs import (
     ActionSpec,
     AnySpec,
+    ArrangementSpec,
     HoldSpec,
     SourceSpec,
     TableSpec,
@@ -30,6 +31,7 @@ _SPECS: dict[str, type[AnySpec]] = {
     "Table": TableSpec,
     "View": ViewSpec,
     "Action": ActionSpec,
+    "Arrangement": ArrangementSpec,
     "Hold": HoldSpec,
 }
 

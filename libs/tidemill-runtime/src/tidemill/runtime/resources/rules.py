@@ -153,5 +153,6 @@ _RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
     "Table": (_columns_differ,),
     "View": (_named_outputs, _ticks_told, _admissions_told),
     "Action": (_one_sink,),
+    "Arrangement": (),
     "Hold": (),
 }

@@ -314,6 +314,13 @@ class ActionSpec(Spec, frozen=True, kw_only=True):
     fire_from: Literal["creation", "beginning"] | int = "creation"
 
 
+class ArrangementSpec(Spec, frozen=True, kw_only=True):
+    """The columns by which rows of `collection` are to be found."""
+
+    collection: str
+    key: tuple[str, ...]
+
+
 class HoldSpec(Spec, frozen=True, kw_only=True):
     """Keeps history from `frontier` on, an instant in milliseconds; None is the since of today."""
 
@@ -321,4 +328,4 @@ class HoldSpec(Spec, frozen=True, kw_only=True):
     frontier: int | None = None
 
 
-AnySpec: TypeAlias = SourceSpec | TableSpec | ViewSpec | ActionSpec | HoldSpec
+AnySpec: TypeAlias = SourceSpec | TableSpec | ViewSpec | ActionSpec | ArrangementSpec | HoldSpec

@@ -16,7 +16,7 @@ from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_na
 from tidemill.runtime.resources.rules import broken_rules
 from tidemill.runtime.resources.words import FORMATS, RULES
 
-KINDS = ("Source", "Table", "View", "Action", "Hold")
+KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
 _TYPES = {
     "object": "a mapping",

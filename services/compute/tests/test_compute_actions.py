@@ -44,6 +44,10 @@ def alarms(seed: int) -> pa.Table:
         row = (random.choice("ab"), random.randrange(2), time, None)
         if row not in [known[:4] for known in rows]:
             rows += [(*row, time, 1), (*row, time + 1, -1), (*row, time + 2, 1)]
+    return table_of(rows)
+
+
+def table_of(rows: Sequence[tuple[object, ...]]) -> pa.Table:
     schema = empty_updates(ALARM).schema
     columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -181,6 +185,33 @@ async def test_history_before_the_creation_of_an_action_does_not_fire(tmp_path: 
     assert {key[1:] for key in fired(path.read_text().splitlines())} <= {
         key[1:] for key in expected(world.alarms, 12)
     }
+
+
+async def test_what_was_there_before_the_action_does_not_fire_when_it_changes(
+    tmp_path: Path,
+) -> None:
+    world, path = World(3), tmp_path / "calls.jsonl"
+    world.alarms = table_of(
+        [
+            (tank, 1, at, expires, *change)
+            for tank, at in (("before", 4), ("after", 14))
+            for expires, *change in ((None, at, 1), (None, 17, -1), (20, 17, 1))
+        ]
+    )
+    await world.create(FileSink(path), start=12)
+    await world.feed(12, END)
+    await follow(world, world.action(world.now, FileSink(path)), END)
+    assert fired(path.read_text().splitlines()) == [(14, "after", 14)]
+
+
+async def test_an_action_over_a_collection_that_is_closed_comes_to_its_end(tmp_path: Path) -> None:
+    world, path = World(3), tmp_path / "calls.jsonl"
+    await world.create(FileSink(path))
+    await world.feed(0, END)
+    await world.now.compare_and_append("alarm", frontier(END), frontier(), None, writer="test")
+    for _ in range(2):
+        await asyncio.wait_for(world.action(world.now, FileSink(path)).fire_forever(), 60)
+        assert sorted(fired(path.read_text().splitlines())) == expected(world.alarms)
 
 
 async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path: Path) -> None:

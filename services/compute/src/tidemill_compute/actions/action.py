@@ -61,7 +61,8 @@ class ActionDriver:
     The outbox is written first, with its upper as the progress: what it will hold is a function of the
     watched collection. The sink is asked afterwards; its own memory of keys decides what a crash left
     undone, and the collection `done` bounds how far back that memory is asked. An event that fired
-    and is withdrawn, changes or comes back never fires again; it becomes a row of `corrections`.
+    and is withdrawn, changes or comes back never fires again; it becomes a row of `corrections`. One that
+    was there before the outbox begins does not fire when it changes.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class ActionDriver:
             await self._holds.take(collection)
 
     async def fire_forever(self) -> None:
-        """Fire what becomes definite until cancelled."""
+        """Fire what becomes definite until cancelled; return once what is watched is closed, and nothing can follow."""
         await self.prepare()
         await self._resume()
         held_at = self._clock.monotonic_s()
-        while True:
+        while self.counts.frontier < U64_MAX:
             upper = await self._definite(self.counts.frontier)
             await self._put(self.counts.frontier, upper)
             await self._carry_out(upper)
@@ -168,7 +169,7 @@ class ActionDriver:
             if key in self._known:
                 self.counts.repeated += new is not None
                 corrections += changed_after_firing(key, instant, gone.get(where), new, self._told)
-            elif new is not None:
+            elif new is not None and where not in gone:  # else it began before the action did
                 self._known.add(key)
                 firings.append(self._firing(key, instant, new))
         return firings, corrections

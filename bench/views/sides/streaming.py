@@ -78,9 +78,11 @@ class Results:
         """Throughput and digest of a run at full speed, or freshness of a paced one."""
         if not feed.pace:
             seconds = max(self.at) - feed.start
-            return Report(
-                {"throughput": feed.events / seconds}, {"results": digest(self.columns())}
-            )
+            figures = {
+                "throughput": feed.events / seconds,
+                "per_busy": feed.events / (process_time() - feed.worked),
+            }
+            return Report(figures, {"results": digest(self.columns())})
         latest: dict[int, float] = {}
         for row, at in zip(self.rows, self.at, strict=True):
             batch = feed.released_by(row)

@@ -19,6 +19,7 @@ from tidemill.arrangement.relational import (
     clipped,
     counting,
     covers,
+    drawn_together,
     extent,
     join_buckets,
     join_ranges,
@@ -141,6 +142,32 @@ def test_rows_begin_and_end_in_a_window(
     assert {(kept[row], at, diff) for row, at, diff in changes} == twin.turns(
         rows, seen, lower, upper
     )
+
+
+@LAW
+@given(
+    st.lists(st.tuples(groups, intervals), max_size=12),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_rows_of_a_group_are_drawn_together(
+    rows: list[tuple[int, tuple[int, int]]], odd: list[bool]
+) -> None:
+    ids = Groups.of([words([group for group, _ in rows])], len(rows))
+    start, stop = columns([interval for _, interval in rows], 2)
+    uniform = drawn_together(ids.ids, len(ids), start, stop, ids.ids)
+    assert uniform is not None
+    found = list(zip(*map(Words.tolist, uniform), strict=True))
+    last: dict[int, int] = {}
+    for row, begin, end in found:
+        assert begin > last.get(rows[row][0], -1)
+        last[rows[row][0]] = end
+    present = {(rows[row][0], at) for row, begin, end in found for at in range(begin, end)}
+    assert present == {(group, at) for group, (a, b) in rows for at in range(a, b)}
+    marks = words(odd[: len(rows)])
+    several = any(
+        a[0] == b[0] and odd[i] != odd[j] for i, a in enumerate(rows) for j, b in enumerate(rows)
+    )
+    assert (drawn_together(ids.ids, len(ids), start, stop, marks) is None) == several
 
 
 @LAW

@@ -24,6 +24,7 @@ from tidemill.arrangement.relational.sweeping import (
     best_by_group,
     best_by_run,
     covers,
+    drawn_together,
     runs_of,
     subtract,
     uniform_groups,
@@ -32,6 +33,6 @@ from tidemill.arrangement.relational.sweeping import (
 __all__ = [
     "LIMBS", "Buckets", "Groups", "Runs", "Stretches",
     "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of",
-    "clipped", "counting", "covers", "extent", "join_buckets", "join_ranges", "limbs_of", "lone_rows", "quotients", "runs_of",
+    "clipped", "counting", "covers", "drawn_together", "extent", "join_buckets", "join_ranges", "limbs_of", "lone_rows", "quotients", "runs_of",
     "sorted_apart", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
 ]  # fmt: skip

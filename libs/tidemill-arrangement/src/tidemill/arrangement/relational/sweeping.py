@@ -242,6 +242,50 @@ def covers(
 
 
 @compiled
+def _draw(
+    start: I64Array,
+    stop: I64Array,
+    marks: I64Array,
+    starts: I64Array,
+    order: I64Array,
+    out: I64Array,
+) -> int:
+    """Fill `out`; how many stretches there are, -1 where the marks of a group differ."""
+    found = 0
+    for group in range(starts.size - 1):
+        first, last = starts[group], starts[group + 1]
+        _ascending(order, start, first, last)
+        row = order[first]
+        mark = marks[row]
+        out[0, found], out[1, found], out[2, found] = row, start[row], stop[row]
+        found += 1
+        for at in range(first + 1, last):
+            row = order[at]
+            if marks[row] != mark:
+                return -1
+            if start[row] <= out[2, found - 1]:
+                out[2, found - 1] = max(out[2, found - 1], stop[row])
+            else:
+                out[0, found], out[1, found], out[2, found] = row, start[row], stop[row]
+                found += 1
+    return found
+
+
+def drawn_together(
+    ids: I64Array, groups: int, start: I64Array, stop: I64Array, marks: I64Array
+) -> tuple[I64Array, I64Array, I64Array] | None:
+    """Stretches in which any row of a group is present: a row of it, start, stop. None where marks of a group differ.
+
+    Stretches of one group neither overlap nor touch; they come in the order of the groups. Every group has a row.
+    Cost: O(n + groups) where the rows of each group come in the order of their starts; O(n log n) else.
+    """
+    dealt = buckets_of(ids, groups)
+    out = np.empty((3, len(ids)), np.int64)
+    found = _draw(start, stop, marks, dealt.starts, dealt.order, out)
+    return None if found < 0 else (out[0, :found], out[1, :found], out[2, :found])
+
+
+@compiled
 def _subtract(
     ids: I64Array,
     start: I64Array,

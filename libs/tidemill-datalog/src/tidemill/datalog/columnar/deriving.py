@@ -11,6 +11,7 @@ from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import (
     Groups,
     best_by_run,
+    drawn_together,
     runs_of,
     sorted_apart,
     subtract,
@@ -244,11 +245,12 @@ def merged(columns: Columns) -> Columns:
     groups = Groups.of(words, len(columns))
     if len(groups) == len(columns):
         return replace(columns, apart=True)
-    same, several_of = uniform_facts(
-        groups.ids, columns.start, columns.stop, columns.expires, groups.firsts
-    )
-    if not several_of:
-        return replace(columns.take(groups.firsts), apart=True)
+    drawn = drawn_together(groups.ids, len(groups), columns.start, columns.stop, columns.expires)
+    if drawn is not None:
+        rows, start, stop = drawn
+        apart = len(rows) == len(groups)
+        return replace(columns.take(rows), start=start, stop=stop, apart=apart)
+    same, _ = uniform_facts(groups.ids, columns.start, columns.stop, columns.expires, groups.firsts)
     several = np.flatnonzero(~same[groups.ids])
     start, stop, expires, row = _swept(columns, groups.ids, several)
     alone = groups.firsts[same]

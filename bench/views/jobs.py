@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.views import backlog, flights, graphs, streams, tables
+from bench.views import backlog, flights, graphs, sharing, streams, tables
 from bench.views.job import Job
 
 JOBS: dict[str, Job] = {
@@ -11,4 +11,5 @@ JOBS: dict[str, Job] = {
     **streams.JOBS,
     **flights.JOBS,
     **backlog.JOBS,
+    **sharing.JOBS,
 }

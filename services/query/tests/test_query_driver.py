@@ -75,6 +75,14 @@ class OneView:
         inputs = {"ping": self.readables["ping"]}
         return ViewOf("v", program, inputs, {"loud": self.readables["v/loud"]})
 
+    def views(self) -> list[ViewOf]:
+        """The view, and others over the same stream: one reads it alike, one reads less of it."""
+        found, names = [self.view("v")], {"ping": InputSchema("ping", INPUT.kind, INPUT.columns)}
+        for name, text in (("also", PROGRAM), ("less", "f(h) := ping(h, n) if n > 100;")):
+            program = check(parse(text), Catalog(names))
+            found.append(ViewOf(name, program, {"ping": self.readables["ping"]}, {}))
+        return found
+
     def view_of(self, predicate: str) -> ViewOf:
         self.find(predicate)
         return self.view("v")
@@ -334,6 +342,8 @@ async def test_explain_names_strata_inputs_and_frontiers() -> None:
     text = await world.query.explain("v", "plan")
     assert "loud, followed" in text
     assert "ping = ping  since [0]  upper [100]" in text
+    shared = [line.strip() for line in text.splitlines() if "shared with" in line]
+    assert shared == ["shared with also"]
 
 
 async def test_explain_analyze_counts_rows_and_time_of_every_rule() -> None:

@@ -68,3 +68,6 @@ class Directory(Protocol):
 
     def view(self, name: str) -> ViewOf:
         """A view by its own name. Raises: UnknownCollection."""
+
+    def views(self) -> Sequence[ViewOf]:
+        """Every view."""

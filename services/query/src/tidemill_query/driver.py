@@ -327,8 +327,17 @@ class QueryDriver:
                     f"  {predicate} = {readable.collection}  since {status.since}  upper "
                     f"{status.upper}  {status.updates} updates in {status.batches} batches"
                 )
+                if title == "inputs":
+                    lines += await self._alike(found, predicate)
         lines += [f"  warning: {w.code} {w.message}" for w in found.program.warnings]
         return "\n".join(lines)
+
+    async def _alike(self, found: ViewOf, predicate: str) -> list[str]:
+        """With which views an input is shared where they run in one process."""
+        description = await self._collections.description(found.inputs[predicate].collection)
+        whole, every = description.allow_negative, self._directory.views()
+        names = await asyncio.to_thread(plans.alike, found, predicate, whole, every)
+        return [f"    shared with {', '.join(names)}"] if names else []
 
     async def _analysis(self, found: ViewOf) -> list[str]:
         """The program derived once from what the inputs hold at the last definite instant."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, pattern_scan
@@ -14,11 +14,27 @@ from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill_query.directory import ViewOf
 
 
 def plan_lines(program: CheckedProgram) -> list[str]:
     """Strata, plan and arrangements, as for tables without facts."""
     return explain_plan(IncrementalEngine(program))
+
+
+def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) -> list[str]:
+    """The other views that read an input of this one in the same way, `whole` or as the programs ask: one process holds it once for all."""
+    mine, scan = found.inputs[predicate], logical_plan(found.program).scans.get(predicate)
+    names = []
+    for other in others:
+        same = [p for p, each in other.inputs.items() if each.collection == mine.collection]
+        if other.name == found.name or not same:
+            continue
+        scans = logical_plan(other.program).scans
+        theirs = [None if whole or p not in scans else scans[p].nameless for p in same]
+        if (None if whole or scan is None else scan.nameless) in theirs:
+            names.append(other.name)
+    return sorted(names)
 
 
 def scans_of_proof(program: CheckedProgram, asked: Record) -> dict[str, Scan]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
@@ -272,7 +272,7 @@ class SharedInputs:
 
     def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
         """What is shared of a collection of which only the scan is read; None: all of it."""
-        narrowed = None if scan is None else replace(scan, predicate="")
+        narrowed = None if scan is None else scan.nameless
         fields = tuple((field.name, str(field.type)) for field in shape.schema)
         key = (collection, fields, shape.arguments, shape.timed, shape.lattices, narrowed)
         found = self._inputs.get(key)

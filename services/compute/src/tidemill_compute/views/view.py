@@ -98,6 +98,11 @@ class ViewDriver:
         """Of each input, whether its rows are held on columns now."""
         return {predicate: living.on_columns for predicate, living in self._inputs.items()}
 
+    @property
+    def shared_with(self) -> dict[str, int]:
+        """Of each input, how many other views of this process hold it together with this one now."""
+        return {name: max(0, living.shared.readers - 1) for name, living in self._inputs.items()}
+
     async def hold_inputs(self) -> Frontier:
         """Hold the history of the inputs, now and over restarts; where the view can begin.
 

@@ -401,6 +401,10 @@ class Shapes:
             None if planned.ticks is None else TicksOf(planned.ticks, state),
         )  # fmt: skip
 
+    def views(self) -> list[ViewOf]:
+        """Every view as the query service sees it."""
+        return [self.view(name) for name in self._views]
+
     def view_of(self, predicate: str) -> ViewOf:
         """The view that derives a predicate."""
         if predicate in self._named and self._named[predicate].kind != "View":

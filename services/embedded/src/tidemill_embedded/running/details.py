@@ -34,6 +34,7 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
             "changes": progress.changes,
             "evaluationSeconds": round(progress.seconds, 3),
             "inputs": dict(progress.inputs),
+            "sharedWith": runner.driver.shared_with,
             **runner.details(),
         }
     if isinstance(runner, ActionRunner):

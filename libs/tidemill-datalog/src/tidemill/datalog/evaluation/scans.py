@@ -7,7 +7,7 @@ no error; whoever reads the collection may leave it out, and every answer stays 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
@@ -94,6 +94,11 @@ class Scan:
     predicate: str
     columns: tuple[int, ...]
     wanted: Test | None = None
+
+    @property
+    def nameless(self) -> Scan:
+        """What is read, whatever the program calls it: equal for programs that read a collection alike."""
+        return replace(self, predicate="")
 
 
 def scans_of(checked: CheckedProgram, rules: Iterable[RuleForm]) -> dict[str, Scan]:

@@ -1,6 +1,6 @@
 """The facts of an input at one instant after the other, each a value of its own that shares all it can with the last.
 
-A *version* is never changed: a change makes the next one, in time and memory of what it changes. So engines at
+A *fact version* is never changed: a change makes the next one, in time and memory of what it changes. So engines at
 different instants look at one input without taking notice of each other, and what one of them has made for an
 instant, the next version or an index, is there for all that come to it.
 """

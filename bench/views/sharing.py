@@ -1,0 +1,198 @@
+"""Ten views over one input beside one, in one process: what they take when they share it, and when each reads for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import itertools
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from bench.views.job import Aim, Job, Report, Row
+from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.runtime.clock import SystemClock
+from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
+from tidemill.time import frontier
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import shape_of_output, shape_of_relation, table_of
+from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_compute.views.view import ViewDriver
+from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+
+Way = Literal["windows", "changes"]
+SALE = pa.schema([("o", pa.int64()), ("a", pa.int64()), ("k", pa.string())])
+COLUMNS = (("o", "int"), ("a", "int"), ("k", "text"))
+PROGRAMS = (
+    "t(k) @sum(a) @count(o) := sale(o, a, k);",
+    't(o, a) := sale(o, a, k) if a % 1000 == 7 ^ k != "none";',
+    "t(k) @max(a) @count(o) := sale(o, a, k);",
+    "t(o, a, k) := sale(o, a, k) if o % 1000 == 7;",
+    "t(k) @min(a) @max(o) := sale(o, a, k);",
+)
+WARM_ROWS, WARM_CHANGES = 5_000, 3
+
+
+class Service:
+    """Collections over SQLite and a directory, an input and views of it."""
+
+    def __init__(self, directory: Path, views: int, way: Way, shared: bool) -> None:
+        ids = map("{:032x}".format, itertools.count())
+        clock = SystemClock()
+        self.collections = Collections(
+            SqliteConsensus(directory / "log.sqlite"), DirectoryBlob(directory / "blob", ids.__next__),
+            clock, ids.__next__,
+        )  # fmt: skip
+        settings, every = ComputeSettings(maintenance=way), SharedInputs()
+        self.targets = [target_of(number) for number in range(views)]
+        self.views = [
+            ViewDriver(target, self.collections, clock, settings, every if shared else None)
+            for target in self.targets
+        ]
+
+    async def create(self) -> None:
+        """All collections, empty."""
+        written = {"sale": SALE}
+        for target in self.targets:
+            written |= {name: shape.schema for name, shape in target.outputs.values()}
+            written |= {target.errors: ERROR_SCHEMA, target.state: STATE_SCHEMA}
+        for name, schema in written.items():
+            held, _ = await self.collections.create(name, Description(schema))
+            await self.collections.retain(name, None)
+            await self.collections.drop(held)
+
+    async def append(self, rows: pa.Table, lower: int, upper: int) -> None:
+        """More of the input, until every view says so."""
+        await self.collections.compare_and_append(
+            "sale", frontier(lower), frontier(upper), stamp(rows, upper - 1), writer="bench"
+        )
+        for target in self.targets:
+            for name in (*(name for name, _ in target.outputs.values()), target.errors):
+                await self.collections.wait_for_upper(name, upper - 1, 600.0)
+
+    async def digests(self) -> dict[str, str]:
+        """What every view has written, update by update."""
+        found = {}
+        for target in self.targets:
+            for name, _ in target.outputs.values():
+                rows = consolidate(await self.collections.stored(name))
+                text = repr(rows.to_pydict()).encode()
+                found[name] = f"{rows.num_rows} {sha256(text).hexdigest()[:16]}"
+        return found
+
+
+def target_of(number: int) -> ViewTarget:
+    """One of the views."""
+    schema = InputSchema("sale", "relation", COLUMNS)
+    checked = check(parse(PROGRAMS[number % len(PROGRAMS)]), Catalog({"sale": schema}))
+    outputs = {
+        name: (f"v{number}/{name}", shape_of_output(checked, name)) for name in checked.derived
+    }
+    inputs = {"sale": ("sale", shape_of_relation("sale", SALE))}
+    return ViewTarget(
+        f"v{number}", checked, inputs, outputs, f"v{number}/errors", f"v{number}/state"
+    )
+
+
+def backlog(rows: int) -> pa.Table:
+    """Sales of a hundred kinds."""
+    n = np.arange(rows)
+    kinds = pa.array([f"k{each % 100}" for each in n.tolist()])
+    return pa.table({"o": n, "a": n * 7919 % 10_007, "k": kinds}, schema=SALE)
+
+
+def held_bytes() -> int:
+    """What the process holds, without what is only kept for reuse."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024
+
+
+async def kept(
+    rows: int, views: int, way: Way, shared: bool, changes: int
+) -> tuple[int, float, dict[str, str]]:
+    """Bytes that views hold, seconds of the processor for one change, and what they wrote."""
+    with tempfile.TemporaryDirectory() as directory:
+        service = Service(Path(directory), views, way, shared)
+        await service.create()
+        before = held_bytes()
+        tasks = [asyncio.create_task(view.maintain_forever()) for view in service.views]
+        await service.append(backlog(rows), 0, 2)
+        busy = []
+        for at in range(2, 2 + changes):
+            start = process_time()
+            await service.append(table_of([(rows + at, at, "k1")], SALE), at, at + 1)
+            busy.append(process_time() - start)
+        held = held_bytes() - before
+        digests = await service.digests()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return held, median(busy[len(busy) // 5 :]), digests
+
+
+def alone(
+    rows: int, views: int, way: Way, shared: bool, changes: int
+) -> tuple[int, float, dict[str, str]]:
+    """The same in a process that has loaded and compiled all it needs, and holds nothing."""
+    asyncio.run(kept(WARM_ROWS, 1, way, shared, WARM_CHANGES))
+    return asyncio.run(kept(rows, views, way, shared, changes))
+
+
+def sharing(rows: int, views: int, changes: int) -> Report:
+    """One view, several that share, and several that do not, each in a process of its own."""
+    report = Report()
+    spawn = multiprocessing.get_context("spawn")
+    ways: tuple[Way, ...] = ("windows", "changes")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        for way in ways:
+            for name, number, shared in (
+                ("one", 1, True), ("shared", views, True), ("apart", views, False),
+            ):  # fmt: skip
+                held, busy, digests = pool.submit(
+                    alone, rows, number, way, shared, changes
+                ).result()
+                report.figures |= {f"{way}_{name}_bytes": held, f"{way}_{name}_s": busy}
+                for output, digest in digests.items():
+                    if report.digests.setdefault(output, digest) != digest:
+                        raise AssertionError(f"{output} differs: {way}, {name}")
+    return report
+
+
+def _rows(way: Way, title: str) -> tuple[Row, ...]:
+    def times(name: str, unit: str) -> str:
+        return f"{way}_{name}_{unit}/{way}_one_{unit}"
+
+    return (
+        Row(f"one view of 100,000 rows, {title}: memory", f"{way}_one_bytes", unit="bytes"),
+        Row(
+            "ten views of them, times as much", times("shared", "bytes"), Aim("most", 2.0), "times"
+        ),
+        Row("the same, each for itself", times("apart", "bytes"), unit="times"),
+        Row("one view, processor for a change, durable to durable, median", f"{way}_one_s"),
+        Row("ten views, times as much", times("shared", "s"), unit="times"),
+        Row("the same, each for itself", times("apart", "s"), unit="times"),
+    )
+
+
+JOBS: dict[str, Job] = {
+    "sharing": Job(
+        (100_000, 10, 30), sharing,
+        (*_rows("windows", "in windows"), *_rows("changes", "followed")),
+        scaled=(0,), least=1_000,
+    ),
+}  # fmt: skip

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tidemill.arrangement.updates import TIME
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
+from tidemill.time import UsageError
 from tidemill_compute.views.record_rows import PredicateShape
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -174,6 +175,7 @@ class SharedInput:
         from tidemill.datalog.columnar import WindowColumns
 
         with self._moving:
+            self._check(reader)
             self.wanted += 1
             place = (reader.lower, upper)
             found = self._windows.get(place)
@@ -205,6 +207,7 @@ class SharedInput:
     def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
         """Let a view hold the facts where it stands: those of another view that stands there, else of what is given."""
         with self._moving:
+            self._check(reader)
             known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
             reader.facts = known[0] if known else FactVersion.of(reader.lower - 1, given())
             reader.columns = None
@@ -219,6 +222,7 @@ class SharedInput:
         is missing. Raises: Corrupt as `FactVersion.change`.
         """
         with self._moving:
+            self._check(reader)
             version, changes = reader.facts, list[Given]()
             assert version is not None
             found: list[Later] = []
@@ -242,6 +246,11 @@ class SharedInput:
                 version = later.version
             reader.facts, reader.lower = version, upper
             return found
+
+    def _check(self, reader: Reader) -> None:
+        """Refuse who has left: the thread of a view that is stopped may be at work for a moment yet."""
+        if reader not in self._readers:
+            raise UsageError("a view that has let go of an input asks for more of it")
 
     def _made(self, reader: Reader, version: FactVersion, at: int, changes: list[Given]) -> Later:
         """The next version; that of another view which has come there on its own."""

@@ -141,12 +141,20 @@ async def test_changes_missed_while_the_history_was_forgotten_are_seen() -> None
         assert api.requests.count("GET /apis/tidemill.dev/v1alpha1/views") > before
 
 
-async def test_a_kind_that_the_cluster_does_not_define_holds_no_other_up() -> None:
-    """As after an upgrade that left the definitions as they were; once it is defined its objects are seen."""
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (404, "NotFound", "the server could not find the requested resource"),
+        (403, "Forbidden", "arrangements.tidemill.dev is forbidden"),
+    ],
+)
+async def test_a_kind_that_cannot_be_seen_holds_no_other_up(
+    status: int, reason: str, message: str
+) -> None:
+    """As under definitions, or a Role, from before this kind; once it is there its objects are seen."""
     catalog, absent = MemoryCatalog(), "GET /apis/tidemill.dev/v1alpha1/arrangements"
-    message = "the server could not find the requested resource"
     async with api_server() as api:
-        api.faults += [Fault(absent, 404, "NotFound", message)] * 1_000
+        api.faults += [Fault(absent, status, reason, message)] * 1_000
         async with operating(api, catalog):
             await api.put("sources", SOURCE)
             await api.put("arrangements", ARRANGEMENT)

@@ -35,7 +35,7 @@ class Mirror:
         self._changed = changed
 
     async def follow_forever(self) -> None:
-        """Keep the mirror true. Raises: UsageError if the server does not allow it."""
+        """Keep the mirror true, as far as the server allows it. Raises: UsageError if it takes no such call."""
         pause_s = PAUSE_S_MIN
         version: str | None = None
         while True:
@@ -50,7 +50,7 @@ class Mirror:
                 version = None
                 continue
             except TidemillError as error:
-                if isinstance(error, UsageError) and not isinstance(error, UnknownCollection):
+                if isinstance(error, UsageError) and not _passing(error):
                     raise
                 log.warning("watch failed", path=self._path, error=str(error), pause_s=pause_s)
             version = None
@@ -63,6 +63,11 @@ class Mirror:
         except UnknownCollection:
             # The kind is not defined here, or not yet: then there is none of it, and the others go on.
             self.objects, self.filled = {}, True
+            self._changed()
+            raise
+        except UsageError:
+            # Not for us to see, as under a Role from before this kind: what was seen stays, and the others go on.
+            self.filled = True
             self._changed()
             raise
         self.objects = {each.uid: each for each in (declared(self._kind, item) for item in items)}
@@ -85,6 +90,11 @@ class Mirror:
             if before is None or what == "DELETED" or _asks(each) != _asks(before):
                 self._changed()
         return version
+
+
+def _passing(error: UsageError) -> bool:
+    """Whether what the server refused is what it may yet allow: a kind or a right that is to come."""
+    return isinstance(error, UnknownCollection) or error.details.get("reason") == "403"
 
 
 def _asks(each: Declared) -> Declared:

@@ -26,6 +26,7 @@ FULL = PodSettings(
     blob_secret="bucket", labels={"team": "a"}, annotations={"note": "b"},
     node_selector={"disk": "fast"}, tolerations=({"key": "spark", "operator": "Exists"},),
     priority_class="low", spark={"spark.network.timeout": "60s"},
+    secrets={"/etc/kafka": "kafka-reader", "/etc/other": "other"},
 )  # fmt: skip
 PLAIN = PodSettings(namespace="jobs")
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "tidemill-0", "uid": "u"}
@@ -159,7 +160,7 @@ def test_an_application_belongs_to_who_launched_it_and_holds_no_secret() -> None
     assert b"the-secret-itself" not in msgspec.json.encode([whole, application(PLAIN)])
     spec = checked(FULL).spec
     told = msgspec.json.decode(spec.arguments[0], type=PodJob)
-    (mount,) = [
+    mount, *_ = [
         each for each in spec.driver.template.spec["containers"][0]["volumeMounts"]
         if "readOnly" in each
     ]  # fmt: skip

@@ -37,6 +37,7 @@ FULL = PodSettings(
     blob_secret="bucket", labels={"team": "a"}, annotations={"note": "b"},
     node_selector={"disk": "fast"}, tolerations=({"key": "spark", "operator": "Exists"},),
     priority_class="low", spark={"spark.network.timeout": "60s"},
+    secrets={"/etc/kafka": "kafka-reader", "/etc/other": "other"},
 )  # fmt: skip
 PLAIN = PodSettings(namespace="jobs")
 VERSION = "1.33"
@@ -82,11 +83,21 @@ def test_no_secret_is_in_a_pod() -> None:
     assert b"the-secret-itself" not in told
     driver, _ = both(FULL)
     job = msgspec.json.decode(driver["spec"]["containers"][0]["args"][0], type=PodJob)
-    (mount,) = [
+    mount, *_ = [
         each for each in driver["spec"]["containers"][0]["volumeMounts"] if "readOnly" in each
     ]
     assert job.blob.secret_key_file.startswith(mount["mountPath"])
     assert (job.blob.access_key, job.blob.secret_key) == ("key", "")
+
+
+def test_secrets_of_sources_are_files_of_drivers_and_executors_alike() -> None:
+    for pod in both(FULL):
+        spec = pod["spec"]
+        mounted = {each["name"]: each for each in spec["containers"][0]["volumeMounts"]}
+        of = {each["name"]: each.get("secret", {}).get("secretName") for each in spec["volumes"]}
+        found = {mount["mountPath"]: of[name] for name, mount in mounted.items()}
+        assert found.items() >= FULL.secrets.items()
+        assert all(mounted[name]["readOnly"] for name, secret in of.items() if secret)
 
 
 def test_executors_go_with_their_driver_and_settings_of_spark_win() -> None:

@@ -97,11 +97,11 @@ async def append(log: KafkaLog, topic: str, numbers: Sequence[int], partition: i
     await log.append(topic, entries)
 
 
-async def until_holds(process: Process, numbers: Sequence[int]) -> None:
+async def until_holds(process: Process, numbers: Sequence[int], within_s: float = 60.0) -> None:
     """Wait until the source holds exactly these."""
     found: list[object] = []
     with suppress(TimeoutError):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(within_s):
             while found != sorted(numbers):
                 with suppress(TidemillError):
                     table = (await process.query.snapshot("a", None, 5.0)).table
@@ -267,6 +267,45 @@ async def test_a_broker_is_reached_over_tls_with_a_password_from_a_file(
         await until_says(process, "check the password of reader and the certificates")
         password.write_text("secret\n")  # read again with each attempt
         await until_holds(process, [1, 2])
+
+
+async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_password(
+    broker: tuple[Server, Path], tmp_path: Path
+) -> None:
+    server, authority = broker
+    host, port = server.address.split(":")
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    kafka = (
+        f", tls: {{caFile: {authority}}}, "
+        f"sasl: {{mechanism: SCRAM-SHA-256, username: reader, passwordFile: {password}}}"
+    )
+    keyed = (
+        "columns: [{name: article, type: text}, {name: n, type: int}]\n"
+        "  keyFormat: {text: {}}\n  envelope: {upsert: {key: [article]}}\n  engine: spark"
+    )
+    async with topic_of(server) as (log, topic), running(tmp_path) as process:
+        rows: list[tuple[str, int | None]] = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", None)]
+        entries = [
+            Entry(key.encode(), None if n is None else json.dumps({"n": n}).encode(), 0)
+            for key, n in rows
+        ]
+        # What a retention has taken before the source was made is not asked for either.
+        await log.append(topic, [Entry(b"z", b'{"n": 9}', 0)])
+        async with admin_of(server) as admin:
+            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(1)})
+        await log.append(topic, entries)
+        secured = f"{host}:{int(port) + 2}"
+        await apply(process, source(topic, secured, kafka=kafka, more=keyed))
+        await until_holds(process, [3, 4], within_s=300.0)
+        details = (await process.system.describe("Source", "a")).details
+        # What came later is for the live path, from what the job has left.
+        await log.append(topic, [Entry(b"c", b'{"n": 5}', 0)])
+        await until_holds(process, [3, 5])
+    assert details["backfilled"] == len(rows)
+    written = b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
+    assert str(password).encode() in written
+    assert b"secret\n" not in written
 
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "long"}]}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import accumulate
 from tidemill.reclock import (
@@ -25,14 +27,30 @@ from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.resources import SourceSpec, load_resources
-from tidemill.runtime.resources.decoding import record_shape
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.runtime.resources.decoding import RecordShape, record_shape
+from tidemill.shard import (
+    Blob,
+    Collections,
+    Consensus,
+    Description,
+    DirectoryBlob,
+    MemoryBlob,
+    MemoryConsensus,
+    SqliteConsensus,
+)
+from tidemill.shard.stores import BlobPlace
+from tidemill.spark.local_settings import LocalSettings
+from tidemill.spark.session import local_session
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
+from tidemill_embedded.running.keyed_job import keyed_job
 from tidemill_ingest.decoding import RecordDecoder
 from tidemill_ingest.driver import SourceReader
 from tidemill_ingest.settings import IngestSettings
+from tidemill_reclock.bulk import LogPlace
+from tidemill_reclock.bulk_spark import SparkBulkReclock
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings
 from tidemill_remap.driver import RemapDriver
@@ -49,20 +67,27 @@ SPECS = {
 }
 
 
-def decoder(kind: str) -> RecordDecoder:
+def shape_of(kind: str) -> RecordShape:
     (resource,) = load_resources(SPECS[kind])
     assert isinstance(resource.spec, SourceSpec)
-    return RecordDecoder(record_shape(resource.spec, resource.spec.columns))
+    return record_shape(resource.spec, resource.spec.columns)
+
+
+def decoder(kind: str) -> RecordDecoder:
+    return RecordDecoder(shape_of(kind))
+
+
+Stores = tuple[Consensus, Blob]
 
 
 class World:
     """The log, the stores and the clock, which outlive every process; and what was written."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, stores: Stores | None = None) -> None:
         self.kind = kind
         self.clock = ManualClock(10_000)
         self.ids = map(str, itertools.count())
-        self.stores = MemoryConsensus(), MemoryBlob()
+        self.stores = stores or (MemoryConsensus(), MemoryBlob())
         self.log = EmbeddedLog(folder)
         self.now = self.process(Fuse(None))
         self.rows: dict[int, tuple[object, ...]] = {}
@@ -127,15 +152,32 @@ class World:
     def timed(self, times: list[int]) -> list[Happened]:
         return [e._replace(time=t) for e, t in zip(self.happened, times, strict=True)]
 
+    def parts(self, collections: Collections) -> tuple[SourceReader, RemapDriver, ReclockDriver]:
+        """What a process of the source consists of."""
+        settings = IngestSettings(records_per_poll=7)
+        return (
+            SourceReader("s", self.log, "t", decoder(self.kind).decode, self.clock, settings),
+            RemapDriver("s", "s/remap", collections, self.clock, INTERVAL_MS),
+            ReclockDriver(
+                TARGET, collections, self.clock, ReclockSettings(hold_interval_s=0.0),
+                KeyedRows(ROWS, ["id"]),
+            ),
+        )  # fmt: skip
+
+    async def bind(self) -> None:
+        """Bind what is in the log, and write nothing of it."""
+        reader, remap, _ = self.parts(self.now)
+        target = self.clock.now_ms() + 2 * INTERVAL_MS
+        minting = asyncio.create_task(remap.mint_forever(reader.probe))
+        while sole_time((await self.now.status("s/remap")).upper) <= target:
+            await asyncio.sleep(0)
+            self.clock.move(0.02)
+        minting.cancel()
+        await asyncio.gather(minting, return_exceptions=True)
+
     async def run(self, collections: Collections) -> None:
         """One process of the source, until cancelled or killed."""
-        settings = IngestSettings(records_per_poll=7)
-        reader = SourceReader("s", self.log, "t", decoder(self.kind).decode, self.clock, settings)
-        remap = RemapDriver("s", "s/remap", collections, self.clock, INTERVAL_MS)
-        reclock = ReclockDriver(
-            TARGET, collections, self.clock, ReclockSettings(hold_interval_s=0.0),
-            KeyedRows(ROWS, ["id"]),
-        )  # fmt: skip
+        reader, remap, reclock = self.parts(collections)
         reader.expect(await remap.bound_before())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(remap.mint_forever(reader.probe))
@@ -232,3 +274,52 @@ async def test_two_processes_of_one_keyed_source_write_what_one_would(tmp_path: 
         await ended(process)
     await world.check()
     await world.log.close()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = str(tmp_path_factory.mktemp("spark"))
+    session = local_session("keyed", LocalSettings(memory_mb=600, scratch=scratch))
+    yield session
+    session.stop()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["upsert", "debezium"])
+async def test_changes_that_a_job_has_written_are_what_the_oracle_holds(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    names = map(str, itertools.count())
+    blob = DirectoryBlob(tmp_path / "blob", names.__next__)
+    stores = SqliteConsensus(tmp_path / "consensus.sqlite"), blob
+    random, world = Random(11), World(tmp_path / "log", kind, stores)
+    await world.create()
+    for _ in range(3):
+        await world.write(random, 25)
+        await world.bind()
+    _, _, reclock = world.parts(world.now)
+    backlog = reclock.backlog(await reclock.resume())
+    assert backlog is not None
+    assert backlog.records > 75
+    shape = shape_of(kind)
+    launcher = SessionLauncher(spark, BlobPlace(f"file:{tmp_path / 'blob'}"))
+    bulk = SparkBulkReclock(
+        launcher, world.now, LogPlace("t", tmp_path / "log"), shape.value, shape.value_format,
+        job=keyed_job(shape),
+    )  # fmt: skip
+    await bulk.write(backlog)
+    assert len(launcher.launched) == 1
+    for name in ("s", "s/letters"):
+        assert sole_time((await world.now.status(name)).upper) == backlog.upper
+    # The live path holds what the job has left, and goes on.
+    await world.write(random, 25)
+    process = asyncio.create_task(world.run(world.process(Fuse(None))))
+    for _ in range(2):
+        # The first may end with a binding that `bind` had asked a real store for when it was cancelled.
+        await until_all_is_written(world, process)
+    await ended(process)
+    await world.check()
+    assert world.bad
+    assert kind == "upsert" or broken(world.timed([0] * len(world.happened)))
+    await world.log.close()
+    await world.now.close()

@@ -82,6 +82,11 @@ class RecordDecoder:
             refused |= await schemas.prepare(records, parts)
         return await asyncio.to_thread(self._decoded, records, refused)
 
+    def decode_now(self, records: Sequence[LogRecord]) -> Decoded:
+        """Everything that `records` are, where no format names schemas that have to be learned."""
+        assert not self._schemas
+        return self._decoded(records, {})
+
     async def close(self) -> None:
         """Release the registries."""
         for schemas in self._schemas.values():

@@ -5,9 +5,8 @@ It commits nothing; the service appends the parts by compare-and-append.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,23 +21,19 @@ from tidemill.runtime.formats.schema_memory import (
     SchemaMemory,
     spans,
 )
-from tidemill.runtime.log_segments import read_range
+from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.backfill import Decoded, Target, backfill
+from tidemill.spark.backfill import Written as PartWritten
 from tidemill.spark.collection_target import collection_target
-from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
+from tidemill.spark.log_ranges import OffsetRange
 from tidemill.spark.workplace import Workplace
 from tidemill.time import frontier
+from tidemill_reclock.bulk_records import records_of
 
 if TYPE_CHECKING:  # who launches this job reads its specification, and has no Spark
     from pyspark.sql import DataFrame
 
-_RECORD_FIELDS: list[pa.Field[Any]] = [
-    pa.field("partition", pa.int64()),
-    pa.field("offset", pa.int64()),
-    pa.field("value", pa.binary()),
-]
-_RECORD = pa.schema(_RECORD_FIELDS)
 _NUMBERED_FIELDS: list[pa.Field[Any]] = [
     pa.field(name, pa.int64()) for name in ("number", "partition", "first", "last")
 ]
@@ -66,15 +61,14 @@ class ColumnSpec(msgspec.Struct, frozen=True):
 class BackfillSpec(msgspec.Struct, frozen=True):
     """Everything a backfill needs.
 
-    One of `log_directory` (embedded log) and `bootstrap` (Kafka) names the log. `bindings` are the
+    The topic of `origin` is in the embedded log under `log_directory`, or else in Kafka. `bindings` are the
     remap collection's updates before `upper` as an Arrow stream. `schemas` is what is known of the schemas that
     records name by number, if they do.
     """
 
     source: str
-    topic: str
+    origin: KafkaOrigin
     log_directory: str | None
-    bootstrap: str | None
     ranges: list[tuple[int, int, int]]
     bindings: bytes
     upper: int
@@ -182,16 +176,7 @@ def undecided_in(frame: DataFrame, recipe: bytes) -> list[NumberedRecords]:
     return list(found.values())
 
 
-def read_embedded(
-    directory: str, topic: str, partition: int, start: int, stop: int
-) -> Iterator[pa.RecordBatch]:
-    """A range of the embedded log with the columns of every bulk read."""
-    for batch in read_range(Path(directory), topic, partition, start, stop, _RECORD.names):
-        table = pa.Table.from_batches([batch]).select(_RECORD.names).cast(_RECORD)
-        yield from table.to_batches()
-
-
-def _target(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
+def target_of(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
     schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     key = tuple(spec.key)
     return collection_target(
@@ -205,16 +190,8 @@ def run(packed: bytes, here: Workplace) -> bytes:
     spec = msgspec.msgpack.decode(packed, type=BackfillSpec)
     ranges = tuple(OffsetRange(*each) for each in spec.ranges)
     records = sum(part.stop - part.start for part in ranges)
-    here.say(f"reclocking {records} records of {spec.topic}")
-    if spec.log_directory is not None:
-        reader = partial(read_embedded, spec.log_directory, spec.topic)
-        frame = read_with(here.spark, reader, ranges)
-    else:
-        frame = read_kafka(here.spark, spec.bootstrap or "", spec.topic, ranges)
-    rows = pa.ipc.open_stream(spec.bindings).read_all()
-    times: list[Any] = rows["_time"].to_pylist()
-    since = min(times, default=0)
-    bindings = Bindings.of_rows(rows, since, frontier(spec.upper))
+    here.say(f"reclocking {records} records of {spec.origin.topic}")
+    frame = records_of(here.spark, spec.origin, spec.log_directory, ranges)
     recipe = msgspec.msgpack.encode(Recipe(spec.columns, spec.record_format, spec.schemas))
     if spec.schemas is not None and (undecided := undecided_in(frame, recipe)):
         here.say(f"schemas are not decided: {sorted({each.number for each in undecided})}")
@@ -222,11 +199,23 @@ def run(packed: bytes, here: Workplace) -> bytes:
     written = backfill(
         frame,
         partial(decode_batch, recipe),
-        partial(map_offsets, bindings),
-        _target(spec.rows, here.blob, records),
-        _target(spec.letters, here.blob, records // 100),
+        partial(map_offsets, bindings_of(spec)),
+        target_of(spec.rows, here.blob, records),
+        target_of(spec.letters, here.blob, records // 100),
     )
     here.say(f"wrote {len(written)} parts")
+    return packed_result(written)
+
+
+def bindings_of(spec: BackfillSpec) -> Bindings:
+    """The bindings from which each record has its time."""
+    rows = pa.ipc.open_stream(spec.bindings).read_all()
+    times: list[Any] = rows["_time"].to_pylist()
+    return Bindings.of_rows(rows, min(times, default=0), frontier(spec.upper))
+
+
+def packed_result(written: Sequence[PartWritten]) -> bytes:
+    """What the job gives back for the parts that its tasks wrote."""
     parts = [
         Written(each.target, each.updates, msgspec.msgpack.decode(each.part, type=list[bytes]))
         for each in written

@@ -9,14 +9,21 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.runtime.resources import KafkaOrigin
+
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where the source's topic is: the folder of an embedded log, or Kafka's bootstrap servers."""
+    """Where the source's topic is: the folder of an embedded log, or brokers and how they are reached."""
 
     topic: str
     directory: Path | None = None
-    bootstrap: str | None = None
+    kafka: KafkaOrigin | None = None
+
+    @property
+    def origin(self) -> KafkaOrigin:
+        """The topic with how its brokers are reached; secrets are named by their files."""
+        return self.kafka or KafkaOrigin(topic=self.topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -24,6 +25,18 @@ from tidemill_reclock.backfill_job import (
 from tidemill_reclock.bulk import Backlog, LogPlace
 
 JOB = "tidemill_reclock.backfill_job"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJob:
+    """The module of a job that writes a backlog, and how it is told what to do."""
+
+    module: str
+    packed: Callable[[BackfillSpec], bytes]
+
+
+PLAIN = BulkJob(JOB, msgspec.msgpack.encode)
+"""Each record becomes a row by itself."""
 
 
 class BulkSchemas(Protocol):
@@ -53,6 +66,7 @@ class SparkBulkReclock:
         columns: Sequence[Column],
         record_format: RecordFormat,
         schemas: BulkSchemas | None = None,
+        job: BulkJob = PLAIN,
     ) -> None:
         self._launcher = launcher
         self._collections = collections
@@ -60,6 +74,7 @@ class SparkBulkReclock:
         self._columns = tuple(columns)
         self._format = record_format
         self._schemas = schemas
+        self._job = job
 
     async def write(self, backlog: Backlog) -> None:
         """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
@@ -83,7 +98,7 @@ class SparkBulkReclock:
             )  # fmt: skip
 
     async def _written(self, backlog: Backlog, spec: BackfillSpec) -> BackfillResult:
-        job = Job(JobKind.BACKFILL, backlog.source, JOB, msgspec.msgpack.encode(spec))
+        job = Job(JobKind.BACKFILL, backlog.source, self._job.module, self._job.packed(spec))
         outcome = await self._launcher.launch(job)
         if isinstance(outcome, JobFailed):
             raise Unavailable(f"the backfill of {backlog.source} failed: {outcome}")
@@ -95,9 +110,8 @@ class SparkBulkReclock:
         directory = self._place.directory
         return BackfillSpec(
             source=backlog.source,
-            topic=self._place.topic,
+            origin=self._place.origin,
             log_directory=None if directory is None else str(directory.resolve()),
-            bootstrap=self._place.bootstrap,
             ranges=[(part.partition, part.start, part.stop) for part in ranges],
             bindings=_as_stream(backlog.bindings),
             upper=backlog.upper,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,20 +11,18 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import (
     DIFF,
-    TIME,
     between,
     concatenate,
     empty_updates,
     stamp,
-    update_schema,
 )
 from tidemill.reclock import (
     Binding,
-    BrokenChange,
     KeyedRows,
     LiveReclock,
     RemapTrace,
     bindings_of_rows,
+    letters_of,
     resume_as_of,
     resume_points,
     resume_source,
@@ -330,7 +328,7 @@ class ReclockDriver:
         while rows.upper.precedes(reached) and rows.upper != reached:
             applied = keyed.apply(rows.due(reached))
             self.broke(len(applied.broken))
-            told = self._letters_of(applied.broken)
+            told = letters_of(applied.broken, self._target.letter_schema)
             while letters.upper.precedes(reached) and letters.upper != reached:
                 # The part of both that is not written yet, whoever wrote what is.
                 due = concatenate([letters.due(reached), _since(told, letters.upper)])
@@ -341,18 +339,6 @@ class ReclockDriver:
         for output in (rows, letters):
             output.forget_before(output.upper)
         return wrote
-
-    def _letters_of(self, broken: Sequence[BrokenChange]) -> pa.Table:
-        """Dead letters, as updates."""
-        columns = {
-            "partition": [each.partition for each in broken],
-            "offset": [each.offset for each in broken],
-            "reason": [each.reason for each in broken],
-            "raw": [each.change for each in broken],
-            TIME: [each.time for each in broken],
-            DIFF: [1] * len(broken),
-        }
-        return pa.table(columns, schema=update_schema(self._target.letter_schema))
 
     async def _restore_keyed(self) -> None:
         """Hold what the rows hold where they end."""

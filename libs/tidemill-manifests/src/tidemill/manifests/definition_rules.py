@@ -243,8 +243,8 @@ _RECORDS = (
     ),
     Rule(
         "!has(self.engine) || self.engine != 'spark' || "
-        f"!({_KEYED} || {_any('self.kafka', 'tls', 'sasl')})",
-        "Spark applies no envelopes, and reads in the clear",
+        f"!({_KEYED} && ({_any('self.format', 'avro')} || {_any('self.keyFormat', 'avro')}))",
+        "Spark reads no Avro in envelopes",
         ".engine",
     ),
     Rule(

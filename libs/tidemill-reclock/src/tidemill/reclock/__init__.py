@@ -11,6 +11,7 @@ from tidemill.reclock.keyed import (
     Change,
     Keyed,
     KeyedRows,
+    letters_of,
     pack_row,
     unpack_row,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Change",
     "Keyed",
     "KeyedRows",
+    "letters_of",
     "pack_row",
     "unpack_row",
     "Binding",

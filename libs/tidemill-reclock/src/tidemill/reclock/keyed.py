@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import TIME, update_schema
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
 
 Op: TypeAlias = Literal["set", "read", "create", "update", "delete"]
 """set: the row is `after` from now on, none if that is null; the others are changes of a database."""
@@ -61,6 +61,19 @@ class Keyed:
 
     updates: pa.Table
     broken: tuple[BrokenChange, ...]
+
+
+def letters_of(broken: Sequence[BrokenChange], schema: pa.Schema) -> pa.Table:
+    """Dead letters of broken changes as updates; `schema` has `partition`, `offset`, `reason`, `raw`."""
+    columns = {
+        "partition": [each.partition for each in broken],
+        "offset": [each.offset for each in broken],
+        "reason": [each.reason for each in broken],
+        "raw": [each.change for each in broken],
+        TIME: [each.time for each in broken],
+        DIFF: [1] * len(broken),
+    }
+    return pa.table(columns, schema=update_schema(schema))
 
 
 def pack_row(cells: Sequence[object]) -> bytes:

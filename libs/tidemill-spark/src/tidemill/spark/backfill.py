@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,18 @@ class Target:
     arrange: Callable[[pa.Table], pa.Table] = consolidate
 
 
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What rows become that have to be seen by their keys, all of one key together.
+
+    `changes` says how they are cut up by key; `apply` makes of all changes of some keys, at their times, the
+    updates of the rows and those of the letters.
+    """
+
+    changes: Target
+    apply: Callable[[pa.Table], tuple[pa.Table, pa.Table]]
+
+
 class Written(NamedTuple):
     """One part that a task wrote: for which target, how many updates, and its description."""
 
@@ -88,6 +100,41 @@ def backfill(
     return write_buckets(mapped, [rows, letters])
 
 
+def backfill_folded(
+    records: DataFrame,
+    decode: Decode,
+    map_offsets: MapOffsets,
+    fold: Fold,
+    rows: Target,
+    letters: Target,
+) -> list[Written]:
+    """As `backfill`, for records that decode to changes of rows. Cost: two shuffles."""
+    mapped = records.mapInArrow(_mapper(decode, map_offsets, fold.changes, letters), MAPPED_SCHEMA)
+    folded = mapped.repartition(fold.changes.buckets, "target", "bucket").mapInArrow(
+        _folder(fold, rows, letters), MAPPED_SCHEMA
+    )
+    return write_buckets(folded, [rows, letters])
+
+
+def _folder(
+    fold: Fold, rows: Target, letters: Target
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def fold_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: dict[int, list[pa.Table]] = {}
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["target"] == fold.changes.name:
+                    held.setdefault(row["bucket"], []).append(_decode(row["batch"]))
+                else:
+                    yield pa.RecordBatch.from_pylist([row], _MAPPED)
+        for _, tables in sorted(held.items()):
+            updates, refused = fold.apply(pa.concat_tables(tables))
+            yield from in_buckets(rows, updates)
+            yield from in_buckets(letters, refused)
+
+    return fold_batches
+
+
 def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]:
     """The parts of updates that `in_buckets` has cut up, each of one key-hash range. Cost: one shuffle."""
     buckets = max(target.buckets for target in targets)
@@ -100,6 +147,12 @@ def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]
 # Rows of both targets travel in one frame as Arrow bytes: Spark's own types have no unsigned
 # integers, and re-encoding every column twice would cost more than the shuffle.
 MAPPED_SCHEMA = "target string, bucket int, batch binary"
+_MAPPED_FIELDS: list[pa.Field[Any]] = [
+    pa.field("target", pa.string()),
+    pa.field("bucket", pa.int32()),
+    pa.field("batch", pa.binary()),
+]
+_MAPPED = pa.schema(_MAPPED_FIELDS)
 
 
 def _mapper(

@@ -1,7 +1,7 @@
 """Bounded offset ranges of a log as DataFrames: the input of every bulk job.
 
-Whatever the log is, a frame has the columns `partition long, offset long, value binary` and holds
-exactly the records of the ranges it was asked for.
+Whatever the log is, a frame has the columns `partition long, offset long, value binary`, and `key binary`
+if keys are wanted, and holds exactly the records of the ranges it was asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # who launches jobs says which ranges, and has no Spark
     from pyspark.sql import DataFrame, SparkSession
 
 RECORD_SCHEMA = "partition long, offset long, value binary"
+KEYED_SCHEMA = f"{RECORD_SCHEMA}, key binary"
 ROWS_PER_TASK = 200_000
 
 ReadRange = Callable[[int, int, int], Iterator[pa.RecordBatch]]
@@ -44,7 +45,12 @@ def ranges_between(starts: Mapping[int, int], stops: Mapping[int, int]) -> tuple
 
 
 def read_kafka(
-    spark: SparkSession, bootstrap: str, topic: str, ranges: tuple[OffsetRange, ...]
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    ranges: tuple[OffsetRange, ...],
+    *,
+    keys: bool = False,
 ) -> DataFrame:
     """The records of `ranges` from Kafka, through Spark's own connector.
 
@@ -62,7 +68,7 @@ def read_kafka(
         .option("endingOffsets", json.dumps(ending))
         .option("failOnDataLoss", "true")
         .load()
-        .selectExpr("cast(partition as long) partition", "offset", "value")
+        .selectExpr("cast(partition as long) partition", "offset", "value", *["key"] * keys)
     )
 
 
@@ -72,6 +78,7 @@ def read_with(
     ranges: tuple[OffsetRange, ...],
     *,
     rows_per_task: int = ROWS_PER_TASK,
+    keys: bool = False,
 ) -> DataFrame:
     """The records of `ranges` by a reader of ours that runs inside the executors.
 
@@ -90,5 +97,5 @@ def read_with(
                 yield from read(row["partition"], row["start"], row["stop"])
 
     return frame.repartition(max(1, len(slices)), "partition", "start").mapInArrow(
-        read_slices, RECORD_SCHEMA
+        read_slices, KEYED_SCHEMA if keys else RECORD_SCHEMA
     )

@@ -59,6 +59,9 @@ class PodSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blob_secret: str = ""
     """Secret with AWS_SECRET_ACCESS_KEY for the bucket; empty takes what the service accounts may do."""
 
+    secrets: Mapping[str, str] = {}
+    """Further Secrets by the folder where their files are mounted: what sources name as passwordFile, caFile, keyFile."""
+
     executors: int = 2
     """Executor pods of a job."""
 

@@ -250,9 +250,16 @@ ENVIRONMENT: Mapping[str, str] = {
 
 def container_of(settings: PodSettings, *, image: bool = True) -> Json:
     """What every container of a job has: nothing it may raise itself by, and no disk of its image."""
-    mounts = [{"name": "home", "mountPath": HOME}, {"name": "temporary", "mountPath": "/tmp"}]
+    mounts: list[Json] = [
+        {"name": "home", "mountPath": HOME},
+        {"name": "temporary", "mountPath": "/tmp"},
+    ]
     if settings.blob_secret:
-        mounts.append({"name": "blob-secret", "mountPath": SECRETS, "readOnly": True})  # type: ignore[dict-item]  # a flag beside texts
+        mounts.append({"name": "blob-secret", "mountPath": SECRETS, "readOnly": True})
+    mounts += [
+        {"name": f"secret-{number}", "mountPath": folder, "readOnly": True}
+        for number, folder in enumerate(settings.secrets)
+    ]
     what: Json = {
         "securityContext": {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
@@ -276,6 +283,10 @@ def pod_spec(settings: PodSettings) -> Json:
         items = [{"key": "AWS_SECRET_ACCESS_KEY", "path": "AWS_SECRET_ACCESS_KEY"}]
         secret = {"secretName": settings.blob_secret, "items": items, "defaultMode": 0o440}
         volumes.append({"name": "blob-secret", "secret": secret})
+    volumes += [
+        {"name": f"secret-{number}", "secret": {"secretName": name, "defaultMode": 0o440}}
+        for number, name in enumerate(settings.secrets.values())
+    ]
     spec: Json = {
         "restartPolicy": "Never",
         "enableServiceLinks": False,

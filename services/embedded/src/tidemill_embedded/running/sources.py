@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
-from tidemill.runtime.formats import LETTER_SCHEMA
+from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
@@ -22,7 +23,7 @@ from tidemill.runtime.metrics import (
     SOURCE_BYTES,
     SOURCE_RECORDS,
 )
-from tidemill.runtime.resources import SourceSpec
+from tidemill.runtime.resources import KafkaOrigin, SourceSpec
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
 from tidemill.time import Unavailable, UsageError
@@ -353,18 +354,23 @@ class SourceRunner:
         place = self._log_place()
         if spec.engine == "local" or place is None or not self._spark_reads():
             return starts
-        backlog = self.reclock.backlog(starts)
+        backlog = self.reclock.backlog(await self._kept_from(starts))
         if backlog is None or not backlog.records:
             return starts
+        if self._spec.envelope.key and backlog.lower > 0:
+            return starts  # what is held of earlier rows is in this process
         if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
             return starts
-        from tidemill_reclock.bulk_spark import SparkBulkReclock  # few processes launch jobs
+        # few processes launch jobs
+        from tidemill_embedded.running.keyed_job import keyed_job
+        from tidemill_reclock.bulk_spark import PLAIN, SparkBulkReclock
 
         decisions = Decisions(self._world.collections, self._decided)
         book = open_book(self._stored, self._shape, decisions)
         bulk = SparkBulkReclock(
             self._world.launcher, self._world.collections, place, self._shape.value,
             self._shape.value_format, book,
+            keyed_job(self._shape) if spec.envelope.key else PLAIN,
         )  # fmt: skip
         try:
             await bulk.write(backlog)
@@ -373,6 +379,15 @@ class SourceRunner:
                 await book.close()
         self.backfilled += backlog.records
         return await self.reclock.resume()
+
+    async def _kept_from(self, starts: dict[int, int]) -> dict[int, int]:
+        """Where a job may begin: not with what a retention took before the source first saw it."""
+        wanted = self._from(starts)
+        if self._spec.kafka is None:
+            return wanted
+        made = await Decisions(self._world.collections, self._decided).all()
+        first = {d.partition: d.first for d in made if d.about == "first-offset"}
+        return {p: max(wanted.get(p, 0), first.get(p, 0)) for p in wanted | first}
 
     def _log_place(self) -> LogPlace | None:
         """Where a job finds the records; None if it cannot reach them."""
@@ -383,14 +398,20 @@ class SourceRunner:
         bootstrap = bootstrap or world.settings.log.partition(":")[2] or None
         if bootstrap is None and world.launcher.remote:
             return None
-        directory = world.root / "log" if bootstrap is None else None
-        return LogPlace(topic_of(self._stored), directory, bootstrap)
+        topic = topic_of(self._stored)
+        if bootstrap is None:
+            return LogPlace(topic, world.root / "log")
+        said = spec.kafka if spec.kafka is not None and spec.kafka.bootstrap else None
+        if said is None:
+            return LogPlace(topic, kafka=KafkaOrigin(topic=topic, bootstrap=bootstrap))
+        return LogPlace(topic, kafka=msgspec.structs.replace(said, topic=topic))
 
     def _spark_reads(self) -> bool:
-        """Whether a job can decode the records and reach the broker."""
-        kafka = self._spec.kafka
-        secured = kafka is not None and (kafka.tls is not None or kafka.sasl is not None)
-        return not (secured or self._spec.envelope.key)
+        """Whether a job can decode the records."""
+        if not self._spec.envelope.key:
+            return True
+        shape = self._shape
+        return not any(isinstance(f, AvroFormat) for f in (shape.value_format, shape.key_format))
 
     async def _commit_forever(self, feed: Feed) -> None:
         """Tell outside tools how far the source has been written."""

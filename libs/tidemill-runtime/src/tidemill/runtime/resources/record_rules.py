@@ -106,10 +106,8 @@ def _key_fits(spec: SpecDocument) -> Iterator[Broken]:
 def _engine_fits(spec: SpecDocument) -> Iterator[Broken]:
     if spec.get("engine") != "spark":
         return
-    if _keyed(spec):
-        yield Broken(("engine",), "Spark does not apply envelopes", "write auto or local")
-    if spec.get("kafka", {}).keys() & {"tls", "sasl"}:
-        yield Broken(("engine",), "Spark reads in the clear", "write auto or local")
+    if _keyed(spec) and any("avro" in spec.get(field, {}) for field in ("format", "keyFormat")):
+        yield Broken(("engine",), "Spark reads no Avro in envelopes", "write auto or local")
 
 
 def _connection_fits(spec: SpecDocument) -> Iterator[Broken]:

@@ -35,6 +35,7 @@ from tidemill.testkit.service_faults.trouble import Trouble
 from tidemill.testkit.service_faults.truth import Topic, Truth
 from tidemill.testkit.service_faults.watching import Answers, Frontiers, rows_of
 from tidemill.time import (
+    BeforeSince,
     Indeterminate,
     NotYet,
     Unavailable,
@@ -47,7 +48,10 @@ GIVEN_UP_S = 180.0
 TOLD_S = 10.0
 STEADY_LOOKS = 5
 FAILOVER_ROLES = ("ingest", "remap", "reclock", "compute")
-TRIED_AGAIN = (Unavailable, Indeterminate, DeadlinePassed, NotYet, UnknownCollection)
+TRIED_AGAIN = (
+    Unavailable, Indeterminate, DeadlinePassed, NotYet, UnknownCollection, BeforeSince
+)  # fmt: skip
+"""The last one of a process that stood still for longer than history is kept, and chose the instant before."""
 
 
 @dataclass(frozen=True, slots=True)

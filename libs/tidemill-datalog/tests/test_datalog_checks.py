@@ -122,6 +122,7 @@ REFUSED = [
     ("S112", RELATIONS, "n(x) := z(x); m(x + 1) := n(x); n(x) := m(x);"),
     # S113: functions.
     ("S113", RELATIONS, "p(y) := q(x) where y = «sqrt(x);"),
+    ("S113", RELATIONS, "p(«count(x)) := q(x);"),
     ("S113", RELATIONS, "p(«abs(x, x)) := q(x);"),
     ("S113", RELATIONS, "p(x) := q(x) if «substring(x, 1) == x;"),
     ("S113", RELATIONS, "p(x) := q(«abs());"),

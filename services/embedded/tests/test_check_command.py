@@ -124,7 +124,7 @@ def test_the_command_speaks_to_people_and_to_editors(tmp_path: Path) -> None:
     run = run_command(check_command.check, [str(tmp_path)])
     assert run.exit_code == 1
     assert "v.tidelog:1:6: S101" in run.output
-    assert "2 files: 1 mistakes, 0 warnings" in run.output
+    assert "2 files: 1 mistake, 0 warnings" in run.output
     run = run_command(check_command.check, [str(tmp_path), "--json"])
     (finding,) = json.loads(run.stdout)["findings"]
     assert (finding["code"], finding["severity"], finding["line"], finding["column"]) == (

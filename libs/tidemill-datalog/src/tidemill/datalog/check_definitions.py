@@ -127,9 +127,11 @@ def _function(scope: Scope, call: Call) -> Iterator[Diagnostic]:
     known = scope.functions.get(call.name)
     given = len(call.arguments)
     if known is None:
+        hint = _closest(call.name, scope.functions)
+        if call.name in scope.lattices:
+            hint = f"a lattice stands behind the head or an atom: @{call.name}(…)"
         yield scope.report(
-            "S113", f"there is no function `{call.name}`", call.name_span,
-            _closest(call.name, scope.functions),
+            "S113", f"there is no function `{call.name}`", call.name_span, hint
         )  # fmt: skip
     elif given < known.arity_min or (known.arity_max is not None and given > known.arity_max):
         wanted = _counted(known.arity_min, "argument")

@@ -185,9 +185,13 @@ class Resolution:
         for argument in application.arguments:
             name = argument.name or ""
             if name not in names:
+                hint = _did_you_mean(name, names) or _signature(application.name, names)
+                if not any(names):
+                    hint += (
+                        "; columns have names where a resource that is checked with it gives them"
+                    )
                 self._report(
-                    "S121", f"`{application.name}` has no column `{name}`", argument,
-                    _did_you_mean(name, names) or _signature(application.name, names),
+                    "S121", f"`{application.name}` has no column `{name}`", argument, hint
                 )  # fmt: skip
             elif name in given:
                 self._report(

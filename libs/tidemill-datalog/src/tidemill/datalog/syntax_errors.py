@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
 from tidemill.datalog.ast import Span
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.lattices import LATTICES
 
 _END = "$END"
 _UNREADABLE = "$UNREADABLE"
@@ -97,6 +98,9 @@ def _tokens(grammar: Lark, text: str) -> list[_Token]:
     return found
 
 
+_EXPONENT_HINT = "a number with an exponent has a point: 1.0e5"
+
+
 class _Reader:
     """Reads tokens as the grammar does and raises _Mistake at the first that does not fit."""
 
@@ -109,6 +113,10 @@ class _Reader:
     @property
     def _token(self) -> _Token:
         return self._tokens[min(self._position, len(self._tokens) - 1)]
+
+    @property
+    def _before(self) -> _Token:
+        return self._tokens[max(0, self._position - 1)]
 
     @property
     def _next(self) -> _Token:
@@ -132,7 +140,9 @@ class _Reader:
     def skip_rule(self, mistake: _Mistake) -> bool:
         """Go to where the next rule likely begins; False if nothing readable follows."""
         self._open = 0
-        forgotten_end = mistake.code == "E001" and self.at("NAME")
+        forgotten_end = (
+            mistake.code == "E001" and self.at("NAME") and self._next.kind in ("LPAR", "ASSIGN")
+        )
         while not forgotten_end and not self.at(_END, _UNREADABLE):
             if self._take().kind == "SEMICOLON":
                 break
@@ -171,6 +181,12 @@ class _Reader:
             hint = "compare with == false"
         elif token.text == "=":
             hint = "compare with =="
+        elif token.text == "'":
+            hint = 'write text between double quotes: "a"'
+        elif token.text == ">" and self._before.text == "<":
+            hint = "write !="
+        elif token.text == "*" and self._before.kind == "LPAR":
+            hint = "write @count(1), which counts all solutions"
         self._fail("E009", f"an expression was expected instead of {token.shown}", hint)
 
     def _enter(self) -> None:
@@ -190,13 +206,21 @@ class _Reader:
         if token.text == "=" and self._in_guard:
             self._refuse_equals()
         hint = "close it with )"
-        if token.kind in ("NAME", *_LITERALS):
+        if self._exponent_alone():
+            hint = _EXPONENT_HINT
+        elif token.kind in ("NAME", *_LITERALS):
             hint = "close it with ), or separate arguments with ,"
         elif token.text == "=":
             hint = "close it with ), or compare with =="
         elif token.text == "^":
             hint = "close it with ); ^ joins atoms and guards only, inside a guard write &&"
         self._fail("E002", f"a parenthesis is open before {token.shown}", hint)
+
+    def _exponent_alone(self) -> bool:
+        """Whether a name stands here that was meant as the exponent of the number before it."""
+        token, before = self._token, self._before
+        named = token.kind == "NAME" and token.text[0] in "eE" and token.text[1:].isdigit()
+        return named and before.kind in ("INT", "FLOAT") and before.touches(token)
 
     def _refuse_equals(self) -> NoReturn:
         after = self._next.text
@@ -234,6 +258,12 @@ class _Reader:
             hint = "join guards with ^" if formula else "write := and an atom before `if`"
         elif token.kind == "NOT" or token.text in ("&", "|"):
             hint = "join atoms with ^"
+        elif self._exponent_alone():
+            hint = _EXPONENT_HINT
+        elif token.text.lower() == "and":
+            hint = "write ^ between atoms and between guards, && within a guard"
+        elif token.text.lower() == "or":
+            hint = "write || within a guard; for other atoms write another rule"
         elif token.kind == "NAME":
             hint = "end every rule with ;, join atoms with ^"
         self._fail("E001", f"the rule does not end before {token.shown}", hint)
@@ -262,10 +292,16 @@ class _Reader:
             hint = f"write @time({start.text})" if self.at("NAME", "INT") else "write @time(t)"
             if self.at("NEXT", "ASYNC"):
                 hint = f"@{start.text} stands after the head"
+            elif start.text in LATTICES:
+                hint = f"write @{start.text}(…)"
             self._fail(code, "`@` needs a lattice with its value in parentheses", hint)
         hint = "write a name with arguments: p(x)"
         if self.at("NAME"):
             hint = f"write {start.text}(…)"
+        elif start.text == "!":
+            hint = "write not p(x)"
+        elif self.at("SEMICOLON") and self._before.kind == "SEMICOLON":
+            hint = "leave it out"
         elif self.at("NOT"):
             hint = "write `not` once, directly before the name: not p(x)"
         elif self.at("IF"):

@@ -44,9 +44,9 @@ def check(
     else:
         for finding in found:
             typer.echo(finding.shown)
-        files_named = "1 file" if len(texts) == 1 else f"{len(texts)} files"
-        warnings = len(found) - errors
-        typer.echo(f"{files_named}: {errors} mistakes, {warnings} warnings", err=True)
+        counts = (len(texts), "file"), (errors, "mistake"), (len(found) - errors, "warning")
+        files_named, *rest = (f"{n} {what}" if n == 1 else f"{n} {what}s" for n, what in counts)
+        typer.echo(f"{files_named}: {', '.join(rest)}", err=True)
     raise typer.Exit(1 if errors else 0)
 
 

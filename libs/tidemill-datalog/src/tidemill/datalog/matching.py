@@ -263,6 +263,8 @@ class Matcher:
         return result
 
 
+_EXACT_MAX = 1 << 53
+"""Floats below this are each the value of one whole number."""
 WILD = object()
 """Stands for `_` among wanted values."""
 
@@ -293,6 +295,12 @@ def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) 
         if isinstance(expression, Constant) and not equal(expression.value, value):
             return None
         if isinstance(expression, Variable):
+            if type(value) is float and form.types.get(expression.name) is Type.INT:
+                if not value.is_integer():
+                    return None
+                if abs(value) >= _EXACT_MAX:
+                    continue  # of several whole numbers that became this one
+                value = int(value)
             if expression.name in bound and not equal(bound[expression.name], value):
                 return None
             bound[expression.name] = value

@@ -3,7 +3,7 @@
 Every side runs in a process of its own, in turn. Before a time is shown the digests of all results are compared,
 and a difference stops the run. Medians and ratios go to bench/results and into docs/performance.md; `--only`
 replaces the lines of the jobs it names. A run at a scale below one is quick, and keeps nothing unless told to.
-What is under way and how long it took is told on the error stream; a side of which one run takes more than a minute runs once.
+What is under way and how long it took is told on the error stream; a side of which one run takes more than half a minute runs once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.views.jobs import JOBS
 from bench.views.peers import COMMANDS, peers_ready
 from bench.views.table import about_this_run, line_of, write_results, write_table
 
-LONG_S = 60
+LONG_S = 30
 """A side that takes longer than this for one run is not run again."""
 OURS = (sys.executable, "-m", "bench.views.ours")
 
@@ -74,7 +74,7 @@ def measured(name: str, job: Job, chosen: argparse.Namespace) -> list[dict[str, 
             seconds = perf_counter() - start
             tell(f"{name}: {side}, run {repetition + 1} of {chosen.repetitions}, {seconds:.0f} s")
             compare(name, runs)
-            if seconds > LONG_S and len(sides) > 1:
+            if seconds > LONG_S:
                 long.add(side)
     return list(rows_of(name, job, sizes, runs, chosen.scale))
 

@@ -90,6 +90,31 @@ async def carried_out(process: Process, upper: int) -> None:
                 await asyncio.sleep(0.02)
 
 
+async def test_a_late_row_that_is_refused_fires_nothing_and_two_rules_for_one_event_fire_once(
+    tmp_path: Path,
+) -> None:
+    rules = "late(p, d) := flight(p, d, _) ^ not flight(p, 0, _) if d > 30;"
+    text = RESOURCES.replace("FOLDER", str(tmp_path)).replace("late: correct", "late: reject")
+    assert rules in text
+    text = text.replace(
+        f"program: {rules}", f'program: "{rules} late(p, d) := flight(p, d, _) if d > 40;"'
+    )
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(text, "all.yaml")])
+        await push(process, ("N1", 45, 2000), ("N2", 50, 2500), ("N3", 5, 9000))
+        await carried_out(process, 8000)
+        assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
+        # One that would take N1 back, one that would be new: both are behind what was promised.
+        await push(
+            process, ("N1", 0, 1500), ("N5", 70, 1600), ("N4", 60, 10_000), ("N3", 5, 19_000)
+        )
+        await carried_out(process, 18_000)
+        letters = (await process.query.snapshot("flights/deadletters", None, 20.0)).table
+        corrections = (await process.query.snapshot("tell/corrections", None, 20.0)).table
+        assert (letters.num_rows, corrections.num_rows) == (2, 0)
+    assert told(tmp_path) == [(2000, "N1"), (2500, "N2"), (10_000, "N4")]
+
+
 async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing(
     tmp_path: Path,
 ) -> None:

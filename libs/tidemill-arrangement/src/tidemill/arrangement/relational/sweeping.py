@@ -8,6 +8,7 @@ import numpy as np
 
 from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, compiled
 from tidemill.arrangement.relational.grouping import buckets_of
+from tidemill.arrangement.relational.selecting import extent
 
 _INSERTED_MAX = 32
 """Groups of up to so many rows are put in order by insertion."""
@@ -250,24 +251,32 @@ def _draw(
     order: I64Array,
     out: I64Array,
 ) -> int:
-    """Fill `out`; how many stretches there are, -1 where the marks of a group differ."""
+    """Fill `out`; how many stretches there are, -1 where the marks of a group differ; without marks they do not."""
     found = 0
     for group in range(starts.size - 1):
-        first, last = starts[group], starts[group + 1]
-        _ascending(order, start, first, last)
-        row = order[first]
-        mark = marks[row]
-        out[0, found], out[1, found], out[2, found] = row, start[row], stop[row]
-        found += 1
-        for at in range(first + 1, last):
-            row = order[at]
-            if marks[row] != mark:
-                return -1
-            if start[row] <= out[2, found - 1]:
-                out[2, found - 1] = max(out[2, found - 1], stop[row])
-            else:
-                out[0, found], out[1, found], out[2, found] = row, start[row], stop[row]
-                found += 1
+        first, last, base = starts[group], starts[group + 1], found
+        ascends = False
+        while not ascends:
+            ascends = True
+            row = order[first]
+            latest, mark = start[row], marks[row] if marks.size else 0
+            out[0, base], out[1, base], out[2, base] = row, latest, stop[row]
+            found = base + 1
+            for at in range(first + 1, last):
+                row = order[at]
+                begin = start[row]
+                if marks.size and marks[row] != mark:
+                    return -1
+                if begin < latest:
+                    ascends = False
+                    _ascending(order, start, first, last)
+                    break
+                latest = begin
+                if begin <= out[2, found - 1]:
+                    out[2, found - 1] = max(out[2, found - 1], stop[row])
+                else:
+                    out[0, found], out[1, found], out[2, found] = row, begin, stop[row]
+                    found += 1
     return found
 
 
@@ -281,6 +290,9 @@ def drawn_together(
     """
     dealt = buckets_of(ids, groups)
     out = np.empty((3, len(ids)), np.int64)
+    if len(marks):
+        least, greatest = extent(marks)
+        marks = marks if least < greatest else marks[:0]
     found = _draw(start, stop, marks, dealt.starts, dealt.order, out)
     return None if found < 0 else (out[0, :found], out[1, :found], out[2, :found])
 

@@ -226,12 +226,12 @@ def rows_of(title: str, least: float) -> tuple[Row, ...]:
 JOBS: dict[str, Job] = {
     "strata": Job((1_000_000, 100_000, 20_000), strata,
                   rows_of("three strata, ticks of 1,000 events", 200_000),
-                  PEERS, scaled=(0,), least=BATCH),
+                  PEERS, scaled=(0,), least=TOGETHER * BATCH),
     "resample": Job((10_000_000, 100_000, 20_000), resampled,
-                    rows_of("resampling live", 200_000), PEERS, scaled=(0,), least=BATCH),
+                    rows_of("resampling live", 200_000), PEERS, scaled=(0,), least=TOGETHER * BATCH),
     "resample-batch": Job((10_000_000,), resampled_batch, (
         Row("resampling as a batch", "throughput", Aim("least", 3_000_000), "/s"),
-    ), ("pathway-batch",), scaled=(0,), least=BATCH),
+    ), ("pathway-batch",), scaled=(0,), least=TOGETHER * BATCH),
     "join": Job((1_000_000, 100_000, 20_000), joined,
-                rows_of("join by key with expiry", 200_000), PEERS, scaled=(0,), least=BATCH),
+                rows_of("join by key with expiry", 200_000), PEERS, scaled=(0,), least=TOGETHER * BATCH),
 }  # fmt: skip

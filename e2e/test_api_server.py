@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 
 from tidemill.kubernetes.api import KubernetesApi
 from tidemill.rpc.client import AsyncClient
+from tidemill.runtime.resources import KINDS
 from tidemill.testkit.servers import kubernetes_server
 from tidemill.testkit.up import up_process
 from tidemill.time import TidemillError, UnknownCollection, UsageError
@@ -103,7 +104,7 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
             c for d in found for c in d.get("status", {}).get("conditions", ())
             if (c["type"], c["status"]) == ("Established", "True")
         ]  # fmt: skip
-        return len(ready) == 5
+        return len(ready) == len(KINDS)
 
     await until(established, "the definitions are not established")
     await until(lambda: api.list(path_of("Hold")), "the definitions are not served")

@@ -33,8 +33,9 @@ class Bulk:
         self.asked += 1
         alone = self.world.driver(self.world.now, spark_rows=1_000_000)
         lower = sole_time((await self.world.now.status(arrangement)).upper)
+        upper = sole_time((await self.world.now.status(collection)).upper)
         await alone.hold()
-        await alone._step(lower)
+        await alone._write(lower, upper, not (await self.world.now.state(arrangement)).batches)
         return alone.written
 
 
@@ -176,3 +177,17 @@ async def test_it_gains_the_columns_that_its_collection_gains() -> None:
     await follow(world, world.driver(world.process(Fuse(None)), 1_000_000), 12)
     for at in range(12):
         assert await world.contents(at) == world.expected(at), at
+
+
+async def test_it_ends_when_its_collection_is_closed() -> None:
+    world = World(3)
+    await world.now.drop((await world.now.create("t", Description(ROWS)))[0])
+    await world.write(6)
+    await world.begin()
+    driver = world.driver(world.process(Fuse(None)), 1_000_000)
+    await follow(world, driver, 6)
+    await world.now.close_collection("t")
+    async with asyncio.timeout(30):
+        await driver.advance_forever()
+    assert await world.upper() == 6
+    assert await world.contents(5) == world.expected(5)

@@ -51,17 +51,22 @@ class ArrangementDriver:
         return await self._holds.take(self._collection)
 
     async def advance_forever(self) -> None:
-        """Follow the collection until cancelled, or until it is closed."""
+        """Follow the collection until cancelled; return once it is closed, and nothing can follow, or the arrangement is."""
         await self.hold()
         held_at = self._clock.monotonic_s()
         while (lower := await self._lower()) is not None:
             if not await self._is_behind(lower):
                 continue
+            source = await self._collections.state(self._collection)
+            if source.upper.empty:
+                return
             await self._keep_columns()
-            if await self._waiting(lower) >= self._settings.arrange_spark_rows:
+            fresh = not (await self._collections.state(self._arrangement)).batches
+            parts = [part for part in source.parts() if fresh or part.meets(lower, None)]
+            if sum(part.rows for part in parts) >= self._settings.arrange_spark_rows:
                 self.built += await self._bulk.build(self._collection, self._arrangement)
                 continue
-            await self._step(lower)
+            await self._write(lower, sole_time(source.upper), fresh)
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 # The next step reads the updates from `lower` on: those of the hold itself are told apart no more.
@@ -88,23 +93,10 @@ class ArrangementDriver:
         if (await self._collections.description(self._arrangement)).schema != schema:
             await self._collections.extend_schema(self._arrangement, schema)
 
-    async def _waiting(self, lower: int) -> int:
-        """About how many updates the arrangement lacks."""
-        state = await self._collections.state(self._collection)
-        if await self._is_fresh():
-            return sum(part.rows for part in state.parts())
-        return sum(part.rows for part in state.parts() if part.meets(lower, None))
-
-    async def _is_fresh(self) -> bool:
-        return not (await self._collections.state(self._arrangement)).batches
-
-    async def _step(self, lower: int) -> None:
-        """Write what the collection says from `lower` up to its upper."""
-        end = (await self._collections.status(self._collection)).upper
-        if end.empty:
-            return
-        upper, collection = sole_time(end), self._collection
-        if await self._is_fresh():
+    async def _write(self, lower: int, upper: int, fresh: bool) -> None:
+        """Write what the collection says of [lower, upper), in a fresh arrangement with what it held at `lower`."""
+        collection = self._collection
+        if fresh:
             pieces = [_at(await self._holds.snapshot(collection, lower), lower)]
             if lower + 1 < upper:
                 pieces.append(await self._holds.changes(collection, lower + 1, upper))

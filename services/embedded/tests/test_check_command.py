@@ -61,6 +61,22 @@ def test_a_resource_that_two_files_have_is_told_at_the_second() -> None:
     assert "Source/flights is there already, at a.yaml:" in finding.shown
 
 
+def test_a_name_is_given_once_among_the_kinds_that_make_collections() -> None:
+    table = (
+        "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: flights}\n"
+        "spec: {columns: [{name: n, type: int}]}\n"
+    )
+    for files in ({"a.yaml": SOURCE, "b.yaml": table}, {"b.yaml": f"{SOURCE}---\n{table}"}):
+        findings = check_files(files)
+        assert [(f.position.file, f.code) for f in findings] == [("b.yaml", "resource")]
+        says = "Table/flights: its collections would be named as those of Source/flights, at "
+        assert says in findings[0].message
+    hold = table.replace("Table", "Hold").replace(
+        "columns: [{name: n, type: int}]", "collection: flights"
+    )
+    assert check_files({"a.yaml": SOURCE, "b.yaml": hold}) == []
+
+
 def test_resources_see_each_other_across_files_in_any_order() -> None:
     late = view("delays", "late(p) := flights(p, d) if d > 30;")
     worse = view("worse", "bad(p) := late(p) ^ not flights(p, 0);")

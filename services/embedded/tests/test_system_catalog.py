@@ -496,3 +496,23 @@ async def test_a_view_names_the_columns_of_its_outputs(tmp_path: Path) -> None:
         assert await answer(process, "silent(host: h)", at) == [("a",)]
     async with running(tmp_path) as process:
         assert await answer(process, "silent(host: h)", at) == [("a",)]
+
+
+async def test_a_name_that_collections_have_is_refused_to_a_resource_of_another_kind(
+    tmp_path: Path,
+) -> None:
+    namesake = "\napiVersion: tidemill.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: hosts}}\nspec: {spec}\n"
+    spec = '{retain: all, program: "p(h) := hosts(h);"}'
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        at = await insert(process, "a")
+        with pytest.raises(UsageError) as error:
+            await apply(process, namesake.format(kind="View", spec=spec))
+        assert str(error.value) == (
+            "test.yaml:4:18: metadata.name: View/hosts: its collections would be named as those of "
+            "Table/hosts, which is applied; choose another name"
+        )
+        assert [each.kind for each in await process.system.get(None, None)] == ["Table"]
+        assert await answer(process, "hosts(h)", at) == [("a",)]
+        hold = namesake.format(kind="Hold", spec="{collection: hosts}")
+        await apply(process, hold)  # makes no collection

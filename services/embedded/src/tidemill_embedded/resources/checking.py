@@ -26,7 +26,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_embedded.resources.planning import doubled, plan_reader
+from tidemill_embedded.resources.planning import doubled, plan_reader, told_twice
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes, located
 
@@ -89,10 +89,10 @@ def check_files(texts: Mapping[str, str], default_kind: InputKind = "relation") 
 
 
 def _twice(resources: Sequence[Resource]) -> Iterator[Finding]:
-    """Resources that another file has as well; of one file its loading says so."""
+    """Resources whose names are taken; of two of one kind in one file its loading says so."""
     for resource, earlier in doubled(resources):
         place = resource.place("metadata", "name")
-        says = f"metadata.name: {resource} is there already, at {earlier.position}"
+        says = told_twice(resource, earlier)
         yield Finding(place, "resource", says, f"{place}: {says}")
 
 

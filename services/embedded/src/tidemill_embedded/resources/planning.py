@@ -43,6 +43,9 @@ from tidemill_ingest.decoding import RecordDecoder
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 _SAMPLE_WAIT_S = 2.0
 
+MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
+"""Kinds whose resources make collections, which have their names."""
+
 GAINS = (
     "a table, or a source without keys whose records or files name their columns, may gain nullable columns "
     "behind those it has while no view reads it"
@@ -68,8 +71,7 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
         except UsageError as error:
             messages.append(str(error))
     messages += [
-        f"{resource.place('metadata', 'name')}: metadata.name: {resource} is there already, at "
-        f"{earlier.position}"
+        f"{resource.place('metadata', 'name')}: {told_twice(resource, earlier)}"
         for resource, earlier in doubled(found)
     ]
     if messages:
@@ -78,10 +80,30 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
 
 
 def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:
-    """Each resource that several documents have, with the first one of its name."""
+    """Each resource whose name was taken before it, with the one that took it.
+
+    A resource that makes collections gives them its name, so of all kinds that do one may have it.
+    """
     first: dict[tuple[str, str], Resource] = {}
-    pairs = ((each, first.setdefault((each.kind, each.name), each)) for each in resources)
+    pairs = ((each, first.setdefault((_space(each.kind), each.name), each)) for each in resources)
     return [(resource, earlier) for resource, earlier in pairs if earlier is not resource]
+
+
+def _space(kind: str) -> str:
+    """Among which kinds a name is given once."""
+    return "collections" if kind in MAKERS else kind
+
+
+def told_twice(resource: Resource, earlier: Resource) -> str:
+    """What is wrong with a resource whose name another one of these files has."""
+    if resource.kind == earlier.kind:
+        return f"metadata.name: {resource} is there already, at {earlier.position}"
+    return f"metadata.name: {_taken(resource, earlier)}, at {earlier.position}"
+
+
+def _taken(resource: Resource, by: Resource) -> str:
+    """Says that the name of a resource's collections is that of another one's."""
+    return f"{resource}: its collections would be named as those of {by}"
 
 
 async def plan_apply(
@@ -99,6 +121,7 @@ async def plan_apply(
     for resource in resources:
         known = store.get(resource.kind, resource.name)
         if known is None:
+            _refuse_namesake(resource, store)
             number = store.next_incarnation(resource.kind, resource.name)
             fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
         elif known.resource == resource:
@@ -116,6 +139,18 @@ async def plan_apply(
             world.shapes.forget(name)
         raise
     return Plan(tuple(created), tuple(configured), tuple(unchanged))
+
+
+def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
+    """Raises: UsageError if a resource of another kind has given its name to collections."""
+    for kind in MAKERS if resource.kind in MAKERS else ():
+        other = store.get(kind, resource.name)
+        if other is not None:
+            raise UsageError(
+                f"{resource.place('metadata', 'name')}: metadata.name: {_taken(resource, other.resource)}, "
+                "which is applied; choose another name",
+                reason="Namesake",
+            )
 
 
 def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:

@@ -33,6 +33,7 @@ from tidemill.arrangement.operators import (
     total,
 )
 from tidemill.arrangement.update_sets import accumulate_updates
+from tidemill.testkit.generators import rounds_of
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import joined, reduced
 from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
@@ -51,48 +52,9 @@ REDUCTIONS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def small_times(lattice: Any) -> st.SearchStrategy[Any]:
-    if lattice is U64_TIME:
-        return st.integers(0, 4)
-    return st.tuples(*[st.integers(0, 2)] * lattice.lanes)
-
-
-def antichains(lattice: Any) -> st.SearchStrategy[Any]:
-    return st.lists(small_times(lattice), min_size=1, max_size=3).map(
-        lambda times: Antichain.of(lattice, times)
-    )
-
-
-@st.composite
-def rounds_of(
-    draw: st.DrawFn, inputs: int, lattices: list[Any] = LATTICES
-) -> tuple[Any, list[tuple[list[Any], Any, Any]]]:
-    """A lattice and rounds: updates for each input, the upper, and what may be compacted then."""
-    lattice = draw(st.sampled_from(lattices))
-    edit = st.tuples(
-        st.tuples(st.sampled_from([3, 2**40]), st.integers(0, 2)),
-        small_times(lattice),
-        st.sampled_from([1, 1, 2, -1]),
-    )
-    lower = Antichain.minimum(lattice)
-    since = lower
-    rounds = []
-    for last in [False] * draw(st.integers(1, 4)) + [True]:
-        upper = Antichain(lattice) if last else lower.join(draw(antichains(lattice)), lattice)
-        listed = [
-            [
-                update
-                for update in draw(st.lists(edit, max_size=6))
-                if lower.less_equal(update[1]) and not upper.less_equal(update[1])
-            ]
-            for _ in range(inputs)
-        ]
-        wanted = since.join(draw(antichains(lattice)), lattice)
-        since = wanted if wanted.precedes(upper) else since
-        if upper != lower:
-            rounds.append((listed, upper, since))
-        lower = upper
-    return lattice, rounds
+def of_columns(inputs: int, lattices: list[Any] = LATTICES) -> st.SearchStrategy[Any]:
+    """Rounds whose keys are words, one small and one large."""
+    return rounds_of(inputs, lattices=lattices, keys=(3, 2**40), idle=False)
 
 
 def columns(lattice: Any, changes: list[Any]) -> Columns:
@@ -121,7 +83,7 @@ def changes_of(lattice: Any, batch: Any) -> dict[Any, int]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)), st.sampled_from([1, 5, 10**9]))
+@given(of_columns(1), st.sampled_from(sorted(REDUCTIONS)), st.sampled_from([1, 5, 10**9]))
 def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str, limit: int) -> None:
     lattice, rounds = schedule
     by_row, by_column = REDUCTIONS[name]
@@ -145,7 +107,7 @@ def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, name: str, li
 
 
 @settings(max_examples=50, deadline=None)
-@given(rounds_of(1), st.sampled_from(sorted(REDUCTIONS)), st.data())
+@given(of_columns(1), st.sampled_from(sorted(REDUCTIONS)), st.data())
 def test_a_reduction_of_a_shared_trace_adds_up_to_the_reduction_from_its_start_on(
     schedule: Any, name: str, data: st.DataObject
 ) -> None:
@@ -235,7 +197,7 @@ def test_a_reduction_takes_one_interval_at_a_time_and_drops_one_that_it_cannot_a
 
 
 @settings(max_examples=50, deadline=None)
-@given(rounds_of(1, [U64_TIME]))
+@given(of_columns(1, [U64_TIME]))
 def test_counts_in_rounds_equal_recomputation(schedule: Any) -> None:
     lattice, rounds = schedule
     operator = ColumnCount()
@@ -260,7 +222,7 @@ def _netted(request: pytest.FixtureRequest) -> Any:
 
 
 @settings(max_examples=50, deadline=None)
-@given(rounds_of(2), st.integers(1, 5))
+@given(of_columns(2), st.integers(1, 5))
 @pytest.mark.usefixtures("_netted")
 def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> None:
     lattice, rounds = schedule
@@ -369,7 +331,7 @@ def test_a_refused_step_changes_nothing(rows: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(rounds_of(2), st.booleans(), st.integers(1, 5))
+@given(of_columns(2), st.booleans(), st.integers(1, 5))
 def test_a_semijoin_in_rounds_equals_recomputation(schedule: Any, anti: bool, limit: int) -> None:
     lattice, rounds = schedule
     semijoin = ColumnSemijoin(lattice, anti)
@@ -395,7 +357,7 @@ def test_a_semijoin_in_rounds_equals_recomputation(schedule: Any, anti: bool, li
 
 
 @settings(max_examples=60, deadline=None)
-@given(rounds_of(2), st.integers(1, 5), st.data())
+@given(of_columns(2), st.integers(1, 5), st.data())
 def test_a_join_of_shared_traces_adds_up_to_the_join_from_its_start_on(
     schedule: Any, limit: int, data: st.DataObject
 ) -> None:

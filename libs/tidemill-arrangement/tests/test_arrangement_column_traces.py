@@ -26,6 +26,7 @@ from tidemill.arrangement.columns.storage import DiffColumn, InMemory
 from tidemill.arrangement.kernels import Columns, consolidating
 from tidemill.arrangement.trace import Description, ImportedTrace, RowBatch, SharedTrace, Spine
 from tidemill.arrangement.trace.row_batches import sort_updates
+from tidemill.testkit.generators import small_times
 from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
 
 LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3), ProductOrder(4)]
@@ -36,12 +37,6 @@ EVERYTHING = {
 }
 
 Change = tuple[tuple[int, int], Any, int]
-
-
-def small_times(lattice: Any) -> st.SearchStrategy[Any]:
-    if lattice is U64_TIME:
-        return st.integers(0, 5)
-    return st.tuples(*[st.integers(0, 3)] * lattice.lanes)
 
 
 def columns(changes: list[Change], lanes: int) -> Columns:
@@ -74,12 +69,14 @@ def schedules(draw: st.DrawFn) -> tuple[Any, int, list[tuple[Any, Any, list[Chan
     widest = draw(st.sampled_from([3, 2**20, 2**64 - 1]))
     word = st.one_of(st.integers(0, 2), st.integers(0, widest))
     edit = st.tuples(
-        st.tuples(word, word), small_times(lattice), st.sampled_from([1, 1, 2, -1, 200, -(2**40)])
+        st.tuples(word, word),
+        small_times(lattice, 3),
+        st.sampled_from([1, 1, 2, -1, 200, -(2**40)]),
     )
     lower = Antichain.minimum(lattice)
     rounds = []
     for _ in range(draw(st.integers(1, 7))):
-        times = draw(st.lists(small_times(lattice), min_size=1, max_size=3))
+        times = draw(st.lists(small_times(lattice, 3), min_size=1, max_size=3))
         upper = lower.join(Antichain.of(lattice, times), lattice)
         if upper != lower:
             listed = draw(st.lists(edit, max_size=12))
@@ -111,7 +108,7 @@ def test_traces_of_columns_are_those_of_rows(schedule: Any, data: st.DataObject)
         spine.insert(ColumnBatch.of(lattice, lower, upper, columns(changes, lanes)))
         twin.insert(RowBatch.of(lattice, lower, upper, changes))
         physical, effort = data.draw(st.booleans()), data.draw(st.integers(0, 8))
-        to = data.draw(st.lists(small_times(lattice), min_size=1, max_size=2))
+        to = data.draw(st.lists(small_times(lattice, 3), min_size=1, max_size=2))
         logical = spine.logical.join(Antichain.of(lattice, to), lattice)
         for trace in (spine, twin):
             trace.set_logical(logical)
@@ -245,9 +242,9 @@ def test_an_import_gives_each_update_once_at_its_advanced_time(
     schedule: Any, data: st.DataObject
 ) -> None:
     lattice, lanes, rounds = schedule
-    listed = st.lists(small_times(lattice), min_size=1, max_size=2)
+    listed = st.lists(small_times(lattice, 3), min_size=1, max_size=2)
     since = Antichain.of(lattice, data.draw(listed))
-    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice, 3), max_size=2)))
     started = data.draw(st.integers(0, len(rounds)))
     arranged, by_row = ColumnArrangement(lattice), SharedTrace[Any, Any](Spine(lattice))
     sources = arranged.trace.hold("source"), by_row.hold("source")
@@ -347,7 +344,7 @@ def test_views_show_what_the_trace_holds(schedule: Any, data: st.DataObject) -> 
     arranged = ColumnArrangement(lattice)
     handle = arranged.trace.hold("reader")
     inside = EnteredTrace(handle)
-    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice, 3), max_size=2)))
     odd = FilteredTrace(handle, lambda updates: updates.keys % np.uint64(2) == 1, until)
     for _, upper, changes in rounds:
         arranged.push(columns(changes, lanes), upper)

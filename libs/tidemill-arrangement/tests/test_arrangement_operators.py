@@ -25,6 +25,7 @@ from tidemill.arrangement.operators import (
 )
 from tidemill.arrangement.operators.replay import joined_histories
 from tidemill.arrangement.update_sets import consolidate_updates
+from tidemill.testkit.generators import rounds_of, small_antichains, small_times
 from tidemill.testkit.twins.collections import consolidated
 from tidemill.testkit.twins.operators import active_times, joined, reduced
 from tidemill.time import U64_TIME, Antichain, ProductOrder, UsageError, frontier
@@ -43,49 +44,8 @@ REDUCTIONS: list[Reduction] = [
 ]
 
 
-def small_times(lattice: Any) -> st.SearchStrategy[Any]:
-    if lattice is U64_TIME:
-        return st.integers(0, 4)
-    return st.tuples(*[st.integers(0, 2)] * lattice.lanes)
-
-
-def antichains(lattice: Any) -> st.SearchStrategy[Any]:
-    return st.lists(small_times(lattice), min_size=1, max_size=3).map(
-        lambda times: Antichain.of(lattice, times)
-    )
-
-
-@st.composite
-def rounds_of(draw: st.DrawFn, inputs: int) -> tuple[Any, list[tuple[list[Any], Any, Any]]]:
-    """A lattice and rounds: updates for each input, the upper, and what may be compacted then."""
-    lattice = draw(st.sampled_from(LATTICES))
-    edit = st.tuples(
-        st.tuples(st.sampled_from("jk"), st.integers(0, 2)),
-        small_times(lattice),
-        st.sampled_from([1, 1, 2, -1]),
-    )
-    lower = Antichain.minimum(lattice)
-    since = lower
-    rounds = []
-    for last in [False] * draw(st.integers(1, 4)) + [True]:
-        upper = Antichain(lattice) if last else lower.join(draw(antichains(lattice)), lattice)
-        listed = [
-            [
-                update
-                for update in draw(st.lists(edit, max_size=6))
-                if lower.less_equal(update[1]) and not upper.less_equal(update[1])
-            ]
-            for _ in range(inputs)
-        ]
-        wanted = since.join(draw(antichains(lattice)), lattice)
-        since = wanted if wanted.precedes(upper) else since
-        rounds.append((listed, upper, since))
-        lower = upper
-    return lattice, rounds
-
-
 @settings(max_examples=50, deadline=None)
-@given(rounds_of(1), st.sampled_from(REDUCTIONS))
+@given(rounds_of(1, lattices=LATTICES), st.sampled_from(REDUCTIONS))
 def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, reduction: Reduction) -> None:
     lattice, rounds = schedule
     operator: Reduce[str, int, Any] = Reduce(lattice, reduction)
@@ -103,7 +63,7 @@ def test_a_reduction_in_rounds_equals_recomputation(schedule: Any, reduction: Re
 
 
 @settings(max_examples=50, deadline=None)
-@given(rounds_of(2), st.integers(1, 5))
+@given(rounds_of(2, lattices=LATTICES), st.integers(1, 5))
 def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> None:
     lattice, rounds = schedule
     join: Join[str, int, int, Any] = Join(lattice)
@@ -126,7 +86,7 @@ def test_a_join_in_rounds_equals_recomputation(schedule: Any, limit: int) -> Non
 @given(st.sampled_from(LATTICES), st.data())
 def test_active_times_are_the_joins_beyond_a_seed(lattice: Any, data: st.DataObject) -> None:
     listed = st.lists(small_times(lattice), max_size=4)
-    upper = data.draw(antichains(lattice))
+    upper = data.draw(small_antichains(lattice))
     new = [time for time in data.draw(listed) if not upper.less_equal(time)]
     pending, stored = data.draw(listed), data.draw(listed)
     times = interesting_times(lattice, new, pending, stored, upper)
@@ -187,8 +147,8 @@ def test_a_refused_step_changes_nothing() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(LATTICES), st.data())
 def test_tiles_cover_the_interval_once(lattice: Any, data: st.DataObject) -> None:
-    lower = data.draw(antichains(lattice))
-    upper = lower.join(data.draw(antichains(lattice)), lattice)
+    lower = data.draw(small_antichains(lattice))
+    upper = lower.join(data.draw(small_antichains(lattice)), lattice)
     held = sorted(
         {
             t

@@ -19,6 +19,7 @@ from tidemill.arrangement.trace import (
     updates_of,
 )
 from tidemill.arrangement.update_sets import advance_updates
+from tidemill.testkit.generators import small_times
 from tidemill.testkit.twins.traces import TraceTwin
 from tidemill.time import (
     U64_TIME,
@@ -36,17 +37,11 @@ LATTICES: list[Any] = [U64_TIME, ProductOrder(2), ProductOrder(3)]
 lattices = st.sampled_from(LATTICES)
 
 
-def small_times(lattice: Any) -> st.SearchStrategy[Any]:
-    if lattice is U64_TIME:
-        return st.integers(0, 5)
-    return st.tuples(*[st.integers(0, 3)] * lattice.lanes)
-
-
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[Any, list[tuple[Any, Any, list[Any]]]]:
     """A lattice and consecutive intervals, each with updates that lie within it."""
     lattice = draw(lattices)
-    times = small_times(lattice)
+    times = small_times(lattice, 3)
     lower = Antichain.minimum(lattice)
     rounds = []
     for _ in range(draw(st.integers(1, 6))):
@@ -84,7 +79,7 @@ def test_compaction_changes_no_accumulation_beyond_the_logical_frontier(
         if data.draw(st.booleans()):
             spine.set_physical(upper)
         if data.draw(st.booleans()):
-            to = st.lists(small_times(lattice), min_size=1, max_size=2)
+            to = st.lists(small_times(lattice, 3), min_size=1, max_size=2)
             logical = spine.logical.join(Antichain.of(lattice, data.draw(to)), lattice)
             spine.set_logical(logical)
         for _ in range(data.draw(st.integers(0, 3))):
@@ -234,9 +229,9 @@ def test_an_import_gives_each_update_once_at_its_advanced_time(
     schedule: Any, data: st.DataObject
 ) -> None:
     lattice, rounds = schedule
-    listed = st.lists(small_times(lattice), min_size=1, max_size=2)
+    listed = st.lists(small_times(lattice, 3), min_size=1, max_size=2)
     since = Antichain.of(lattice, data.draw(listed))
-    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice), max_size=2)))
+    until = Antichain.of(lattice, data.draw(st.lists(small_times(lattice, 3), max_size=2)))
     started = data.draw(st.integers(0, len(rounds)))
     spine: Spine[Any, RowBatch[str, Any]] = Spine(lattice)
     shared: SharedTrace[Any, RowBatch[str, Any]] = SharedTrace(spine)

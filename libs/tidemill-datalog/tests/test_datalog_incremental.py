@@ -33,6 +33,7 @@ from tidemill.testkit.tidelog import (
     DERIVED,
     UPPER,
     Example,
+    answers_from_scratch,
     inputs,
     programs,
     ticked_programs,
@@ -48,31 +49,7 @@ LAW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 Inputs = Mapping[str, Sequence[Presence]]
-Answers = list[dict[str, set[str]]]
 STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
-
-
-def from_scratch(example: Example, given_: Inputs) -> Answers:
-    """The records and errors at each instant from -1 to UPPER - 1, by the other engine."""
-    try:
-        evaluation = Engine(example.checked).evaluate(given_, upper=UPPER)
-    except LimitPassed:
-        assume(False)
-        raise
-    return [
-        {
-            **{
-                name: {
-                    format_record(p.record)
-                    for p in evaluation.presences[name]
-                    if p.start <= at < p.end
-                }
-                for name in DERIVED
-            },
-            "errors": {e.text for e in evaluation.errors if e.start <= at < e.end},
-        }
-        for at in range(-1, UPPER)
-    ]
 
 
 def held(engine: IncrementalEngine) -> dict[str, set[str]]:
@@ -103,7 +80,7 @@ def test_it_holds_at_every_instant_what_scratch_finds(
     example: Example, given_: Inputs, strategy: Strategy
 ) -> None:
     engine = fed(example, given_, strategy)
-    for at, expected in enumerate(from_scratch(example, given_), -1):
+    for at, expected in enumerate(answers_from_scratch(example, given_), -1):
         engine.advance(at + 1)
         assert held(engine) == expected, (at, example.text)
 
@@ -127,7 +104,7 @@ def test_neither_steps_nor_the_time_of_delivery_nor_the_order_of_rules_have_a_me
         waiting = late
         facts += engine.advance(stop).facts
     drawn = presences_of_changes(facts)
-    for at, expected in enumerate(from_scratch(example, given_), -1):
+    for at, expected in enumerate(answers_from_scratch(example, given_), -1):
         for name in DERIVED:
             assert texts_at(drawn.get(name, ()), at) == expected[name], (at, example.text)
 
@@ -142,7 +119,7 @@ def test_what_comes_and_goes_at_one_instant_was_never_there(
         for diff in (1, -1):
             for presence in presences:
                 engine.update(name, presence.record, at, diff)
-    for instant, expected in enumerate(from_scratch(example, given_), -1):
+    for instant, expected in enumerate(answers_from_scratch(example, given_), -1):
         engine.advance(instant + 1)
         assert held(engine) == expected, (instant, example.text)
 
@@ -152,7 +129,7 @@ def test_what_comes_and_goes_at_one_instant_was_never_there(
 def test_a_restart_from_the_state_and_the_facts_alive_changes_nothing(
     example: Example, given_: Inputs, strategy: Strategy, cut: int
 ) -> None:
-    expected = from_scratch(example, given_)
+    expected = answers_from_scratch(example, given_)
     engine = fed(example, given_, strategy)
     engine.advance(cut)
     rows = engine.state().to_rows()
@@ -174,7 +151,7 @@ def test_changes_of_the_state_add_up_to_the_state(
     assume(follows(example.checked))
     engine = fed(example, given_, "strata")
     rows: set[tuple[int, str, str]] = set()
-    from_scratch(example, given_)
+    answers_from_scratch(example, given_)
     for upper in (cut, UPPER):
         engine.advance(upper)
         gone, come = engine.take_state_changes()

@@ -9,19 +9,25 @@ from itertools import groupby
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Engine, LimitPassed
 from tidemill.datalog.incremental import FactVersion, Given, IncrementalEngine, Later, Strategy
 from tidemill.datalog.incremental.lent import LentTable
 from tidemill.datalog.incremental.versions import key_at
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
-from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
+from tidemill.testkit.tidelog import (
+    DERIVED,
+    UPPER,
+    Example,
+    answers_from_scratch,
+    inputs,
+    programs,
+)
 from tidemill.time import Corrupt, UsageError
 
 LAW = settings(
@@ -98,29 +104,6 @@ class Looking:
         return {**found, "errors": {text for text, _ in self.engine.errors()}}
 
 
-def expected(example: Example, given_: Inputs) -> list[dict[str, set[str]]]:
-    """What holds at each instant from -1 on, by an evaluation from scratch."""
-    try:
-        found = Engine(example.checked).evaluate(given_, upper=UPPER)
-    except LimitPassed:
-        assume(False)
-        raise
-    return [
-        {
-            **{
-                name: {
-                    format_record(p.record)
-                    for p in found.presences[name]
-                    if p.start <= at < p.end
-                }
-                for name in DERIVED
-            },
-            "errors": {e.text for e in found.errors if e.start <= at < e.end},
-        }
-        for at in range(-1, UPPER)
-    ]  # fmt: skip
-
-
 @pytest.mark.rule("MV5")
 def test_engines_that_look_at_one_input_from_different_instants_answer_as_scratch() -> None:
     """Random programs and steps; versions and indexes are made once, by whoever is ahead."""
@@ -131,7 +114,7 @@ def test_engines_that_look_at_one_input_from_different_instants_answer_as_scratc
     def law(one: Example, other: Example, drawn: Inputs, strategy: Strategy, seed: int) -> None:
         given_, random = plain(drawn), Random(seed)
         kept = Kept(given_)
-        wanted = [expected(example, given_) for example in (one, other)]
+        wanted = [answers_from_scratch(example, given_) for example in (one, other)]
         looking = [Looking(one, kept, strategy), Looking(other, kept, "strata")]
         place = [0, 0]
         while min(place) < UPPER:

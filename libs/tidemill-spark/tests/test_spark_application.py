@@ -8,8 +8,7 @@ import kubernetes_validate
 import msgspec
 import pytest
 
-from tidemill.shard.stores import BlobPlace
-from tidemill.spark.launcher import FailureKind, Job, JobKind
+from tidemill.spark.launcher import FailureKind
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.spark.pod_specs import Attempt, PodJob, driver_pod, executor_template, spark_conf
 from tidemill.spark.pod_states import Failure, Running, Succeeded, Waiting
@@ -18,21 +17,9 @@ from tidemill.spark.spark_application import (
     application_state,
     spark_application,
 )
+from tidemill.testkit.pod_jobs import API_VERSION, FULL, JOB, MADE, MADE_MS, OWNER, PLACE, PLAIN
 
-JOB = Job(JobKind.COMPACTION, "flights/raw", "jobs.merge", b"spec")
-PLACE = BlobPlace("s3://bucket/prefix?endpoint=http://objects:7070", "key", "the-secret-itself")
-FULL = PodSettings(
-    namespace="jobs", image_pull_secrets=("registry",), executor_service_account="readers",
-    blob_secret="bucket", labels={"team": "a"}, annotations={"note": "b"},
-    node_selector={"disk": "fast"}, tolerations=({"key": "spark", "operator": "Exists"},),
-    priority_class="low", spark={"spark.network.timeout": "60s"},
-    secrets={"/etc/kafka": "kafka-reader", "/etc/other": "other"},
-)  # fmt: skip
-PLAIN = PodSettings(namespace="jobs")
-OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "tidemill-0", "uid": "u"}
-VERSION = "1.33"
-MADE, SENT = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
-MADE_MS = 1_767_225_600_000
+SENT = "2026-01-01T00:01:00Z"
 
 
 class Closed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -111,7 +98,7 @@ def test_an_application_is_what_the_operator_takes(settings: PodSettings) -> Non
         # Spark adds the image; a container without one is refused.
         whole = {**part.template.spec, "containers": [{**container, "image": "tidemill"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
-        kubernetes_validate.validate(pod, VERSION, strict=True)
+        kubernetes_validate.validate(pod, API_VERSION, strict=True)
 
 
 def test_a_field_that_the_operator_does_not_have_is_found() -> None:

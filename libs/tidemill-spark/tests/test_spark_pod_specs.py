@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import NAME_CHARS_MAX, FailureKind, Job, JobKind
 from tidemill.spark.pod_settings import PodSettings, Retries
 from tidemill.spark.pod_specs import (
@@ -29,20 +28,9 @@ from tidemill.spark.pod_states import (
     decide,
     state_of,
 )
+from tidemill.testkit.pod_jobs import API_VERSION, FULL, JOB, MADE, MADE_MS, OWNER, PLACE, PLAIN
 
-JOB = Job(JobKind.COMPACTION, "flights/raw", "jobs.merge", b"spec")
-PLACE = BlobPlace("s3://bucket/prefix?endpoint=http://objects:7070", "key", "the-secret-itself")
-FULL = PodSettings(
-    namespace="jobs", image_pull_secrets=("registry",), executor_service_account="readers",
-    blob_secret="bucket", labels={"team": "a"}, annotations={"note": "b"},
-    node_selector={"disk": "fast"}, tolerations=({"key": "spark", "operator": "Exists"},),
-    priority_class="low", spark={"spark.network.timeout": "60s"},
-    secrets={"/etc/kafka": "kafka-reader", "/etc/other": "other"},
-)  # fmt: skip
-PLAIN = PodSettings(namespace="jobs")
-VERSION = "1.33"
-MADE, PLACED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
-MADE_MS = 1_767_225_600_000
+PLACED = "2026-01-01T00:01:00Z"
 
 
 def both(settings: PodSettings) -> list[dict[str, Any]]:
@@ -51,14 +39,13 @@ def both(settings: PodSettings) -> list[dict[str, Any]]:
     executor = executor_template(attempt, settings)
     executor["metadata"]["name"] = "executor"
     executor["spec"]["containers"][0] |= {"image": settings.image, "args": ["executor"]}
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "tidemill-0", "uid": "u"}
-    return [driver_pod(attempt, "jobs", settings, PLACE, owner), executor]
+    return [driver_pod(attempt, "jobs", settings, PLACE, OWNER), executor]
 
 
 @pytest.mark.parametrize("settings", [PLAIN, FULL])
 def test_pods_are_what_the_api_takes(settings: PodSettings) -> None:
     for pod in both(settings):
-        kubernetes_validate.validate(pod, VERSION, strict=True)
+        kubernetes_validate.validate(pod, API_VERSION, strict=True)
 
 
 @pytest.mark.parametrize("settings", [PLAIN, FULL])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -108,3 +109,56 @@ def remap_histories(
         unique=True,
     )
     return list(zip([0, *sorted(draw(later))], sources, strict=True))
+
+
+def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
+    """Few different times of a lattice, so that updates meet at most of them; no number in a tuple beyond `most`."""
+    if lattice is U64_TIME:
+        return st.integers(0, most + 2)
+    return st.tuples(*[st.integers(0, most)] * len(lattice.minimum()))
+
+
+def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
+    """Antichains of few different times, never empty."""
+    listed = st.lists(small_times(lattice), min_size=1, max_size=3)
+    return listed.map(lambda times: Antichain.of(lattice, times))
+
+
+Round = tuple[list[Any], Antichain[Any], Antichain[Any]]
+"""Updates of each input ((key, value), time, diff), the upper after them, and what may be compacted then."""
+
+
+@st.composite
+def rounds_of(
+    draw: st.DrawFn,
+    inputs: int,
+    *,
+    lattices: Sequence[Domain] = LATTICES,
+    keys: Sequence[object] = ("j", "k"),
+    idle: bool = True,
+) -> tuple[Any, list[Round]]:
+    """A lattice, and rounds that an operator of so many inputs takes until its end; with `idle` some advance nothing."""
+    lattice: Any = draw(st.sampled_from(lattices))
+    edit = st.tuples(
+        st.tuples(st.sampled_from(keys), st.integers(0, 2)),
+        small_times(lattice),
+        st.sampled_from([1, 1, 2, -1]),
+    )
+    since = lower = Antichain.minimum(lattice)
+    rounds: list[Round] = []
+    for last in [False] * draw(st.integers(1, 4)) + [True]:
+        upper = Antichain(lattice) if last else lower.join(draw(small_antichains(lattice)), lattice)
+        listed = [
+            [
+                update
+                for update in draw(st.lists(edit, max_size=6))
+                if lower.less_equal(update[1]) and not upper.less_equal(update[1])
+            ]
+            for _ in range(inputs)
+        ]
+        wanted = since.join(draw(small_antichains(lattice)), lattice)
+        since = wanted if wanted.precedes(upper) else since
+        if idle or upper != lower:
+            rounds.append((listed, upper, since))
+        lower = upper
+    return lattice, rounds

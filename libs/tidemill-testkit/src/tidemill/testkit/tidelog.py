@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tidemill.datalog.ast import Program, Rule
@@ -14,9 +15,10 @@ from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.evaluation import Engine, LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.records import Record
+from tidemill.datalog.records import Record, format_record
 
 UPPER = 12
 """All instants of generated inputs lie in [0, UPPER)."""
@@ -282,3 +284,25 @@ def inputs(
             if end is None or start < end:
                 presences.append(Presence(record, start, END if end is None else end))
     return found
+
+
+def answers_from_scratch(
+    example: Example, facts: Mapping[str, Sequence[Presence]]
+) -> list[dict[str, set[str]]]:
+    """What holds at each instant from -1 to UPPER - 1, and under `errors` what fails then, by evaluating it whole.
+
+    An example that passes a limit is left out.
+    """
+    try:
+        found = Engine(example.checked).evaluate(facts, upper=UPPER)
+    except LimitPassed:
+        assume(False)
+        raise
+    answers = []
+    for at in range(-1, UPPER):
+        held = {
+            name: {format_record(p.record) for p in found.presences[name] if p.start <= at < p.end}
+            for name in DERIVED
+        }
+        answers.append({**held, "errors": {e.text for e in found.errors if e.start <= at < e.end}})
+    return answers

@@ -130,7 +130,7 @@ async def test_a_source_of_protobuf_gains_what_the_new_descriptors_say(tmp_path:
         rows = [(1, None, None), (2, 20, None), (3, 30, "Oslo")]
         await until_holds(process, *rows)
     async with running(tmp_path) as process:
-        path.unlink()  # noqa: ASYNC240  what it said is kept
+        path.unlink()  # what it said is kept
         await until_holds(process, *rows)
         await process.world.log.append("orders", [Entry(None, b"\x08\x04\x1a\x04Rome")])
         await until_holds(process, *rows, (4, 0, "Rome"))

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -102,15 +103,17 @@ class World:
         settings = ComputeSettings(hold_interval_s=0.0)
         return ActionDriver(self.target, sink, collections, self.clock, settings)
 
-    async def create(self, sink: FileSink | LogSink, start: int = 0) -> None:
-        await self.now.create("alarm", Description(ALARM, retain_ms=0))
+    async def create(
+        self, sink: FileSink | LogSink, start: int = 0, schema: pa.Schema = ALARM
+    ) -> None:
+        await self.now.create("alarm", Description(schema, retain_ms=0))
         if start:
             await self.feed(0, start)
         await self.action(self.now, sink).hold_watched()
         for name, schema in (
             ("calls/outbox", OUTBOX_SCHEMA),
             ("calls/done", DONE_SCHEMA),
-            ("calls/corrections", corrections_schema(SHAPE)),
+            ("calls/corrections", corrections_schema(self.target.shape)),
         ):
             await self.now.create(name, Description(schema), start=frontier(start))
         await self.action(self.now, sink).prepare()
@@ -202,6 +205,61 @@ async def test_what_was_there_before_the_action_does_not_fire_when_it_changes(
     await world.feed(12, END)
     await follow(world, world.action(world.now, FileSink(path)), END)
     assert fired(path.read_text().splitlines()) == [(14, "after", 14)]
+
+
+async def test_what_had_gone_before_the_action_fires_when_it_comes_back_once(
+    tmp_path: Path,
+) -> None:
+    """Its presence begins after the action does, and nothing has been told of it."""
+    world, path = World(3), tmp_path / "calls.jsonl"
+    world.alarms = table_of(
+        [
+            (tank, 1, 4, None, *change)
+            for tank, goes in (("gone", 8), ("there", 15))
+            for change in ((4, 1), (goes, -1), (18, 1), (20, -1), (22, 1))
+        ]
+    )
+    await world.create(FileSink(path), start=12)
+    for lower, upper in ((12, 19), (19, 21), (21, END)):
+        await world.feed(lower, upper)
+        await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), upper)
+    assert fired(path.read_text().splitlines()) == [(18, "gone", 4), (18, "there", 4)]
+    told = (await world.now.stored("calls/corrections")).sort_by("_time").to_pylist()
+    changes = sorted((row["arg_tank"], row["instant"], row["new"] is None) for row in told)
+    assert changes == [(t, *c) for t in ("gone", "there") for c in ((20, True), (22, False))]
+
+
+async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_another_one(
+    tmp_path: Path,
+) -> None:
+    """A correction says null only of what is absent; a value that comes back fires no second time."""
+    world, path = World(3), tmp_path / "calls.jsonl"
+    schema = pa.schema([("tank", pa.string()), ("count", pa.int64())])
+    shape = PredicateShape("often", schema, 1, timed=False, lattices=(("count", 1),))
+    goal = goal_over("often(tank) @count(2)", {"often": (("tank", "text"),)}, "calls")
+    world.target = replace(world.target, goal=goal, shape=shape)
+    rows = [("a", 1, 1, 1), ("b", 2, 1, 1)]
+    for at, (old, new) in enumerate(((1, 2), (2, 3), (3, 4), (4, 2)), 2):
+        rows += [("a", old, at, -1), ("a", new, at, 1)]
+    rows.append(("a", 2, 7, -1))
+    table = pa.table(
+        [list(column) for column in zip(*rows, strict=True)],
+        schema=empty_updates(schema).schema,
+    )
+    world.alarms = table
+    await world.create(FileSink(path), schema=schema)
+    await world.feed(0, END)
+    await follow(world, world.action(world.now, FileSink(path)), END)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["instant"], line["record"]) for line in lines] == [
+        (1, 'often("b") @count(2)'), (2, 'often("a") @count(2)'),
+    ]  # fmt: skip
+    told = (await world.now.stored("calls/corrections")).sort_by("sequence").to_pylist()
+    count = 'often("a") @count({})'.format
+    assert [(row["instant"], row["old"], row["new"]) for row in told] == [
+        (3, count(2), count(3)), (4, count(3), count(4)), (5, count(4), count(2)),
+        (7, count(2), None),
+    ]  # fmt: skip
 
 
 async def test_an_action_over_a_collection_that_is_closed_comes_to_its_end(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
 from tidemill.rpc.messages import ResourceDocument
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.resources.checking import check_files
@@ -137,3 +140,50 @@ async def test_a_late_row_takes_back_what_was_told_and_a_restart_repeats_nothing
         assert row["old"].startswith('late("N1", 45) @time(2000)')
     assert told(tmp_path) == [(2000, "N1"), (2500, "N2")]
     assert undone(tmp_path) == [["N1", 1]]
+
+
+RELATIONS = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: tell}
+spec: {view: above, goal: "named(p)", sink: {file: {path: FOLDER/named.jsonl}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: above}
+spec: {retain: RETAINED, inputs: {late: below/late}, program: "named(p) := late(p);"}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: below}
+spec: {retain: RETAINED, inputs: {flight: flights}, program: "late(p) := flight(p, d) if d > 30;"}
+"""
+FLIGHTS = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: flights}
+spec: {columns: [{name: plane, type: text}, {name: delay, type: int}], retain: RETAINED}
+"""
+
+
+@pytest.mark.parametrize("retained", ["all", "0s"])
+async def test_an_action_made_together_with_its_views_fires_nothing_of_their_history(
+    retained: str, tmp_path: Path
+) -> None:
+    async def insert(process: Process, plane: str) -> int:
+        rows = pa.table({"plane": [plane], "delay": [45]})
+        return (await process.system.insert("flights", rows)).time
+
+    async def apply(process: Process, text: str) -> None:
+        text = text.replace("FOLDER", str(tmp_path)).replace("RETAINED", retained)
+        await process.system.apply([ResourceDocument(text, "all.yaml")])
+
+    async with running(tmp_path) as process:
+        await apply(process, FLIGHTS)
+        await insert(process, "N1")
+        await apply(process, RELATIONS)
+        at = await insert(process, "N2")
+        async with asyncio.timeout(60):
+            while (await process.world.collections.status("tell/done")).upper.less_equal(at):
+                await asyncio.sleep(0.02)
+    assert undone(tmp_path, "named.jsonl") == [["N2"]]

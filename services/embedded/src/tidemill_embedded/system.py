@@ -29,6 +29,7 @@ from tidemill.runtime.resources import (
     SourceSpec,
     TableSpec,
     ViewSpec,
+    retained_ms,
 )
 from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
 from tidemill_embedded.replicas.roles import parts_for
@@ -159,7 +160,7 @@ class System:
         if isinstance(spec, HoldSpec):
             await self.runner(stored).prepare()
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
-            retain = None if spec.retain is None else int(spec.retain)
+            retain = retained_ms(spec)
             if isinstance(spec, TableSpec):
                 self._world.shapes.plan(stored)
                 await self.runner(stored).prepare()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import pyarrow as pa
@@ -80,6 +80,8 @@ class ActionDriver:
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
         self._record_of = record_of(target.shape)
+        # What rides beside a fact is not in its key: an event that fired may stop matching and still be there.
+        self._event = replace(target.goal, parafacts=())
         self._known: set[str] = set()
         self._carried: frozenset[str] = frozenset()
         self._told: Counter[str] = Counter()
@@ -159,20 +161,24 @@ class ActionDriver:
         come: dict[tuple[int, str], Record] = {}
         for row, time, diff in zip(rows or [()] * len(times), times, diffs, strict=True):
             record = self._record_of(row)
-            if self._target.goal.bindings(record) is not None:
+            if self._event.bindings(record) is not None:
                 where = (int(time), action_key(self._target.goal.name, record))
                 (come if diff > 0 else gone)[where] = record
         firings: list[Firing] = []
         corrections: list[Correction] = []
         for where in sorted(come.keys() | gone.keys()):
-            (instant, key), new = where, come.get(where)
+            (instant, key), old, new = where, gone.get(where), come.get(where)
             if key in self._known:
                 self.counts.repeated += new is not None
-                corrections += changed_after_firing(key, instant, gone.get(where), new, self._told)
-            elif new is not None and where not in gone:  # else it began before the action did
+                corrections += changed_after_firing(key, instant, old, new, self._told)
+            elif new is not None and self._matches(new) and not self._matches(old):
                 self._known.add(key)
                 firings.append(self._firing(key, instant, new))
         return firings, corrections
+
+    def _matches(self, record: Record | None) -> bool:
+        """Whether there is a record, and it is what the goal asks for; one that was so before began before."""
+        return record is not None and self._target.goal.bindings(record) is not None
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
         """What the watched collection changes in [lower, upper); what it begins with begins there."""

@@ -446,7 +446,9 @@ class Shapes:
         found: dict[str, None] = {}
         waiting, seen = [view], {view}
         while waiting:
-            for named in self.planned(waiting.pop()).inputs.values():
+            for read in self.planned(waiting.pop()).inputs.values():
+                arranged = self._arrangements.get(read.name)
+                named = read if arranged is None else self.named(arranged.of)
                 below = named.name.rpartition("/")[0]
                 if named.kind != "View":
                     found[named.collection] = None

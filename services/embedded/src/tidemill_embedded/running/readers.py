@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
-from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec
+from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, retained_ms
 from tidemill.shard import Description
-from tidemill.time import frontier
+from tidemill.time import U64_MAX, U64_TIME, Frontier, frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Sink
@@ -49,7 +49,7 @@ class TableRunner:
 
     async def prepare(self) -> None:
         """Create the collection, or give it the columns that the table has gained."""
-        retain = None if self._spec.retain is None else int(self._spec.retain)
+        retain = retained_ms(self._spec)
         schema = row_schema(self._spec.columns)
         description = Description(schema, timeline=self._spec.timeline, retain_ms=retain)
         await self._world.ensure(self.collection, description)
@@ -129,7 +129,7 @@ class ActionRunner:
         status = await self._world.collections.status(self._watched.collection)
         fire_from = self._spec.fire_from
         if fire_from == "creation":
-            start = status.upper
+            start = await self._caught_up(status.upper)
         elif fire_from == "beginning":
             start = status.since
         else:
@@ -145,6 +145,16 @@ class ActionRunner:
             # What is done begins where the outbox does, also if a crash came between the two.
             start = (await self._world.collections.status(collection)).since
         await self.driver.prepare()
+
+    async def _caught_up(self, upper: Frontier) -> Frontier:
+        """Where what is watched will be once it has caught up with what there is: all before is history.
+
+        A view that was made together with the action has not evaluated its history yet.
+        """
+        there: Frontier = frontier()
+        for root in self._world.shapes.roots_of(self._spec.view):
+            there = there.meet((await self._world.collections.status(root)).upper)
+        return frontier(U64_MAX) if there.empty else upper.join(there, U64_TIME)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Fire."""

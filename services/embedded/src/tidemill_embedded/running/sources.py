@@ -23,7 +23,7 @@ from tidemill.runtime.metrics import (
     SOURCE_BYTES,
     SOURCE_RECORDS,
 )
-from tidemill.runtime.resources import KafkaOrigin, SourceSpec
+from tidemill.runtime.resources import KafkaOrigin, SourceSpec, retained_ms
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
 from tidemill.time import Unavailable, UsageError
@@ -154,7 +154,7 @@ class SourceRunner:
 
     def made(self) -> dict[str, Description]:
         """Every collection of this source."""
-        retain = None if self._spec.retain is None else int(self._spec.retain)
+        retain = retained_ms(self._spec)
         found = {
             self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
             self._letters: Description(LETTER_SCHEMA, kind="deadletters"),

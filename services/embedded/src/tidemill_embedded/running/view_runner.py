@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemill.datalog.evaluation import Limits
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
-from tidemill.runtime.resources import ViewSpec
+from tidemill.runtime.resources import ViewSpec, retained_ms
 from tidemill.shard import Description
 from tidemill.time import Fenced, Frontier, UnknownCollection, UsageError, frontier
 from tidemill_compute.views.bulk_spark import SparkHydrate
@@ -146,10 +146,10 @@ class ViewRunner:
             outputs = {} if view is None else view.outputs
             schemas |= {p: named.shape.schema for p, named in outputs.items()}
         kind = {"errors": "errors", "state": "state"}.get(part, "view")
-        retain = self._spec(self._changed or self._view).retain
+        retain = retained_ms(self._spec(self._changed or self._view))
         description = Description(
             schemas[part], kind=kind, timeline=self._view.timeline,
-            retain_ms=0 if own else None if retain is None else int(retain),
+            retain_ms=0 if own else retain,
         )  # fmt: skip
         await self._world.ensure(collection, description, begin)
 

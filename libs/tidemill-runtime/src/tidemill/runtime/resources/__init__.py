@@ -44,6 +44,7 @@ from tidemill.runtime.resources.specs import (
     TickSpec,
     UpsertSpec,
     ViewSpec,
+    retained_ms,
 )
 from tidemill.runtime.resources.validation import KINDS, schema
 
@@ -78,6 +79,7 @@ __all__ = [
     "EventTimeSpec",
     "TableSpec",
     "ViewSpec",
+    "retained_ms",
     "TickSpec",
     "AdmissionSpec",
     "ActionSpec",

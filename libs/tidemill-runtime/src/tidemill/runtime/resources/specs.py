@@ -328,4 +328,13 @@ class HoldSpec(Spec, frozen=True, kw_only=True):
     frontier: int | None = None
 
 
+def retained_ms(spec: SourceSpec | TableSpec | ViewSpec) -> int | None:
+    """How far behind its upper the collections of a resource can be read; None: all history.
+
+    At least the last instant below upper: with none at all there would be no instant to read, and what begins
+    could not be told from what was there.
+    """
+    return None if spec.retain is None else max(1, int(spec.retain))
+
+
 AnySpec: TypeAlias = SourceSpec | TableSpec | ViewSpec | ActionSpec | ArrangementSpec | HoldSpec

@@ -19,10 +19,12 @@ from tidemill.arrangement.relational import (
     clipped,
     counting,
     covers,
+    descends,
     drawn_together,
     extent,
     join_buckets,
     join_ranges,
+    lasting,
     lone_rows,
     quotients,
     runs_of,
@@ -179,6 +181,8 @@ def test_ranges_and_numbers_that_come_once(values: list[int], ids: list[int]) ->
     assert lone_rows(words(ids), 4).tolist() == lone
     assert counting(words(ids)) == (ids == list(range(len(ids))))
     assert counting(np.arange(5))
+    assert descends(words(values)) == (sorted(values) != values)
+    assert lasting(words(ids), 2) == (ids.count(2), ids.count(3))
 
 
 @LAW

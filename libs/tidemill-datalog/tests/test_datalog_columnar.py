@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tidemill.arrangement.relational import Groups
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -25,9 +26,9 @@ from tidemill.datalog.columnar import (
     RecordChanges,
     Texts,
 )
+from tidemill.datalog.columnar.changing import compared_columns
 from tidemill.datalog.columnar.columns import instants_of
 from tidemill.datalog.columnar.joining import Matching
-from tidemill.datalog.columnar.windows import compared_columns
 from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
 from tidemill.datalog.evaluation.engine import presences_of
 from tidemill.datalog.evaluation.forms import Type
@@ -203,7 +204,7 @@ def test_windows_in_which_all_turns_over_are_compared_where_they_meet(
         compared[1] += len(found) < len(given_[0]) + len(given_[1])
         return found
 
-    monkeypatch.setattr("tidemill.datalog.columnar.windows.compared_columns", counted)
+    monkeypatch.setattr("tidemill.datalog.columnar.changing.compared_columns", counted)
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
@@ -244,6 +245,51 @@ def test_a_window_leaves_no_columns_to_the_garbage_collector() -> None:
             assert not [each for each in gc.get_objects() if isinstance(each, Matching)]
     finally:
         gc.enable()
+
+
+def test_changes_may_be_asked_for_when_later_windows_are_done() -> None:
+    checked = program("p(k) := e(k, v) if v > 1; q(v) := e(_, v);")
+    windows, others = ColumnWindows(checked), ColumnWindows(checked)
+    later = []
+    for upper in (3, 6, 9):
+        rows = [Presence(Record("e", (at % 4, at), at), at, upper) for at in range(upper)]
+        for each in (windows, others):
+            each.feed("e", columns_of(checked, "e", rows, each.texts))
+        later.append(windows.step(upper).facts)
+        found = others.step(upper).facts
+        assert dict(found) == {name: found[name] for name in ("p", "q")}
+        assert changes_of(found["p"], "p"), upper
+        with pytest.raises(KeyError):
+            found["e"]
+    again = ColumnWindows(checked)
+    for upper, known in zip((3, 6, 9), later, strict=True):
+        rows = [Presence(Record("e", (at % 4, at), at), at, upper) for at in range(upper)]
+        again.feed("e", columns_of(checked, "e", rows, again.texts))
+        expected = again.step(upper).facts
+        for name in ("q", "p"):
+            assert changes_of(known[name], name) == changes_of(expected[name], name)
+
+
+def test_rows_that_stay_are_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbered: list[int] = []
+    of = Groups.of
+
+    def counted(columns: Sequence[Any], rows: int) -> Groups:
+        numbered.append(rows)
+        return of(columns, rows)
+
+    monkeypatch.setattr(Groups, "of", counted)
+    checked = program("p(k, v, w) := e(k, v) ^ f(k, w);")
+    windows = ColumnWindows(checked)
+    staying = [Presence(Record("f", (k, 0.5), 0), 0, END) for k in range(7)]
+    windows.feed("f", columns_of(checked, "f", staying, windows.texts))
+    for upper in (2, 4, 6):
+        rows = [Presence(Record("e", (k, upper), upper - 1), upper - 1, upper) for k in range(3)]
+        windows.feed("e", columns_of(checked, "e", rows, windows.texts))
+        numbered.clear()
+        found = windows.step(upper).facts["p"]
+        assert sum(diff for _, _, diff in changes_of(found, "p")) == (3 if upper == 2 else 0)
+        assert (7 in numbered) == (upper == 2)
 
 
 def test_columns_of_another_type_are_refused() -> None:

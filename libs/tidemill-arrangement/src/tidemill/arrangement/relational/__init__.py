@@ -13,7 +13,9 @@ from tidemill.arrangement.relational.matching import (
 from tidemill.arrangement.relational.selecting import (
     clipped,
     counting,
+    descends,
     extent,
+    lasting,
     lone_rows,
     turns,
     uniform_facts,
@@ -33,6 +35,7 @@ from tidemill.arrangement.relational.sweeping import (
 __all__ = [
     "LIMBS", "Buckets", "Groups", "Runs", "Stretches",
     "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of",
-    "clipped", "counting", "covers", "drawn_together", "extent", "join_buckets", "join_ranges", "limbs_of", "lone_rows", "quotients", "runs_of",
+    "clipped", "counting", "covers", "descends", "drawn_together", "extent", "join_buckets",
+    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of",
     "sorted_apart", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
 ]  # fmt: skip

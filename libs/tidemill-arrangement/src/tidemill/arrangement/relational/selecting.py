@@ -82,6 +82,34 @@ def turns(
 
 
 @compiled
+def _last(stop: I64Array, upper: int) -> tuple[int, int]:
+    ending, living = 0, 0
+    for row in range(stop.size):
+        ending += stop[row] == upper
+        living += stop[row] > upper
+    return ending, living
+
+
+def lasting(stop: I64Array, upper: int) -> tuple[int, int]:
+    """How many rows stop at an instant, and how many stop after it. Cost: O(n)."""
+    ending, living = _last(stop, upper)
+    return ending, living
+
+
+@compiled
+def _descend(values: I64Array) -> bool:
+    at = 1
+    while at < values.size and values[at - 1] <= values[at]:
+        at += 1
+    return at < values.size
+
+
+def descends(values: I64Array) -> bool:
+    """Whether some word is less than the one before it. Cost: O(n), less where one is."""
+    return bool(_descend(values))
+
+
+@compiled
 def _counting(rows: I64Array) -> bool:
     at = 0
     while at < rows.size and rows[at] == at:
@@ -141,4 +169,6 @@ def lone_rows(ids: I64Array, groups: int) -> I64Array:
     return rows[: _lone(ids, np.zeros(groups, np.int64), rows)]
 
 
-__all__ = ["clipped", "counting", "extent", "lone_rows", "turns", "uniform_facts"]
+__all__ = [
+    "clipped", "counting", "descends", "extent", "lasting", "lone_rows", "turns", "uniform_facts",
+]  # fmt: skip

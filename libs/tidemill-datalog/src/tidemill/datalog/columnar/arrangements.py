@@ -21,6 +21,10 @@ class Arrangements:
     _buckets: dict[tuple[Positions, tuple[bool, ...]], Buckets] = field(default_factory=dict)
     _covers: dict[Any, tuple[I64Array, I64Array, I64Array]] = field(default_factory=dict)
 
+    def at(self, columns: Columns) -> Arrangements:
+        """The same rows at other instants: what their columns say stays, and is shared from now on."""
+        return Arrangements(columns, self._groups, self._buckets)
+
     def grouped(self, positions: Positions, wide: tuple[bool, ...]) -> Groups:
         """The rows numbered by columns of their key; `wide` says which may be null on either side."""
         known = self._groups.get((positions, wide))

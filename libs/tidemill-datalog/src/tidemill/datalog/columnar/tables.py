@@ -119,15 +119,20 @@ def power(value: float) -> float:
 
 
 class ColumnTable(Table):
-    """A finished table on columns. Cost of the first look at its rows: O(n), a tuple for each."""
+    """A finished table on columns. Cost of the first look at its rows: O(n), a tuple for each.
+
+    `like` is one of the same rows at other instants, of which what their columns say is taken over.
+    """
 
     __slots__ = ("_made", "_statistics", "arranged", "columns")
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, like: ColumnTable | None = None) -> None:
         self.columns = columns
-        self.arranged = Arrangements(columns)
+        self.arranged: Arrangements = (
+            Arrangements(columns) if like is None else like.arranged.at(columns)
+        )
         """The rows put together by columns, for every rule and every view that looks at this table."""
-        self._statistics = Statistics(columns)
+        self._statistics: Statistics = Statistics(columns) if like is None else like._statistics
         self._made: list[Row] | None = None
         super().__init__([])
         self._made = None

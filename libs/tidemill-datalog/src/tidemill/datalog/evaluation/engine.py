@@ -10,6 +10,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
 from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
 from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.state import EngineState
@@ -105,6 +106,11 @@ class Engine:
         self._timer = timer
         self.plan = plan or logical_plan(checked)
         self.checked = self.plan.checked
+        self.derived = self.checked.derived
+        self.kinds = {
+            name: [Type(kind) for _, kind in columns]
+            for name, columns in self.checked.columns.items()
+        }
         self._columns_from = columns_from
         self.bulk: Bulk | None = None
         self.functions = functions
@@ -169,18 +175,16 @@ class Engine:
 
         start: Instant = BEGINNING if lower is None else lower
         tables: dict[str, Table] = {
-            name: table_within(self.checked, name, columns, start, upper)
+            name: table_within(name, self.kinds[name], columns, start, upper)
             for name, columns in inputs.items()
         }
         failures = Failures()
         for name, presences in (rows or {}).items():
             timelines = load(self.checked, name, presences, start, upper, self.lattices, failures)
             tables[name] = Table.of_timelines(timelines)
-        names = list(dict.fromkeys((*self.checked.derived, *tables)))
+        names = list(dict.fromkeys((*self.derived, *tables)))
         both = {
-            name: timelines_of(tables.pop(name).rows)
-            for name in self.checked.derived
-            if name in tables
+            name: timelines_of(tables.pop(name).rows) for name in self.derived if name in tables
         }
         strata = self.strata(tables, start, upper, state, bulk=self.column_bulk())
         for component in self.plan.components:

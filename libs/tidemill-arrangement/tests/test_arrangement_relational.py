@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tidemill.arrangement.relational import (
     Buckets,
     Groups,
+    Sums,
     accumulate_groups,
+    add_sums,
     add_up,
     best_by_run,
     buckets_of,
@@ -22,6 +24,7 @@ from tidemill.arrangement.relational import (
     descends,
     drawn_together,
     extent,
+    inside,
     join_buckets,
     join_ranges,
     lasting,
@@ -29,6 +32,7 @@ from tidemill.arrangement.relational import (
     quotients,
     runs_of,
     sorted_apart,
+    stacked_sums,
     subtract,
     tick_pairs,
     total_of,
@@ -87,6 +91,29 @@ def test_rows_said_to_differ_do(rows: list[tuple[int, ...]]) -> None:
         assert max(runs) > 8
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(0, 3), st.booleans())
+def test_many_rows_said_to_differ_do(seed: int, copies: int, near: bool) -> None:
+    rng, count = np.random.default_rng(seed), 80_000
+    times = np.arange(count) // 2 + rng.integers(0, 2_000, count)
+    rows = np.arange(count)
+    copied = rng.integers(1, count, copies)
+    rows[copied] = copied - 1 if near else rng.integers(0, count, copies)
+    drawn = [column[rows] for column in (times, np.full(count, 7), np.arange(count) % 2_000)]
+    different = len(np.unique(drawn[0] * 2_000 + drawn[2])) == count
+    assert sorted_apart(drawn, count) == different
+
+
+def test_rows_that_are_mixed_up_are_not_said_to_differ_and_one_column_in_order_is_enough() -> None:
+    rng, count = np.random.default_rng(3), 500_000
+    serial, others = np.arange(count) ^ 5, np.arange(count) % 10
+    assert sorted_apart([others, serial], count)
+    mixed = rng.permutation(count)
+    assert not sorted_apart([others[mixed], serial[mixed]], count)
+    serial[499_000] = serial[499_010]
+    assert not sorted_apart([others, serial], count)
+
+
 @LAW
 @given(
     st.lists(st.tuples(groups, intervals), max_size=8),
@@ -127,6 +154,9 @@ def test_rows_are_cut_to_a_window(rows: list[tuple[int, int]], lower: int, lengt
         for row, start, stop in twin.within(rows, lower, upper)
     ]
     assert list(zip(*map(Words.tolist, found), strict=True)) == expected
+    unchanged = expected == [(row, *interval) for row, interval in enumerate(rows)]
+    assert inside(*columns(rows, 2), lower, upper) == unchanged
+    assert inside(*found[1:], lower, upper)
 
 
 @LAW
@@ -320,11 +350,10 @@ def test_sums_are_exact_and_quotients_rounded_once(values: list[int | float], di
     flags = np.ones(len(values), np.bool_)
     found = add_up(column, flags, np.zeros(len(values), np.int64), ones, 1)
     assert found is not None
-    limbs, counts, exponent = found
-    assert counts.tolist() == [len(values)]
-    total = total_of(limbs[0].tolist())
-    assert total * Fraction(2) ** exponent == sum(map(Fraction, values))
-    rounded, exact = quotients(limbs, words([divisor]), exponent)
+    assert found.counts.tolist() == [len(values)]
+    total = total_of(found.limbs[0].tolist())
+    assert total * Fraction(2) ** found.exponent == sum(map(Fraction, values))
+    rounded, exact = quotients(found.limbs, words([divisor]), found.exponent)
     if exact[0]:
         assert rounded[0] == twin.quotient(values, divisor)
     else:
@@ -335,3 +364,37 @@ def test_numbers_too_far_apart_are_left_to_others() -> None:
     ones = np.ones(2, np.int64)
     far = add_up(np.array([1.0, 1e-30]), np.ones(2, np.bool_), np.zeros(2, np.int64), ones, 1)
     assert far is None
+    parts = [one_sum([1.0]), one_sum([1e-30])]
+    assert stacked_sums(parts) is None
+
+
+def one_sum(values: list[int | float]) -> Sums:
+    column = np.array(values, np.int64 if isinstance(values[0], int) else np.float64)
+    ones = np.ones(len(values), np.int64)
+    found = add_up(column, ones > 0, ones - 1, ones, 1)
+    assert found is not None
+    return found
+
+
+@LAW
+@given(
+    st.sampled_from([numbers, floats, st.floats(-1.0, 1.0).map(lambda x: round(x, 2))]).flatmap(
+        lambda values: st.lists(st.lists(values, min_size=1, max_size=4), min_size=1, max_size=6)
+    ),
+    st.data(),
+)
+def test_sums_of_parts_are_those_of_the_whole(
+    parts: list[list[int | float]], data: st.DataObject
+) -> None:
+    sums = stacked_sums([one_sum(part) for part in parts])
+    assert sums is not None
+    way = st.tuples(st.integers(0, len(parts) - 1), st.integers(0, 2), st.sampled_from([1, -1]))
+    ways = data.draw(st.lists(way, max_size=8))
+    rows, groups, signs = columns(ways, 3)
+    found = add_sums(sums, rows, groups, signs, 3)
+    for group in range(3):
+        moved = [(parts[row], sign) for row, mine, sign in ways if mine == group]
+        assert found.counts[group] == sum(sign * len(part) for part, sign in moved)
+        total = total_of(found.limbs[group].tolist())
+        expected = sum(sign * sum(map(Fraction, part)) for part, sign in moved)
+        assert total * Fraction(2) ** found.exponent == expected

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.relational import Groups
+from tidemill.arrangement.relational import Groups, Sums, stacked_sums
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -122,6 +122,37 @@ def test_columns_answer_as_rows_on_programs_made_for_them() -> None:
     law()
     assert counts[0] > 75  # of about 390
     assert counts[1] > 15  # of about 100
+
+
+@pytest.mark.parametrize("worth", [0, 2])
+def test_solutions_drawn_together_piece_by_piece_aggregate_as_rows(
+    monkeypatch: pytest.MonkeyPatch, worth: int
+) -> None:
+    drawn: list[int] = []
+
+    def counted(parts: Sequence[Sums]) -> Sums | None:
+        drawn.append(len(parts))
+        return stacked_sums(parts)
+
+    monkeypatch.setattr("tidemill.datalog.columnar.bulk._PIECE_ROWS", 3)
+    monkeypatch.setattr("tidemill.datalog.columnar.contributing._WORTH", worth)
+    monkeypatch.setattr("tidemill.datalog.columnar.contributing.stacked_sums", counted)
+
+    @LAW
+    @given(
+        tidelog_columns.bulk_programs(),
+        tidelog_columns.bulk_inputs(),
+        st.lists(st.integers(1, tidelog_columns.UPPER - 1), max_size=1),
+    )
+    def law(example: Example, given_: Inputs, cuts: list[int]) -> None:
+        compare(example.checked, given_, [0, *cuts, tidelog_columns.UPPER])
+
+    law()
+    rows = [(at % 2, value) for at, value in enumerate([0.1, 1e16, 0.1, 1.0, 0.1, -1e16, -0.0] * 5)]
+    text = "p(k) @sum(v) @average(v) @min(v) @max(v) @count(1) := f(k, v) @time(t)"
+    for cut in (";", " ^ clock(0, 9) @time(c) if t < c;"):
+        assert compare(program(text + cut), {"f": events(rows, "f")}, [0, 40])[0] == 1
+    assert bool(drawn) == (worth == 0)
 
 
 def columns_of(

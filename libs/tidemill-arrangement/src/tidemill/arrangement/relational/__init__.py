@@ -15,12 +15,22 @@ from tidemill.arrangement.relational.selecting import (
     counting,
     descends,
     extent,
+    inside,
     lasting,
     lone_rows,
     turns,
     uniform_facts,
 )
-from tidemill.arrangement.relational.summing import LIMBS, add_up, limbs_of, quotients, total_of
+from tidemill.arrangement.relational.summing import (
+    LIMBS,
+    Sums,
+    add_sums,
+    add_up,
+    limbs_of,
+    quotients,
+    stacked_sums,
+    total_of,
+)
 from tidemill.arrangement.relational.sweeping import (
     Runs,
     best_by_group,
@@ -33,9 +43,9 @@ from tidemill.arrangement.relational.sweeping import (
 )
 
 __all__ = [
-    "LIMBS", "Buckets", "Groups", "Runs", "Stretches",
-    "accumulate_groups", "add_up", "best_by_group", "best_by_run", "buckets_of",
-    "clipped", "counting", "covers", "descends", "drawn_together", "extent", "join_buckets",
-    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of",
-    "sorted_apart", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
+    "LIMBS", "Buckets", "Groups", "Runs", "Stretches", "Sums",
+    "accumulate_groups", "add_sums", "add_up", "best_by_group", "best_by_run", "buckets_of",
+    "clipped", "counting", "covers", "descends", "drawn_together", "extent", "inside", "join_buckets",
+    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "sorted_apart",
+    "stacked_sums", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
 ]  # fmt: skip

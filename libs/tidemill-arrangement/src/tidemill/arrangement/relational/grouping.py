@@ -16,6 +16,9 @@ _SLOTS_FIRST_BITS = 14
 _BITS_MAX = 62
 _DIRECT_FACTOR = 4
 _RUN_MAX = 8
+_BLOCK_ROWS = 1 << 15
+_SHARING_MAX = 4
+"""How many later blocks one may share a stretch with, in the mean."""
 
 
 @inlined
@@ -254,15 +257,103 @@ def _apart(first: I64Array, columns: I64Array) -> bool:
 def sorted_apart(columns: Sequence[I64Array], rows: int) -> bool:
     """Whether rows in the order of their first column are surely all different; false if that is hard to say.
 
-    Cost: O(n · k) for columns whose first one hardly repeats.
+    Many rows may be in the order of any column, and that roughly. Cost: O(n · k) for columns whose first one hardly
+    repeats, and for many rows where one column keeps those apart that are far from each other; memory for a block.
     """
     if not columns or not rows:
         return rows < 2
     first = np.ascontiguousarray(columns[0])
     if not _ascends(first):
-        return False
+        return rows > 2 * _BLOCK_ROWS and _blocks_apart(columns, rows)
     rest = np.stack(columns[1:]) if len(columns) > 1 else np.empty((0, rows), np.int64)
     return bool(_apart(first, rest))
+
+
+@compiled
+def _extents(first: I64Array, block: int, out: I64Array) -> None:
+    """The least and the greatest of each block of a column."""
+    for at in range(out.shape[1]):
+        least, greatest = first[at * block], first[at * block]
+        for row in range(at * block, min(first.size, (at + 1) * block)):
+            least = min(least, first[row])
+            greatest = max(greatest, first[row])
+        out[0, at], out[1, at] = least, greatest
+
+
+@compiled
+def _entered(words: I64Array, slots: I64Array, bits: int) -> bool:
+    """Put rows into an empty table by their hash; false if two are equal."""
+    slots[:] = -1
+    for row in range(words.shape[0]):
+        at = np.int64(_hash(words, row) >> np.uint64(64 - bits))
+        while slots[at] >= 0:
+            if _same(words, row, words, slots[at]):
+                return False
+            at = (at + 1) & (slots.size - 1)
+        slots[at] = row
+    return True
+
+
+@compiled
+def _met(
+    words: I64Array, slots: I64Array, bits: int, others: I64Array, least: int, greatest: int
+) -> bool:
+    """Whether another row, whose first word lies in a range, is one of the rows of a table."""
+    for row in range(others.shape[0]):
+        if least <= others[row, 0] <= greatest:
+            at = np.int64(_hash(others, row) >> np.uint64(64 - bits))
+            while slots[at] >= 0:
+                if _same(others, row, words, slots[at]):
+                    return True
+                at = (at + 1) & (slots.size - 1)
+    return False
+
+
+def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
+    """Whether rows are all different, looked at block by block; false if none of the columns keeps blocks apart."""
+    for at, column in enumerate(columns):
+        extents = np.empty((2, -(-rows // _BLOCK_ROWS)), np.int64)
+        _extents(np.ascontiguousarray(column), _BLOCK_ROWS, extents)
+        near = _near(extents)
+        if near is not None:
+            ordered = [column, *columns[:at], *columns[at + 1 :]]
+            return _never_met(ordered, rows, extents, near)
+    return False
+
+
+def _near(extents: I64Array) -> list[I64Array] | None:
+    """For each block the later ones that share a stretch of the column with it; None if they are many."""
+    near: list[I64Array] = []
+    room = _SHARING_MAX * extents.shape[1]
+    for at, (least, greatest) in enumerate(extents.T.tolist()):
+        later = extents[:, at + 1 :]
+        others = np.flatnonzero((least <= later[1]) & (later[0] <= greatest)) + at + 1
+        room -= len(others)
+        if room < 0:
+            return None
+        near.append(others)
+    return near
+
+
+def _never_met(
+    columns: Sequence[I64Array], rows: int, extents: I64Array, near: Sequence[I64Array]
+) -> bool:
+    bits = _BLOCK_ROWS.bit_length()
+    slots = np.empty(1 << bits, np.int64)
+    for at, others in enumerate(near):
+        words = _block(columns, at, rows)
+        if not _entered(words, slots, bits):
+            return False
+        least, greatest = extents[:, at].tolist()
+        for other in others.tolist():
+            if _met(words, slots, bits, _block(columns, other, rows), least, greatest):
+                return False
+    return True
+
+
+def _block(columns: Sequence[I64Array], at: int, rows: int) -> I64Array:
+    begin, end = at * _BLOCK_ROWS, min(rows, (at + 1) * _BLOCK_ROWS)
+    return _stacked([column[begin:end] for column in columns], end - begin)
 
 
 @dataclass(frozen=True, slots=True)

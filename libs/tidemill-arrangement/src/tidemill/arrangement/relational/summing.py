@@ -2,11 +2,13 @@
 
 A number is m · 2**e with whole m. Over the least e of a column every number is a whole number of at most
 `LIMBS` limbs of 32 bits, and limbs are added up by themselves: whole numbers of 64 bits hold 2**30 of them.
+Whole numbers need `WHOLE_LIMBS`. Sums of parts of a column are added up in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +19,11 @@ from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, compiled, i
 F64Array: TypeAlias = npt.NDArray[np.float64]
 
 LIMBS = 5
+WHOLE_LIMBS = 2
 _SPREAD_MAX = 60
 _NONE = 5_000
+_BIAS = 1_075
+"""What the exponent of a float is above that of its mantissa as a whole number."""
 
 
 @inlined
@@ -62,7 +67,9 @@ def _add_whole(
         counts[group] += signs[i]
         value = values[i]
         magnitude = np.uint64(value) if value >= 0 else np.uint64(0) - np.uint64(value)
-        _put(limbs, group, magnitude, 0, signs[i] if value >= 0 else -signs[i])
+        sign = signs[i] if value >= 0 else -signs[i]
+        limbs[group, 0] += sign * np.int64(magnitude & np.uint64(0xFFFF_FFFF))
+        limbs[group, 1] += sign * np.int64(magnitude >> np.uint64(32))
 
 
 @compiled
@@ -86,25 +93,112 @@ def _add_floats(
         _put(limbs, group, number, exponent - least, signs[i] if word >= 0 else -signs[i])
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Exact sums, one for each group: sum(limb[i] · 2**(32 · i)) · 2**exponent, of so many numbers.
+
+    `exponents` are the least and the greatest that the floats have which are not zero, None for whole numbers and
+    where there is no such float. Shapes: (n, k) limbs, n counts.
+    """
+
+    limbs: I64Array
+    counts: I64Array
+    exponents: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def exponent(self) -> int:
+        """The power of two that the limbs count."""
+        return 0 if self.exponents is None else self.exponents[0] - _BIAS
+
+    def take(self, rows: I64Array) -> Sums:
+        """The sums with these numbers."""
+        return Sums(self.limbs[rows], self.counts[rows], self.exponents)
+
+
 def add_up(
     values: I64Array | F64Array, known: BoolArray, groups: I64Array, signs: I64Array, count: int
-) -> tuple[I64Array, I64Array, int] | None:
-    """Exact sums by group: (limbs, how many numbers, exponent); None where exponents lie too far apart.
+) -> Sums | None:
+    """Exact sums by group; None where exponents lie too far apart.
 
-    A group's sum is sum(limb[i] · 2**(32 · i)) · 2**exponent. Shapes: n values, their groups below `count`,
-    and 1 or -1 for each, to add or take away; (count, LIMBS) limbs. At most 2**30 values. Cost: O(n).
+    Shapes: n values, their groups below `count`, and 1 or -1 for each, to add or take away; `count` sums. At most
+    2**30 values. Cost: O(n).
     """
-    limbs = np.zeros((count, LIMBS), np.int64)
     counts = np.zeros(count, np.int64)
     if values.dtype == np.int64:
+        limbs = np.zeros((count, WHOLE_LIMBS), np.int64)
         _add_whole(values.view(np.int64), known, groups, signs, limbs, counts)
-        return limbs, counts, 0
+        return Sums(limbs, counts)
     bits = values.view(np.int64)
     least, greatest = _spread(bits)
     if greatest - least > _SPREAD_MAX and least != _NONE:
         return None
+    limbs = np.zeros((count, LIMBS), np.int64)
     _add_floats(bits, known, groups, signs, least, limbs, counts)
-    return limbs, counts, least - 1075 if least != _NONE else 0
+    return Sums(limbs, counts, (least, greatest) if least != _NONE else None)
+
+
+@compiled
+def _add_sums(
+    limbs: I64Array, counts: I64Array, rows: I64Array, groups: I64Array, signs: I64Array, out: I64Array, numbers: I64Array
+) -> None:  # fmt: skip
+    for i in range(rows.size):
+        row, group, sign = rows[i], groups[i], signs[i]
+        numbers[group] += sign * counts[row]
+        for at in range(limbs.shape[1]):
+            out[group, at] += sign * limbs[row, at]
+
+
+def add_sums(sums: Sums, rows: I64Array, groups: I64Array, signs: I64Array, count: int) -> Sums:
+    """The sums of some rows by group: `rows` are added to (1) or taken from (-1) the groups beside them.
+
+    All of them together are sums of at most 2**30 numbers. Cost: O(rows).
+    """
+    limbs = np.zeros((count, sums.limbs.shape[1]), np.int64)
+    counts = np.zeros(count, np.int64)
+    _add_sums(sums.limbs, sums.counts, rows, groups, signs, limbs, counts)
+    return Sums(limbs, counts, sums.exponents)
+
+
+@compiled
+def _lift(limbs: I64Array, bits: int) -> None:
+    """Multiply by 2**bits, in place; what comes of it fits the limbs."""
+    mask = np.int64(0xFFFF_FFFF)
+    whole, rest = bits >> 5, bits & 31
+    top = limbs.shape[1] - 1
+    for row in range(limbs.shape[0]):
+        for at in range(top):
+            limbs[row, at + 1] += limbs[row, at] >> 32
+            limbs[row, at] &= mask
+        for at in range(top, -1, -1):
+            limb = np.int64(0)
+            if at >= whole:
+                limb = (limbs[row, at - whole] & mask) << rest
+                if rest and at > whole:
+                    limb |= (limbs[row, at - whole - 1] & mask) >> (32 - rest)
+            limbs[row, at] = limb & mask
+        if limbs[row, top] >> 31:
+            limbs[row, top] -= mask + 1
+
+
+def stacked_sums(parts: Sequence[Sums]) -> Sums | None:
+    """The sums of all parts, one after the other; None where exponents lie too far apart. Cost: O(n)."""
+    spreads = [part.exponents for part in parts if part.exponents is not None]
+    counts = np.concatenate([part.counts for part in parts])
+    limbs = np.concatenate([part.limbs for part in parts])
+    if not spreads:
+        return Sums(limbs, counts)
+    least, greatest = min(low for low, _ in spreads), max(high for _, high in spreads)
+    if greatest - least > _SPREAD_MAX:
+        return None
+    end = 0
+    for part in parts:
+        begin, end = end, end + len(part)
+        if part.exponents is not None and part.exponents[0] > least:
+            _lift(limbs[begin:end], part.exponents[0] - least)
+    return Sums(limbs, counts, (least, greatest))
 
 
 @compiled
@@ -132,7 +226,8 @@ def _divide(
     limbs: I64Array, divisors: I64Array, exponent: int, out: F64Array, exact: BoolArray
 ) -> None:
     """Sum · 2**exponent / divisor, rounded to the nearest float, half to even; `exact` where that was possible."""
-    wide = LIMBS + 3
+    limit = limbs.shape[1]
+    wide = limit + 4
     mask = np.int64(0xFFFF_FFFF)
     digits = np.empty(wide, np.int64)
     for row in range(divisors.size):
@@ -140,9 +235,9 @@ def _divide(
         negative = False
         for turn in range(2):  # the second time with the sign changed, if it was negative
             carry = np.int64(0)
-            for at in range(LIMBS):
-                limb = -limbs[row, at] if turn else limbs[row, at]
-                total = limb + carry
+            for at in range(limit + 1):
+                limb = limbs[row, at] if at < limit else np.int64(0)
+                total = (-limb if turn else limb) + carry
                 digits[at + 3] = total & mask
                 carry = total >> 32
             negative = turn == 1
@@ -193,7 +288,7 @@ def _divide(
 def quotients(limbs: I64Array, divisors: I64Array, exponent: int) -> tuple[F64Array, BoolArray]:
     """Sums of multiples of 2**exponent divided and rounded once, and where that could be done in words.
 
-    Shapes: (n, LIMBS) limbs, n divisors above zero. Cost: O(n).
+    Shapes: (n, k) limbs, n divisors above zero. Cost: O(n).
     """
     found = np.zeros(len(divisors), np.float64)
     exact = np.zeros(len(divisors), np.bool_)

@@ -16,13 +16,9 @@ from tidemill.datalog.columnar.columns import (
     Unsuited,
     instant_word,
 )
-from tidemill.datalog.columnar.deriving import Derived, check_passed, derive, merged, narrow
-from tidemill.datalog.columnar.established import (
-    EstablishedColumns,
-    Shape,
-    joined,
-    solutions_of,
-)
+from tidemill.datalog.columnar.contributing import Contributions, Gathering
+from tidemill.datalog.columnar.deriving import check_passed, derive, merged, narrow
+from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Matching
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
@@ -247,28 +243,33 @@ class BulkWindow:
         fresh: Mapping[int, Columns] | None,
     ) -> Sequence[Columns]:
         carried = self._state.established.get(form.number, ())
-        found = self._matches(form, fresh or {})
-        if found is None:
+        matched = self._matches(form, fresh or {})
+        if matched is None:
             if carried:
                 raise Unsuited
             return []
-        derived, shape = found
+        found, shape = matched
+        texts = self._bulk.texts
         if form.outlives:
-            texts = self._bulk.texts
+            derived = found.solutions()
             before = solutions_of(carried, shape, derived, texts) if carried else None
             if before is not None and not len(derived):
                 derived = before.take(np.empty(0, np.int64))  # with the types of what there is
             known = EstablishedColumns(shape, (carried, before), derived, texts, self._window)
             established[form.number] = known
             derived = known.parts()
+            contributions = Contributions(derived, derived.values)
+        elif form.head.aggregates:
+            contributions = found.contributions()
+        else:
+            derived = found.solutions()
         if form.head.aggregates:
-            return [aggregated(form, derived, self._bulk.texts)]
+            return [aggregated(form, contributions, texts)]
         return [
             Columns(
-                derived.start, derived.stop, derived.expires, derived.time, derived.arguments,
-                self._bulk.texts,
+                derived.start, derived.stop, derived.expires, derived.time, derived.arguments, texts
             )
-        ]  # fmt: skip
+        ]
 
     @property
     def _window(self) -> tuple[int, int]:
@@ -280,7 +281,7 @@ class BulkWindow:
 
     def _matches(
         self, form: RuleForm, fresh: Mapping[int, Columns]
-    ) -> tuple[Derived, Shape] | None:
+    ) -> tuple[Gathering, Shape] | None:
         """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited."""
         tables: dict[int, Arrangements] = {}
         of_atoms: dict[int, Rounded] = {}
@@ -299,17 +300,18 @@ class BulkWindow:
         check_passed(form, carried)
         if plan.steps[0].atom not in tables:
             raise Unsuited  # a clock comes first
-        parts = []
-        for piece in _pieces(tables[plan.steps[0].atom].columns):
+        first = tables[plan.steps[0].atom].columns
+        found = Gathering(form, len(first) > _PIECE_ROWS)
+        for piece in _pieces(first):
             mine = {**tables, plan.steps[0].atom: Arrangements(piece)}
             matching = Matching(form, plan, scope, mine, self._window)
             matching.run()
             narrow(form, matching, self.arranged)
             kinds = self._kinds(form.head.predicate)
-            parts.append(derive(form, matching, scope, traits, kinds, self._window))
-        derived = joined(parts)
+            derived = derive(form, matching, scope, traits, kinds, self._window)
+            found.add(derived)
         widths = tuple(len(matching.key(i)) for i in range(len(form.atoms)))
-        return derived, Shape(form.number, widths, tuple(c.kind for c in derived.identity))
+        return found, Shape(form.number, widths, tuple(c.kind for c in derived.identity))
 
     def _kinds(self, predicate: str) -> tuple[Sequence[Type], Mapping[str, Sequence[Type]]]:
         checked = self._around.checked

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from tidemill.arrangement.relational import clipped, descends, lasting
+from tidemill.arrangement.relational import clipped, descends, inside, lasting
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.changing import ChangedFacts
 from tidemill.datalog.columnar.columns import Columns, Texts, instant_word
@@ -208,6 +208,8 @@ def table_within(
 
 
 def _cut(columns: Columns, lower: Instant, upper: int, before: ColumnTable | None) -> ColumnTable:
+    if before is None and inside(columns.start, columns.stop, instant_word(lower), upper):
+        return ColumnTable(merged(columns))
     rows, start, stop = clipped(columns.start, columns.stop, instant_word(lower), upper)
     cut = replace(columns.kept(rows), start=start, stop=stop)
     if before is not None and len(rows) == len(columns):

@@ -97,7 +97,7 @@ class IncrementalEngine:
             for name in unit.reads:
                 self._readers.setdefault(name, []).append(unit)
         self._state = state
-        self._known = {*self._owner, *self._readers, *watch}
+        self._known = {*self._owner, *self._readers, *checked.derived, *watch}
         self._begun = False
         self._upper: Instant = begin
         self._inputs: dict[tuple[str, Record], _Input] = {}

@@ -7,13 +7,14 @@ import sys
 from dataclasses import asdict
 
 from bench.views.jobs import JOBS
-from tidemill.runtime.lifecycle import collect_rarely
+from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
 
 
 def main() -> None:
     """Run the job named on the command line."""
     name, *sizes = sys.argv[1:]
     collect_rarely()  # as every process of ours
+    keep_freed_memory()
     report = JOBS[name].ours(*map(int, sizes))
     sys.stdout.write(json.dumps(asdict(report)) + "\n")
 

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -218,3 +220,25 @@ def test_objects_that_stay_are_not_looked_at_again_and_again() -> None:
         assert collections() < usual
     finally:
         gc.set_threshold(*thresholds)
+
+
+TAKEN_AGAIN = """
+import resource, sys
+from tidemill.runtime.lifecycle import keep_freed_memory
+
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [b"x" * 400_000 for _ in range(20)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_was_freed_is_taken_again_without_the_kernel() -> None:
+    pages: dict[str, int] = {}
+    for way in ("kept", "given back"):
+        command = [sys.executable, "-c", TAKEN_AGAIN, way]
+        pages[way] = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert pages["kept"] < 50 < 1_000 < pages["given back"]

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from tidemill.runtime import logs, settings
-from tidemill.runtime.lifecycle import collect_rarely
+from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
 from tidemill.time import TidemillError
 from tidemill_embedded.process import run_process
 from tidemill_embedded.settings import EmbeddedSettings
@@ -85,6 +85,7 @@ def up(
             chosen, store=store, services=reached, role=tuple(role or chosen.role), **changes
         )
         collect_rarely()
+        keep_freed_memory()
         code = asyncio.run(run_process(chosen, tuple(file or ())))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)

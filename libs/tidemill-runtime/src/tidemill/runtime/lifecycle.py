@@ -8,10 +8,16 @@ fails stops the process and is named. Here stands the only `except Exception` of
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -20,6 +26,10 @@ from tidemill.runtime.logs import get_logger
 from tidemill.time.errors import TidemillError, UsageError
 
 STOP_S_MAX = 10.0
+_MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20}
+"""M_TRIM_THRESHOLD: so much stays free at the end of the heap. M_TOP_PAD: by so much more it grows than is asked for.
+M_MMAP_THRESHOLD: what is smaller comes from the heap; this is the most that glibc takes.
+"""
 
 log = get_logger("lifecycle")
 
@@ -54,6 +64,19 @@ def collect_rarely() -> None:
     For the main function of a process. Cost: cycles wait until 50,000 objects more were made than freed.
     """
     gc.set_threshold(50_000, 20, 20)
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep memory that it has freed, up to 64 MB, and use it again.
+
+    Each window makes columns of a few hundred kilobytes and frees them: given back to the kernel every time, and
+    cleared by it when they are taken again, they cost two fifths of a window's time. For the main function of a
+    process; does nothing where the C library has no such settings.
+    """
+    with suppress(AttributeError, OSError):
+        set_option = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC_OPTIONS.items():
+            set_option(option, value)
 
 
 def exit_code(outcome: Outcome) -> int:

@@ -127,7 +127,7 @@ containers:
   # Over HTTP: kubelet's probe of gRPC knows no TLS, and a role without clients has no such port.
   readinessProbe:
     httpGet: {path: /readyz, port: http, scheme: {{ include "tidemill.httpScheme" .root }}}
-    periodSeconds: 5
+    periodSeconds: 2
   livenessProbe:
     httpGet: {path: /healthz, port: http, scheme: {{ include "tidemill.httpScheme" .root }}}
     periodSeconds: 10

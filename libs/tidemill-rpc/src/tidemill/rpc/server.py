@@ -44,6 +44,12 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # a second server on the address is refused, not mixed in
+    # Calls of clients that went away without a word end, and with them what they hold.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.http2.ping_timeout_ms", 30_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # else clients that ask are cut
 )
 
 

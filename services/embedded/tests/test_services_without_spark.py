@@ -39,3 +39,12 @@ def test_a_process_that_needed_spark_would_be_found() -> None:
     code, error = outcome("import pyspark")
     assert code == 1
     assert "no pyspark here" in error
+
+
+def test_a_process_starts_without_what_takes_longer_to_import_than_all_the_rest() -> None:
+    code = f"import sys, {PROCESSES}; print('pandas' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+    code = "import sys, pyarrow.dataset; print('pandas' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "True\n"  # it is there to be imported

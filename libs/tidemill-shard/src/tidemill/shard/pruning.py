@@ -8,7 +8,6 @@ from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.offloading import ROWS_INLINE_MAX
@@ -63,6 +62,9 @@ def matching(rows: pa.Table, where: pc.Expression) -> pa.Table:
     """The rows for which `where` is true. Few of them are looked at on this thread: others take long to wake."""
     if rows.num_rows > ROWS_INLINE_MAX:
         return rows.filter(where)
+    # NB: imported here as below: it takes long, and only reads that filter need it.
+    from pyarrow import acero
+
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
     chosen = acero.Declaration("filter", acero.FilterNodeOptions(where), [source])
     return chosen.to_table(use_threads=False)

@@ -39,6 +39,7 @@ from tidemill.arrangement.relational import (
     turns,
     uniform_facts,
     uniform_groups,
+    within,
 )
 from tidemill.testkit.twins import relational as twin
 
@@ -212,6 +213,8 @@ def test_ranges_and_numbers_that_come_once(values: list[int], ids: list[int]) ->
     assert counting(words(ids)) == (ids == list(range(len(ids))))
     assert counting(np.arange(5))
     assert descends(words(values)) == (sorted(values) != values)
+    kept = [row for row, value in enumerate(values) if -2 <= value <= 1 << 40]
+    assert within(words(values), -2, 1 << 40).tolist() == kept
     assert lasting(words(ids), 2) == (ids.count(2), ids.count(3))
 
 

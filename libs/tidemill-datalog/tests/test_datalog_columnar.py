@@ -360,6 +360,17 @@ def test_what_fails_is_left_to_rows(text: str, rows: list[tuple[int, float]]) ->
     assert compare(program(text), {"e": events(rows)}, [0, 9])[0] == 0
 
 
+@pytest.mark.parametrize(
+    "guard",
+    ["v >= 3", "3 < v", "v <= 3", "3 > v", "v == 3", "3 == v", "v != 3", "v > 2 ^ v < 5 ^ v != 4", "v > 9 ^ v < 2"],
+)  # fmt: skip
+def test_a_range_of_numbers_decides_what_lies_in_it(guard: str) -> None:
+    rows = [Record("e", (at % 3, None if at % 7 == 0 else at % 6), at) for at in range(40)]
+    presences = [Presence(row, row.time or 0, END) for row in rows]
+    for text in (f"p(k, v) := e(k, v) if {guard};", f"p(v, w) := e(0, w) ^ e(w, v) if {guard};"):
+        assert compare(program(text), {"e": presences}, [0, 20, 41])[1] == 0
+
+
 WORDS: tuple[tuple[str | None, int, float], ...] = (
     ("Straße", 7, 2.5), ("é", -7, -2.5), ("", 0, -0.0), ("ﬁn", 1 << 40, 1e16), (None, 3, 0.5),
     ("a\u0301b", -(1 << 40), -0.5), ("😀x", 2, 1.5e-5), ("oslo", 9, 1e300),

@@ -20,6 +20,7 @@ from tidemill.arrangement.relational.selecting import (
     lone_rows,
     turns,
     uniform_facts,
+    within,
 )
 from tidemill.arrangement.relational.summing import (
     LIMBS,
@@ -48,4 +49,5 @@ __all__ = [
     "clipped", "counting", "covers", "descends", "drawn_together", "extent", "inside", "join_buckets",
     "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "sorted_apart",
     "stacked_sums", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
+    "within",
 ]  # fmt: skip

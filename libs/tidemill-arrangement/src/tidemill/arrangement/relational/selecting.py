@@ -127,6 +127,22 @@ def descends(values: I64Array) -> bool:
 
 
 @compiled
+def _within(values: I64Array, low: int, high: int, rows: I64Array) -> int:
+    found = 0
+    for row in range(values.size):
+        if low <= values[row] <= high:
+            rows[found] = row
+            found += 1
+    return found
+
+
+def within(values: I64Array, low: int, high: int) -> I64Array:
+    """The rows with a word between two others, or equal to one. Cost: O(n)."""
+    rows = np.empty(len(values), np.int64)
+    return rows[: _within(values, low, high, rows)]
+
+
+@compiled
 def _counting(rows: I64Array) -> bool:
     at = 0
     while at < rows.size and rows[at] == at:
@@ -188,5 +204,5 @@ def lone_rows(ids: I64Array, groups: int) -> I64Array:
 
 __all__ = [
     "clipped", "counting", "descends", "extent", "inside", "lasting", "lone_rows", "turns",
-    "uniform_facts",
+    "uniform_facts", "within",
 ]  # fmt: skip

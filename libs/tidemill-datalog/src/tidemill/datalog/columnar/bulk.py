@@ -17,21 +17,16 @@ from tidemill.datalog.columnar.columns import (
     instant_word,
 )
 from tidemill.datalog.columnar.contributing import Contributions, Gathering
-from tidemill.datalog.columnar.deriving import check_passed, derive, merged, narrow
+from tidemill.datalog.columnar.deriving import derive, merged, narrow
 from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Matching
+from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
-from tidemill.datalog.evaluation.compiled import (
-    CLOCK_TRAITS,
-    Surroundings,
-    extra_conditions,
-    scope_of,
-)
-from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
 from tidemill.datalog.evaluation.forms import RuleForm, Type
-from tidemill.datalog.evaluation.joins import Plan, Planner
+from tidemill.datalog.evaluation.joins import Planner
 from tidemill.datalog.evaluation.logical import Component
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Readable, Table
@@ -58,17 +53,19 @@ class Taken:
 class Asked:
     """The rows of a predicate as rules ask for them, and what plans are made for."""
 
+    __slots__ = ("_rounded", "_statistics", "table")
+
     def __init__(self, table: Arrangements, statistics: Statistics | None = None) -> None:
         self.table = table
         self._statistics = statistics or Statistics(table.columns)
-        self._rounded: Rounded | None = None
+        self._rounded: dict[tuple[tuple[int, ...], bool], Rounded] = {}
 
-    @property
-    def rounded(self) -> Rounded:
-        """What plans are made for."""
-        if self._rounded is None:
-            self._rounded = Rounded(self._statistics, len(self.table.columns.keys))
-        return self._rounded
+    def rounded(self, weighed: tuple[tuple[int, ...], bool]) -> Rounded:
+        """What plans are made for, if the ranges of some columns and perhaps those of the expiries matter."""
+        known = self._rounded.get(weighed)
+        if known is None:
+            known = self._rounded[weighed] = Rounded(self._statistics, *weighed)
+        return known
 
 
 class Bulk:
@@ -84,7 +81,8 @@ class Bulk:
         self.taken = 0
         self.refused = 0
         self.texts = Texts()
-        self.plans: dict[Any, tuple[Plan, Scope]] = {}
+        self.plans: dict[Any, PreparedRule] = {}
+        self.weighed = {form.number: weighed(form) for form in forms}
         self.deep: set[str] = set()
         self._forms = forms
         self._suited: dict[str, bool] = {}
@@ -152,6 +150,9 @@ class BulkWindow:
         self._tables = tables
         self._state = state
         self._asked: dict[str, Asked | None] = {}
+        self._begun = around.lower != BEGINNING
+        self._top = int(power(around.upper))
+        self._window = instant_word(around.lower), around.upper
 
     def run(self, component: Component, limits: RecursionLimits) -> Taken | None:
         """Derive the predicates of a component; None where the row engine is to do it."""
@@ -271,10 +272,6 @@ class BulkWindow:
             )
         ]
 
-    @property
-    def _window(self) -> tuple[int, int]:
-        return instant_word(self._around.lower), self._around.upper
-
     def show(self, predicate: str, columns: Columns) -> None:
         """From now on these are the facts of a predicate."""
         self._asked[predicate] = Asked(Arrangements(columns))
@@ -285,33 +282,23 @@ class BulkWindow:
         """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited."""
         tables: dict[int, Arrangements] = {}
         of_atoms: dict[int, Rounded] = {}
+        matters = self._bulk.weighed[form.number]
         for i, atom in enumerate(form.atoms):
             if not atom.is_clock:
                 asked = Asked(Arrangements(fresh[i])) if i in fresh else self._ask(atom.predicate)
                 if asked is None:
                     return None
-                tables[i], of_atoms[i] = asked.table, asked.rounded
-        plan, scope = self._planned(form, of_atoms)
-        traits = [
-            CLOCK_TRAITS if atom.is_clock else of_atoms[i].traits
-            for i, atom in enumerate(form.atoms)
-        ]
-        carried = {i: frozenset(table.columns.lattices) for i, table in tables.items()}
-        check_passed(form, carried)
-        if plan.steps[0].atom not in tables:
-            raise Unsuited  # a clock comes first
-        first = tables[plan.steps[0].atom].columns
-        found = Gathering(form, len(first) > _PIECE_ROWS)
-        for piece in _pieces(first):
-            mine = {**tables, plan.steps[0].atom: Arrangements(piece)}
-            matching = Matching(form, plan, scope, mine, self._window)
+                tables[i], of_atoms[i] = asked.table, asked.rounded(matters[i])
+        rule = self._prepared(form, of_atoms)
+        first = rule.steps[0].plan.atom
+        found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
+        for piece in _pieces(tables[first]):
+            matching = Matching(rule, {**tables, first: piece}, self._window)
             matching.run()
-            narrow(form, matching, self.arranged)
-            kinds = self._kinds(form.head.predicate)
-            derived = derive(form, matching, scope, traits, kinds, self._window)
+            narrow(rule, matching, self.arranged)
+            derived = derive(rule, matching, self._window)
             found.add(derived)
-        widths = tuple(len(matching.key(i)) for i in range(len(form.atoms)))
-        return found, Shape(form.number, widths, tuple(c.kind for c in derived.identity))
+        return found, Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
 
     def _kinds(self, predicate: str) -> tuple[Sequence[Type], Mapping[str, Sequence[Type]]]:
         checked = self._around.checked
@@ -324,21 +311,21 @@ class BulkWindow:
             },
         )
 
-    def _planned(self, form: RuleForm, of_atoms: Mapping[int, Rounded]) -> tuple[Plan, Scope]:
-        """A plan for rows like these; kept from window to window."""
-        around = self._around
-        begun = around.lower != BEGINNING
-        top = int(power(around.upper))
-        key = (form.number, begun, top, tuple(known.key for known in of_atoms.values()))
+    def _prepared(self, form: RuleForm, of_atoms: Mapping[int, Rounded]) -> PreparedRule:
+        """A rule ready for rows like these; kept from window to window. Raises: Unsuited."""
+        key = (form.number, self._begun, self._top, *[known.key for known in of_atoms.values()])
         known = self._bulk.plans.get(key)
         if known is None:
-            wide = replace(around, lower=-_FAR if begun else BEGINNING, upper=top)
+            begun, around = self._begun, self._around
+            wide = replace(around, lower=-_FAR if begun else BEGINNING, upper=self._top)
             readable: Mapping[int, Readable] = of_atoms  # type: ignore[assignment]  # planners ask no more
             scope = scope_of(form, readable, wide)
             plan = Planner(form, readable, scope, None, extra_conditions(form, scope)).plan()
+            carried = {i: (each.traits, each.lattices) for i, each in of_atoms.items()}
             if len(self._bulk.plans) >= _PLANS_MAX:
                 self._bulk.plans.clear()
-            known = self._bulk.plans[key] = (plan, scope)
+            known = prepared(form, plan, scope, carried, self._kinds(form.head.predicate))
+            self._bulk.plans[key] = known
         return known
 
     def arranged(self, predicate: str) -> Arrangements | None:
@@ -369,10 +356,14 @@ def _length(table: Table) -> int:
     return len(table.columns) if isinstance(table, ColumnTable) else len(table.rows)
 
 
-def _pieces(columns: Columns) -> Iterator[Columns]:
+def _pieces(table: Arrangements) -> Iterator[Arrangements]:
     """The rows in pieces whose intermediate columns stay in the cache of the processor."""
-    for first in range(0, len(columns), _PIECE_ROWS):
-        yield columns.part(first, first + _PIECE_ROWS)
+    rows = len(table.columns)
+    if rows <= _PIECE_ROWS:
+        yield table
+        return
+    for first in range(0, rows, _PIECE_ROWS):
+        yield Arrangements(table.columns.part(first, first + _PIECE_ROWS))
 
 
 __all__ = ["Bulk", "BulkWindow", "Taken"]

@@ -214,6 +214,23 @@ class Column:
         return cls(kind, values, nulls)
 
 
+_ZEROS = np.zeros(1 << 12, np.int64)
+_ENDS = np.full(1 << 12, END_WORD, np.int64)
+_NULLS = np.ones(1 << 12, np.bool_)
+
+
+def absent_times(rows: int) -> Column:
+    """The time of facts that have none. For few rows it shares memory, as nobody writes to columns."""
+    if rows <= len(_NULLS):
+        return Column(Type.INT, _ZEROS[:rows], _NULLS[:rows])
+    return Column(Type.INT, np.zeros(rows, np.int64), np.ones(rows, np.bool_))
+
+
+def no_ends(rows: int) -> I64Array:
+    """The expiry of facts that have none. For few rows it shares memory."""
+    return _ENDS[:rows] if rows <= len(_ENDS) else np.full(rows, END_WORD, np.int64)
+
+
 def concatenated(columns: Sequence[Column]) -> Column:
     """The rows of all columns, one after the other."""
     nulls = None
@@ -291,6 +308,10 @@ class Columns:
     def keys(self) -> tuple[Column, ...]:
         """The columns that tell facts apart: the time, then the arguments."""
         return (self.time, *self.arguments)
+
+    def key(self, position: int) -> Column:
+        """One of them."""
+        return self.arguments[position - 1] if position else self.time
 
     @classmethod
     def of_rows(
@@ -413,5 +434,5 @@ def _no_contributions() -> Mapping[Any, Any]:
 
 __all__ = [
     "BEGIN_WORD", "END_WORD", "LATTICES_SEEN", "UNBOUNDED", "Column", "Columns", "Texts", "Unsuited",
-    "aligned_words", "concatenated", "instant_word", "instants_of", "python_instants", "words_of",
+    "absent_times", "aligned_words", "concatenated", "instant_word", "instants_of", "no_ends", "python_instants", "words_of",
 ]  # fmt: skip

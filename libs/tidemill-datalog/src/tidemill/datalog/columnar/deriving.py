@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,14 +23,16 @@ from tidemill.datalog.columnar.columns import (
     Column,
     Columns,
     Unsuited,
+    absent_times,
     aligned_words,
+    no_ends,
     words_of,
 )
-from tidemill.datalog.columnar.expressions import Calculator
 from tidemill.datalog.columnar.joining import Matching, wideness
-from tidemill.datalog.evaluation.expressions import Scope, type_of
-from tidemill.datalog.evaluation.forms import Expression, RuleForm, Type, Variable, variables_of
-from tidemill.datalog.evaluation.tables import Bounds, Traits
+from tidemill.datalog.columnar.preparing import PreparedRule
+from tidemill.datalog.evaluation.expressions import Scope
+from tidemill.datalog.evaluation.forms import RuleForm, Type, Variable, variables_of
+from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.evaluation.writing import head_expressions
 
 
@@ -64,36 +66,21 @@ class Derived:
         )  # fmt: skip
 
 
-def check_passed(form: RuleForm, carried: Mapping[int, frozenset[str]]) -> None:
-    """Raises: Unsuited where a head passes on more than time and expiry.
-
-    `carried` are the lattices that the facts of each atom carry.
-    """
-    dropped = form.head.suppressed | {name for name, _ in form.head.lattices}
-    for i, names in carried.items():
-        if not names <= dropped | form.atoms[i].suppressed:
-            raise Unsuited
-
-
-def head_scope(form: RuleForm, matching: Matching, scope: Scope) -> Scope:
+def _head_scope(rule: PreparedRule, matching: Matching) -> Scope:
     """What is known of the variables of the head in these very matches. Raises: Unsuited."""
     bounds: dict[str, Bounds] = {}
-    for expression in head_expressions(form.head):
+    for expression in head_expressions(rule.form.head):
         for name in variables_of(expression):
             column = matching.variable(name)
             if column is None:
                 raise Unsuited
             bounds[name] = column.bounds()
-    known = Scope(scope.types, bounds, scope.functions, scope.lattices)
-    for expression in (*form.head.time, *form.head.expires):
-        if type_of(expression, known.types) is not Type.INT:
-            raise Unsuited
-    return known
+    scope = rule.scope
+    return Scope(scope.types, bounds, scope.functions, scope.lattices)
 
 
-def _instants(calculator: Calculator, expression: Expression) -> I64Array:
+def _instants(column: Column) -> I64Array:
     """Instants, one for each match. Raises: Unsuited where one is null."""
-    column = calculator.column(expression, Type.INT)
     if column.nulls is not None and bool(column.nulls.any()):
         raise Unsuited
     instants: I64Array = column.values
@@ -101,62 +88,60 @@ def _instants(calculator: Calculator, expression: Expression) -> I64Array:
 
 
 def narrow(
-    form: RuleForm, matching: Matching, tables: Callable[[str], Arrangements | None]
+    rule: PreparedRule, matching: Matching, tables: Callable[[str], Arrangements | None]
 ) -> None:
     """Take away the instants at which an atom under `not` is present. Raises: Unsuited."""
-    for absent in form.absent:
-        if not absent.by_columns:
-            raise Unsuited
-        table = tables(absent.predicate)
+    for predicate, positions, values in rule.absent:
+        table = tables(predicate)
         if table is None:
             continue
-        positions = tuple(position for position, _ in absent.columns())
-        calculator = matching.calculator()
-        wanted = [calculator.column(value) for _, value in absent.columns()]
-        known = [table.columns.keys[at] for at in positions]
-        if any(a.kind is not b.kind for a, b in zip(wanted, known, strict=True)):
-            raise Unsuited
+        wanted = [matching.value(value) for value in values]
+        known = [table.columns.key(at) for at in positions]
+        for mine, theirs in zip(wanted, known, strict=True):
+            if mine.kind is not theirs.kind:
+                raise Unsuited
         wide = wideness(wanted, known)
-        groups = table.grouped(positions, wide)
-        ids = groups.find(aligned_words(wanted, wide), len(matching))
+        ids = table.grouped(positions, wide).find(aligned_words(wanted, wide), len(matching))
         cover = table.cover(positions, wide)
         rows, start, stop = subtract(ids, matching.start, matching.stop, cover)
         matching.keep(rows)
         matching.start, matching.stop = start, stop
 
 
-def derive(
-    form: RuleForm,
-    matching: Matching,
-    scope: Scope,
-    traits: Sequence[Traits],
-    kinds: tuple[Sequence[Type], Mapping[str, Sequence[Type]]],
-    window: tuple[int, int],
-) -> Derived:
-    """Compute the head of every match. `kinds`: of the arguments, and of the lattices. Raises: Unsuited."""
-    head = form.head
-    lower, upper = window
-    calculator = matching.calculator(head_scope(form, matching, scope))
+def derive(rule: PreparedRule, matching: Matching, window: tuple[int, int]) -> Derived:
+    """Compute the head of every match. Raises: Unsuited."""
+    head = rule.form.head
+    value = matching.value
+    if not rule.plain:
+        value = matching.calculator(_head_scope(rule, matching)).column
     arguments = tuple(
-        calculator.column(term, kind) for term, kind in zip(head.terms, kinds[0], strict=True)
+        [value(term, kind) for term, kind in zip(head.terms, rule.kinds, strict=True)]
     )
-    values = []
-    for name, terms in head.lattices:
-        if len(terms) != 1:
-            raise Unsuited
-        kind = kinds[1].get(name, (Type.ANY,))[0]
-        values.append(calculator.column(terms[0], Type.FLOAT if kind is Type.FLOAT else None))
-    time = _time(form, matching, traits, calculator)
-    expires = _expires(form, matching, traits, calculator)
+    values = tuple(
+        [value(of[0], kind) for (_, of), kind in zip(head.lattices, rule.value_kinds, strict=True)]
+    )
+    identity = _identity(rule.form, matching) if rule.form.outlives else ()
     start, stop = matching.start, matching.stop
-    if head.time:
-        start = np.maximum(start, time.values)
-    derived = Derived(
-        start, stop, expires, time, arguments, tuple(values), _identity(form, matching)
-    )
     if not (head.expires or head.time):
-        return derived
-    rows = kept_heads(derived, lower, upper, bool(head.expires), bool(head.time))
+        return Derived(
+            start, stop, _passed_expiry(rule, matching), _passed_time(rule, matching),
+            arguments, values, identity,
+        )  # fmt: skip
+    if head.time:
+        times = [_instants(value(expression, Type.INT)) for expression in head.time]
+        time = Column(Type.INT, np.maximum.reduce(times))
+        start = np.maximum(start, time.values)
+    else:
+        time = _passed_time(rule, matching)
+    if head.expires:
+        ends = [_instants(value(expression, Type.INT)) for expression in head.expires]
+        expires: I64Array = np.minimum.reduce(ends)
+        if bool((expires == END_WORD).any()):
+            raise Unsuited  # a number that stands for no end
+    else:
+        expires = _passed_expiry(rule, matching)
+    derived = Derived(start, stop, expires, time, arguments, values, identity)
+    rows = kept_heads(derived, *window, bool(head.expires), bool(head.time))
     return derived if len(rows) == len(derived) else derived.take(rows)
 
 
@@ -170,48 +155,34 @@ def kept_heads(derived: Derived, lower: int, upper: int, expiring: bool, timed: 
     return kept.nonzero()[0]
 
 
-def _time(
-    form: RuleForm, matching: Matching, traits: Sequence[Traits], calculator: Calculator
-) -> Column:
-    if form.head.time:
-        times = [_instants(calculator, expression) for expression in form.head.time]
-        return Column(Type.INT, np.maximum.reduce(times))
-    latest = np.zeros(len(matching), np.int64)
-    nulls = np.ones(len(matching), np.bool_)
-    if "time" not in form.head.suppressed:
-        for i, atom in enumerate(form.atoms):
-            if "time" in atom.suppressed or not traits[i].timed:
-                continue
-            mine = matching.key(i)[0]
-            better = mine.known & (nulls | (mine.values > latest))
-            latest = np.where(better, mine.values, latest)
-            nulls = nulls & ~mine.known
-    return Column(Type.INT, latest, nulls if nulls.any() else None)
+def _passed_time(rule: PreparedRule, matching: Matching) -> Column:
+    """The latest time of the facts of a match."""
+    if not rule.timed:
+        return absent_times(len(matching))
+    first = matching.time(rule.timed[0])
+    if len(rule.timed) == 1:
+        return first
+    latest, known = first.values, first.known
+    for atom in rule.timed[1:]:
+        mine = matching.time(atom)
+        better = mine.known & (~known | (mine.values > latest))
+        latest = np.where(better, mine.values, latest)
+        known = known | mine.known
+    return Column(Type.INT, latest, None if known.all() else ~known)
 
 
-def _expires(
-    form: RuleForm, matching: Matching, traits: Sequence[Traits], calculator: Calculator
-) -> I64Array:
-    head = form.head
-    if head.expires:
-        ends = [_instants(calculator, expression) for expression in head.expires]
-        soonest: I64Array = np.minimum.reduce(ends)
-        if bool((soonest == END_WORD).any()):
-            raise Unsuited  # a number that stands for no end
-        return soonest
-    expires = np.full(len(matching), END_WORD, np.int64)
-    if "expires" in head.suppressed:
-        return expires
-    for i, atom in enumerate(form.atoms):
-        if "expires" not in atom.suppressed and traits[i].expiring and not atom.is_clock:
-            expires = np.minimum(expires, matching.field(i, lambda known: known.expires))
-    return expires
+def _passed_expiry(rule: PreparedRule, matching: Matching) -> I64Array:
+    """The soonest expiry of the facts of a match."""
+    if not rule.expiring:
+        return no_ends(len(matching))
+    soonest: I64Array = np.minimum.reduce(
+        [matching.field(atom, lambda known: known.expires) for atom in rule.expiring]
+    )
+    return soonest
 
 
 def _identity(form: RuleForm, matching: Matching) -> tuple[Column, ...]:
-    """The facts of a solution and the parafacts it matched, where somebody asks for them."""
-    if not form.outlives:
-        return ()
+    """The facts of a solution and the parafacts it matched."""
     columns = [column for i in range(len(form.atoms)) for column in matching.key(i)]
     for expression in matched_variables(form):
         column = matching.variable(expression.name)
@@ -284,5 +255,5 @@ def _swept(
 
 
 __all__ = [
-    "Derived", "check_passed", "derive", "matched_variables", "merged", "narrow",
+    "Derived", "derive", "matched_variables", "merged", "narrow",
 ]  # fmt: skip

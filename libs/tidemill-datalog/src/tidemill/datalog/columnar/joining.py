@@ -17,6 +17,7 @@ from tidemill.arrangement.relational import (
     join_buckets,
     join_ranges,
     tick_pairs,
+    within,
 )
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
@@ -28,18 +29,10 @@ from tidemill.datalog.columnar.columns import (
     aligned_words,
 )
 from tidemill.datalog.columnar.expressions import Calculator
+from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep
 from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import (
-    AtomForm,
-    Constant,
-    Expression,
-    RuleForm,
-    Term,
-    Type,
-    Variable,
-    Wildcard,
-)
-from tidemill.datalog.evaluation.joins import LOWER, Plan, Step, clock_time
+from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable
+from tidemill.datalog.evaluation.joins import LOWER, Step, clock_time
 
 _LIMIT_MAX = 1 << 62
 _TICKS_MAX = 1 << 26
@@ -49,45 +42,39 @@ class Matching:
     """The matches of one rule so far: a row of each atom, and when all of them are present."""
 
     def __init__(
-        self,
-        form: RuleForm,
-        plan: Plan,
-        scope: Scope,
-        tables: Mapping[int, Arrangements],
-        window: tuple[int, int],
+        self, rule: PreparedRule, tables: Mapping[int, Arrangements], window: tuple[int, int]
     ) -> None:
-        self._form = form
-        self._plan = plan
-        self._scope = scope
+        self._rule = rule
+        self._scope = rule.scope
         self._tables = tables
         self._lower, self._upper = window
-        self._texts = next(iter(tables.values())).columns.texts
+        first = tables[rule.steps[0].plan.atom].columns
+        self._texts = first.texts
         self._rows: dict[int, I64Array | None] = {}
         self._clocks: dict[int, tuple[I64Array, I64Array, I64Array]] = {}
-        # They take the matches, and do not hold them: what is in no cycle is freed at once, its columns with it.
-        self._sources: dict[str, Callable[[Matching], Column]] = {}
         self._made: dict[str, Column] = {}
-        self.start = np.empty(0, np.int64)
-        self.stop = np.empty(0, np.int64)
+        self.start = first.start
+        self.stop = first.stop
 
     def __len__(self) -> int:
         return len(self.start)
 
     def run(self) -> None:
         """Find all matches. Raises: Unsuited."""
-        for step in self._plan.steps:
-            if self._form.atoms[step.atom].is_clock:
+        for step in self._rule.steps:
+            if step.form.is_clock:
                 self._clock(step)
-            elif not self._rows and not self._clocks:
+            elif not self._rows:
                 self._first(step)
             else:
                 self._join(step)
-            self._require(step.conditions)
-        if self._plan.first:
+            for condition in step.conditions:
+                self.filter(self.calculator().truth(condition))
+        plan = self._rule.plan
+        if plan.first:
             calculator = Calculator(self._scope, {}, 1, self._texts)
-            if not all(
-                bool(calculator.truth(self._form.conditions[i])[0]) for i in self._plan.first
-            ):
+            conditions = self._rule.form.conditions
+            if not all(bool(calculator.truth(conditions[i])[0]) for i in plan.first):
                 self.keep(np.empty(0, np.int64))
 
     # What a match is made of.
@@ -100,11 +87,19 @@ class Matching:
         """The values of a variable in the matches."""
         known = self._made.get(name)
         if known is None:
-            source = self._sources.get(name)
-            if source is None:
+            atom, source = self._rule.sources.get(name, (-1, None))
+            if source is None or not (atom in self._rows or atom in self._clocks):
                 return None
             known = self._made[name] = source(self)
         return known
+
+    def value(self, expression: Expression, kind: Type | None = None) -> Column:
+        """An expression over the variables of the matches, as a calculator has it. Raises: Unsuited."""
+        if isinstance(expression, Variable):
+            known = self.variable(expression.name)
+            if known is not None and (kind is None or known.kind is kind):
+                return known
+        return self.calculator().column(expression, kind)
 
     def field(self, atom: int, of: Callable[[Columns], Any]) -> Any:
         """A column of the facts that the matches have at an atom."""
@@ -113,6 +108,22 @@ class Matching:
         if rows is None:
             return whole
         return whole.take(rows) if isinstance(whole, Column) else whole[rows]
+
+    def ticks(self, atom: int) -> I64Array:
+        """The times of a clock in the matches."""
+        return self._clocks[atom][0]
+
+    def time(self, atom: int) -> Column:
+        """The time of the fact at an atom, or of the clock."""
+        clock = self._clocks.get(atom)
+        if clock is not None:
+            return Column(Type.INT, clock[0])
+        time: Column = self.field(atom, _time_of)
+        return time
+
+    def _key(self, atom: int, position: int) -> Column:
+        column, rows = self._tables[atom].columns.key(position), self._rows[atom]
+        return column if rows is None else column.take(rows)
 
     def key(self, atom: int) -> list[Column]:
         """The columns of the key of the fact at an atom."""
@@ -142,123 +153,76 @@ class Matching:
         if len(rows) < len(kept):
             self.keep(rows)
 
-    def _require(self, conditions: Sequence[int]) -> None:
-        for condition in conditions:
-            self.filter(self.calculator().truth(self._form.conditions[condition]))
-
     # Steps.
 
-    def _first(self, step: Step) -> None:
-        columns = self._tables[step.atom].columns
-        self._rows[step.atom] = None
-        self.start, self.stop = columns.start, columns.stop
+    def _first(self, step: PreparedStep) -> None:
+        atom, at = step.plan.atom, step.plan.range_column
+        self._rows[atom] = None
         for probe in step.probes:
-            at = probe.position
-            wanted = self.calculator().column(probe.value)
-            found: Column = self.field(step.atom, _key_column(at))
-            self.filter(same(found, wanted))
-        if step.range_column is not None:
-            position = step.range_column
-            column: Column = self.field(step.atom, _key_column(position))
+            self.filter(same(self._key(atom, probe.position), self.value(probe.value)))
+        if at is not None:
+            column = self._key(atom, at)
             if column.kind is not Type.INT:
                 raise Unsuited
-            low, high = self._limits(step)
-            self.filter((column.values >= low) & (column.values <= high) & column.known)
-        self._bind(step)
+            if step.between is None:
+                low, high = self._limits(step.plan)
+                self.filter((column.values >= low) & (column.values <= high) & column.known)
+            else:
+                rows = within(column.values, *step.between)
+                self.keep(rows if column.nulls is None else rows[~column.nulls[rows]])
+        self._test(step)
 
-    def _join(self, step: Step) -> None:
-        table = self._tables[step.atom]
-        right = [table.columns.keys[at] for at in step.positions]
-        calculator = self.calculator()
-        left = [calculator.column(probe.value) for probe in step.probes]
-        if any(a.kind is not b.kind for a, b in zip(left, right, strict=True)):
-            raise Unsuited
+    def _join(self, step: PreparedStep) -> None:
+        table = self._tables[step.plan.atom]
+        columns = table.columns
+        right = [columns.key(at) for at in step.positions]
+        left = [self.value(probe.value) for probe in step.probes]
+        for mine, theirs in zip(left, right, strict=True):
+            if mine.kind is not theirs.kind:
+                raise Unsuited
         wide = wideness(left, right)
         groups = table.grouped(step.positions, wide)
         ids = groups.find(aligned_words(left, wide), len(self))
-        buckets = table.buckets(step.positions, wide)
-        mine, theirs = (self.start, self.stop), (table.columns.start, table.columns.stop)
-        if step.range_column is None:
-            rows, others, start, stop = join_buckets(ids, buckets, mine, theirs)
+        present, others_present = (self.start, self.stop), (columns.start, columns.stop)
+        at = step.plan.range_column
+        if at is None:
+            buckets = table.buckets(step.positions, wide)
+            rows, others, start, stop = join_buckets(ids, buckets, present, others_present)
         else:
-            column = table.columns.keys[step.range_column]
+            column = columns.key(at)
             if column.kind is not Type.INT:
                 raise Unsuited
             ids_of_rows = groups.ids
             known = np.flatnonzero(column.known)
             order = known[np.lexsort((column.values[known], ids_of_rows[known]))]
             starts = np.searchsorted(ids_of_rows[order], np.arange(len(groups) + 1))
-            limits = self._limits(step)
+            limits = self._limits(step.plan)
             sorted_buckets = Buckets(starts.astype(np.int64), order)
             rows, others, start, stop = join_ranges(
-                ids, sorted_buckets, column.values[order], limits, mine, theirs
+                ids, sorted_buckets, column.values[order], limits, present, others_present
             )
         self.keep(rows)
-        self._rows[step.atom] = others
+        self._rows[step.plan.atom] = others
         self.start, self.stop = start, stop
-        self._bind(step)
+        self._test(step)
 
-    def _bind(self, step: Step) -> None:
-        """Bind or compare every term of an atom that no probe has decided."""
-        atom = self._form.atoms[step.atom]
-        covered = {probe.position for probe in step.match_probes}
-        for position, term in enumerate(atom.terms, 1):
-            if position not in covered:
-                self._term(step.atom, term, _key_column(position))
-        for name, terms in atom.lattices:
-            if all(isinstance(term, Wildcard) for term in terms) and name == "expires":
-                continue
-            self._lattice(step.atom, atom, name, terms, covered)
-
-    def _lattice(
-        self, i: int, atom: AtomForm, name: str, terms: Sequence[Term], covered: set[int]
-    ) -> None:
-        if name == "time":
-            if 0 in covered:
-                covered.discard(0)
-                return
-            time: Column = self.field(i, lambda known: known.time)
+    def _test(self, step: PreparedStep) -> None:
+        """Keep the matches in which the atom's fact is as its terms say. Raises: Unsuited."""
+        atom = step.plan.atom
+        if step.timed:
+            time = self.time(atom)
             if time.nulls is not None:
                 self.filter(time.known)
-            self._term(i, terms[0], lambda known: Column(Type.INT, known.time.values))
-        elif name == "expires":
-            if bool((self.field(i, lambda known: known.expires) == END_WORD).any()):
-                raise Unsuited
-            self._term(i, terms[0], lambda known: Column(Type.INT, known.expires))
-        else:
-            if len(terms) != 1:
-                raise Unsuited
-            if name not in self._tables[i].columns.lattices:
-                self.keep(np.empty(0, np.int64))
-                for term in terms:
-                    self._unmatched(term)
-                return
-            self._term(i, terms[0], lambda known: known.lattices[name])
-
-    def _unmatched(self, term: Term) -> None:
-        if isinstance(term, Variable) and term.name not in self._sources:
+        if step.expiring and bool((self.field(atom, _expiry_of) == END_WORD).any()):
             raise Unsuited
+        if step.never:
+            self.keep(np.empty(0, np.int64))
+        for source, term in step.tests:
+            self.filter(same(source(self), self.value(term)))
 
-    def _term(self, atom: int, term: Term, of: Callable[[Columns], Column]) -> None:
-        if isinstance(term, Wildcard):
-            return
-        widens = isinstance(term, Variable) and self._scope.types.get(term.name) is Type.FLOAT
-
-        def source(matching: Matching) -> Column:
-            column: Column = matching.field(atom, of)
-            if widens and column.kind is Type.INT:
-                return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls)
-            return column
-
-        if isinstance(term, Variable) and term.name not in self._sources:
-            self._sources[term.name] = source
-            return
-        wanted: Expression = term
-        self.filter(same(source(self), self.calculator().column(wanted)))
-
-    def _clock(self, step: Step) -> None:
-        atom = self._form.atoms[step.atom]
-        if step.atom not in self._plan.valid_clocks or atom.clock is None or not self._rows:
+    def _clock(self, step: PreparedStep) -> None:
+        atom, number = step.form, step.plan.atom
+        if number not in self._rule.plan.valid_clocks or atom.clock is None:
             raise Unsuited
         calculator = self.calculator()
         offset, period = (
@@ -271,7 +235,7 @@ class Matching:
         ):
             raise Unsuited
         if isinstance(time, Constant) or (
-            isinstance(time, Variable) and time.name in self._sources
+            isinstance(time, Variable) and self.variable(time.name) is not None
         ):
             times = calculator.column(time, Type.INT)
             in_reach = times.known & (times.values >= offset) & (times.values < self._upper)
@@ -281,28 +245,18 @@ class Matching:
             rows = np.flatnonzero(ticks)
             found = times.values[rows]
         else:
-            low, high = self._limits(step)
+            low, high = self._limits(step.plan)
             high = np.minimum(high, np.minimum(self._upper, self.stop) - 1)
             span = np.maximum(high - np.maximum(low, offset), 0).sum(dtype=np.float64)
             if len(self) and span / int(period.min()) > _TICKS_MAX:
                 raise Unsuited
             rows, found = tick_pairs(offset, period, low, high)
         self.keep(rows)
-        self._clocks[step.atom] = (found, offset[rows], period[rows])
+        self._clocks[number] = (found, offset[rows], period[rows])
         self.start = np.maximum(self.start, np.maximum(found, self._lower))
-        for name, terms in atom.lattices:
-            if name == "time":
-                self._tick_term(step.atom, terms[0])
-            elif not all(isinstance(term, Wildcard) for term in terms):
-                raise Unsuited
+        for source, term in step.tests:
+            self.filter(same(source(self), self.value(term)))
         self.filter(self.start < self.stop)
-
-    def _tick_term(self, atom: int, term: Term) -> None:
-        if isinstance(term, Variable) and term.name not in self._sources:
-            self._sources[term.name] = lambda found: Column(Type.INT, found._clocks[atom][0])
-        elif not isinstance(term, Wildcard):
-            ticks = Column(Type.INT, self._clocks[atom][0])
-            self.filter(same(ticks, self.calculator().column(term)))
 
     # Ranges.
 
@@ -351,8 +305,12 @@ def _limit_code(source: str) -> tuple[CodeType, CodeType]:
     return compile(source, "<limit>", "eval"), compile(most, "<limit>", "eval")
 
 
-def _key_column(position: int) -> Callable[[Columns], Column]:
-    return lambda columns: columns.keys[position]
+def _time_of(columns: Columns) -> Column:
+    return columns.time
+
+
+def _expiry_of(columns: Columns) -> I64Array:
+    return columns.expires
 
 
 class _Lazy(Mapping[str, Column]):

@@ -47,6 +47,17 @@ class Statistics:
             self._traits = Traits(timeless < n, timeless > 0, expiring, bool(columns.lattices))
         return self._traits
 
+    @property
+    def lattices(self) -> frozenset[str]:
+        """The names of the lattices that the rows carry."""
+        return frozenset(self._columns.lattices)
+
+    @property
+    def carried(self) -> tuple[object, ...]:
+        """All that the rows carry, as words to look up by."""
+        traits = self.traits
+        return traits.timed, traits.timeless, traits.expiring, *sorted(self._columns.lattices)
+
     def bounds(self, column: int) -> Bounds:
         """The range of a column."""
         known = self._bounds.get(column)
@@ -75,21 +86,23 @@ class Statistics:
 class Rounded:
     """Statistics rounded outwards to powers of two, so that a plan made for them fits other rows as well.
 
-    `key` is equal where the plan would be the same; counts of values are those of the rows it is made for.
+    `key` is equal where the plan would be the same. Ranges are known of the columns at `weighed` alone, and of the
+    expiries if `expiries` says so; counts of values are those of the rows it is made for.
     """
 
-    def __init__(self, of: Statistics, columns: int) -> None:
+    def __init__(self, of: Statistics, weighed: tuple[int, ...], expiries: bool) -> None:
         self._of = of
-        self._bounds = [rounded(of.bounds(at)) for at in range(columns)]
-        self._expiries = rounded(of.expiry_bounds())
+        self._bounds = {at: rounded(of.bounds(at)) for at in weighed}
+        self._expiries = rounded(of.expiry_bounds()) if expiries else UNBOUNDED
         self.rows = range(1 << len(of.rows).bit_length())
         self.grows = False
         self.traits = of.traits
-        self.key = (tuple(self._bounds), self._expiries, len(self.rows), self.traits)
+        self.lattices = of.lattices
+        self.key = (*self._bounds.values(), self._expiries, len(self.rows), *of.carried)
 
     def bounds(self, column: int) -> Bounds:
         """A range that holds the values of a column."""
-        return self._bounds[column]
+        return self._bounds.get(column, UNBOUNDED)
 
     def expiry_bounds(self) -> Bounds:
         """A range that holds the expiries."""

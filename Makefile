@@ -54,7 +54,8 @@ unit: ## pytest alone; T="path or -k expression" narrows it
 
 laws: ## random programs on the engines against each other: make laws LAW_EXAMPLES=2000
 	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \
-		test_datalog_incremental.py test_datalog_laws.py test_datalog_columnar.py test_datalog_tick_state.py
+		test_datalog_incremental.py test_datalog_laws.py test_datalog_columnar.py test_datalog_tick_state.py \
+		test_datalog_tick_reasons.py test_datalog_lent.py test_datalog_running.py test_datalog_foreign.py
 
 conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }

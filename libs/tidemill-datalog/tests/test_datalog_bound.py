@@ -26,6 +26,7 @@ from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs
 
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
+SEED = int(os.environ.get("LAW_SEED", "1"))
 LIMITS = Limits(rounds=500)
 Inputs = Mapping[str, Sequence[Presence]]
 EDGES = Catalog(
@@ -52,7 +53,7 @@ def test_a_bound_question_is_a_filter_of_the_full_answer_on_random_programs() ->
     seen: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES, backend=steady(1), deadline=None, database=None,
+        max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +23,10 @@ Inputs = Mapping[str, Sequence[Presence]]
 Forms = Mapping[str, Callable[[CheckedProgram, ResolvedRule], bool]]
 STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
 INSTANTS = range(-1, UPPER)
+SEED = int(os.environ.get("LAW_SEED", "1"))
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "200"))
 PROGRAMS = settings(
-    max_examples=200, backend=steady(1), deadline=None, database=None,
+    max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 
@@ -61,8 +64,8 @@ def forms_that_matter(example: Example, given_: Inputs, forms: Forms) -> set[str
 
 
 def counted(seen: Counter[str], aims: Mapping[str, int]) -> None:
-    """Every form has mattered as often as it is to: five times as often are expected."""
-    assert {form: seen[form] for form in aims if seen[form] < aims[form]} == {}
+    """Every form has mattered as often as it is to: five times as often are expected of 200 programs."""
+    assert EXAMPLES < 200 or {form: seen[form] for form in aims if seen[form] < aims[form]} == {}
 
 
 def test_at_any_instant_the_facts_and_aggregates_are_those_of_clingo() -> None:

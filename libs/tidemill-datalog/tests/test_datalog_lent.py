@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,8 @@ from tidemill.testkit.tidelog import (
 from tidemill.time import Corrupt, UsageError
 
 LAW = settings(
-    max_examples=60, deadline=None, derandomize=True,
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")), deadline=None,
+    derandomize="LAW_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 Inputs = Mapping[str, Sequence[Presence]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from heapq import heappop, heappush
 from random import Random
 
@@ -181,7 +182,10 @@ class PriorityScheduler:
 
 
 @settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "40")),
+    deadline=None,
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(programs(), inputs(), st.integers(0, 99))
 def test_a_queue_by_priority_gives_the_same_answers(

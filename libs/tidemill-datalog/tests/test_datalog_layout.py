@@ -98,6 +98,8 @@ def test_the_grammar_names_every_word_of_the_language() -> None:
     functions = grammar["repository"]["applications"]["patterns"][0]["match"]
     for name in FUNCTIONS:
         assert re.match(functions, f"{name}("), name
+    names = grammar["repository"]["applications"]["patterns"][2]["match"]
+    assert re.match(names, "größe (x)"), "names have letters of any script"
     words = "|".join(patterns(grammar["repository"]["words"]))
     for word in ("if", "where", "not", "true", "false", "null"):
         assert re.fullmatch(words, word), word

@@ -130,7 +130,7 @@ def _positional(application: ast.Application, names: Sequence[str]) -> tuple[ast
     if not application.named:
         if len(application.arguments) != len(names):
             raise UsageError(
-                f"goal refused: {application.name} has {len(names)} columns, not "
+                f"goal refused: {application.name} has {len(names)} column{'s' * (len(names) != 1)}, not "
                 f"{len(application.arguments)}",
                 reason="InvalidGoal",
             )

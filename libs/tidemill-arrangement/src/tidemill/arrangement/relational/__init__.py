@@ -4,7 +4,7 @@ A row is a row of words of 64 bits; equal rows are equal words. Importing it imp
 """
 
 from tidemill.arrangement.relational.accumulating import Stretches, accumulate_groups
-from tidemill.arrangement.relational.grouping import Buckets, Groups, buckets_of, sorted_apart
+from tidemill.arrangement.relational.grouping import Buckets, Groups, buckets_of, surely_apart
 from tidemill.arrangement.relational.matching import (
     join_buckets,
     join_ranges,
@@ -13,7 +13,6 @@ from tidemill.arrangement.relational.matching import (
 from tidemill.arrangement.relational.selecting import (
     clipped,
     counting,
-    descends,
     extent,
     inside,
     lasting,
@@ -46,8 +45,8 @@ from tidemill.arrangement.relational.sweeping import (
 __all__ = [
     "LIMBS", "Buckets", "Groups", "Runs", "Stretches", "Sums",
     "accumulate_groups", "add_sums", "add_up", "best_by_group", "best_by_run", "buckets_of",
-    "clipped", "counting", "covers", "descends", "drawn_together", "extent", "inside", "join_buckets",
-    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "sorted_apart",
+    "clipped", "counting", "covers", "drawn_together", "extent", "inside", "join_buckets",
+    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "surely_apart",
     "stacked_sums", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
     "within",
 ]  # fmt: skip

@@ -16,7 +16,8 @@ _SLOTS_FIRST_BITS = 14
 _BITS_MAX = 62
 _DIRECT_FACTOR = 4
 _RUN_MAX = 8
-_BLOCK_ROWS = 1 << 15
+_BLOCK_ROWS = 1 << 16
+_BITS_MIN = 6
 _SHARING_MAX = 4
 """How many later blocks one may share a stretch with, in the mean."""
 
@@ -254,17 +255,18 @@ def _apart(first: I64Array, columns: I64Array) -> bool:
     return True
 
 
-def sorted_apart(columns: Sequence[I64Array], rows: int) -> bool:
-    """Whether rows in the order of their first column are surely all different; false if that is hard to say.
+def surely_apart(columns: Sequence[I64Array], rows: int) -> bool:
+    """Whether rows are surely all different; false if that is hard to say.
 
-    Many rows may be in the order of any column, and that roughly. Cost: O(n · k) for columns whose first one hardly
-    repeats, and for many rows where one column keeps those apart that are far from each other; memory for a block.
+    Rows in the order of their first column, which hardly repeats, are compared with those beside them; others are put
+    into small tables, block by block: where they are many, some column has to be roughly in order. Cost: O(n · k),
+    memory for a block.
     """
     if not columns or not rows:
         return rows < 2
     first = np.ascontiguousarray(columns[0])
     if not _ascends(first):
-        return rows > 2 * _BLOCK_ROWS and _blocks_apart(columns, rows)
+        return _blocks_apart(columns, rows)
     rest = np.stack(columns[1:]) if len(columns) > 1 else np.empty((0, rows), np.int64)
     return bool(_apart(first, rest))
 
@@ -311,6 +313,9 @@ def _met(
 
 def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
     """Whether rows are all different, looked at block by block; false if none of the columns keeps blocks apart."""
+    if rows <= _BLOCK_ROWS:
+        bits = max(rows.bit_length() + 1, _BITS_MIN)
+        return bool(_entered(_stacked(columns, rows), np.empty(1 << bits, np.int64), bits))
     for at, column in enumerate(columns):
         extents = np.empty((2, -(-rows // _BLOCK_ROWS)), np.int64)
         _extents(np.ascontiguousarray(column), _BLOCK_ROWS, extents)
@@ -338,7 +343,7 @@ def _near(extents: I64Array) -> list[I64Array] | None:
 def _never_met(
     columns: Sequence[I64Array], rows: int, extents: I64Array, near: Sequence[I64Array]
 ) -> bool:
-    bits = _BLOCK_ROWS.bit_length()
+    bits = _BLOCK_ROWS.bit_length() + 1
     slots = np.empty(1 << bits, np.int64)
     for at, others in enumerate(near):
         words = _block(columns, at, rows)

@@ -114,19 +114,6 @@ def lasting(stop: I64Array, upper: int) -> tuple[int, int]:
 
 
 @compiled
-def _descend(values: I64Array) -> bool:
-    at = 1
-    while at < values.size and values[at - 1] <= values[at]:
-        at += 1
-    return at < values.size
-
-
-def descends(values: I64Array) -> bool:
-    """Whether some word is less than the one before it. Cost: O(n), less where one is."""
-    return bool(_descend(values))
-
-
-@compiled
 def _within(values: I64Array, low: int, high: int, rows: I64Array) -> int:
     found = 0
     for row in range(values.size):
@@ -203,6 +190,6 @@ def lone_rows(ids: I64Array, groups: int) -> I64Array:
 
 
 __all__ = [
-    "clipped", "counting", "descends", "extent", "inside", "lasting", "lone_rows", "turns",
+    "clipped", "counting", "extent", "inside", "lasting", "lone_rows", "turns",
     "uniform_facts", "within",
 ]  # fmt: skip

@@ -249,14 +249,16 @@ class BulkWindow:
             if carried:
                 raise Unsuited
             return []
-        found, shape = matched
+        found, shape, different = matched
         texts = self._bulk.texts
         if form.outlives:
             derived = found.solutions()
             before = solutions_of(carried, shape, derived, texts) if carried else None
             if before is not None and not len(derived):
                 derived = before.take(np.empty(0, np.int64))  # with the types of what there is
-            known = EstablishedColumns(shape, (carried, before), derived, texts, self._window)
+            known = EstablishedColumns(
+                shape, (carried, before), derived, texts, self._window, different=different
+            )
             established[form.number] = known
             derived = known.parts()
             contributions = Contributions(derived, derived.values)
@@ -278,8 +280,11 @@ class BulkWindow:
 
     def _matches(
         self, form: RuleForm, fresh: Mapping[int, Columns]
-    ) -> tuple[Gathering, Shape] | None:
-        """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited."""
+    ) -> tuple[Gathering, Shape, bool] | None:
+        """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited.
+
+        And whether all of them are surely matches of different facts.
+        """
         tables: dict[int, Arrangements] = {}
         of_atoms: dict[int, Rounded] = {}
         matters = self._bulk.weighed[form.number]
@@ -298,7 +303,9 @@ class BulkWindow:
             narrow(rule, matching, self.arranged)
             derived = derive(rule, matching, self._window)
             found.add(derived)
-        return found, Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
+        different = not form.absent and all(table.columns.apart for table in tables.values())
+        shape = Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
+        return found, shape, different
 
     def _kinds(self, predicate: str) -> tuple[Sequence[Type], Mapping[str, Sequence[Type]]]:
         checked = self._around.checked

@@ -13,8 +13,8 @@ from tidemill.arrangement.relational import (
     best_by_run,
     drawn_together,
     runs_of,
-    sorted_apart,
     subtract,
+    surely_apart,
     uniform_facts,
 )
 from tidemill.datalog.columnar.arrangements import Arrangements
@@ -211,7 +211,7 @@ def merged(columns: Columns) -> Columns:
     if columns.apart:
         return columns
     words = words_of(columns.keys)
-    if sorted_apart(words, len(columns)):
+    if surely_apart(words, len(columns)):
         return replace(columns, apart=True)
     groups = Groups.of(words, len(columns))
     if len(groups) == len(columns):

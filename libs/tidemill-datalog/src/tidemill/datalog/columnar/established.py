@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.arrangement.relational import Groups, best_by_group
+from tidemill.arrangement.relational import Groups, best_by_group, extent, within
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     Column,
     Texts,
     Unsuited,
+    aligned_words,
     concatenated,
     instants_of,
     python_instants,
     words_of,
 )
 from tidemill.datalog.columnar.deriving import Derived
+from tidemill.datalog.columnar.joining import wideness
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.state import EstablishedSolution
 
@@ -164,7 +166,10 @@ def _columns(
 
 
 class EstablishedColumns:
-    """The solutions of one rule over a window: those carried into it, and those that its matches establish."""
+    """The solutions of one rule over a window: those carried into it, and those that its matches establish.
+
+    With `different`, no two of the matches are of one solution: each can only be one that was carried.
+    """
 
     def __init__(
         self,
@@ -173,48 +178,96 @@ class EstablishedColumns:
         derived: Derived,
         texts: Texts,
         window: tuple[int, int],
+        *,
+        different: bool = False,
     ) -> None:
         self._shape = shape
         self._texts = texts
         self._lower, self._upper = window
         before, known = carried
         self._since = before.mark if isinstance(before, Solutions) else None
-        living = derived if known is None else joined([known, derived])
-        origin = np.full(len(living), -1, np.int64)
-        origin[: len(before)] = np.arange(len(before))
-        kept = (living.start < living.expires) & (living.expires > self._lower)
-        if not kept.all():
-            rows = np.flatnonzero(kept)
-            living, origin = living.take(rows), origin[rows]
-        groups = Groups.of(words_of(living.identity), len(living))
-        if len(groups) < len(living):
-            first = best_by_group(
-                groups.ids, living.start, np.ones(len(living), np.bool_), len(groups)
-            )
-            living, origin = living.take(first), origin[first]
-        self._living, self._origin = living, origin
+        fresh = (derived, np.full(len(derived), -1, np.int64))
+        parts = [fresh] if known is None else [(known, np.arange(len(before))), fresh]
+        parts = [_kept(part, self._lives(part[0])) for part in parts]
+        if not different:
+            parts = [_once(parts)]
+        elif len(parts) > 1:
+            flags = _met_once(parts[0][0], parts[1][0])
+            parts = [_kept(part, kept) for part, kept in zip(parts, flags, strict=True)]
+        self._parts: list[_Part] = parts
+
+    def _lives(self, solutions: Derived) -> BoolArray:
+        lives: BoolArray = (solutions.start < solutions.expires) & (solutions.expires > self._lower)
+        return lives
 
     def parts(self) -> Derived:
         """What each solution derives in the window."""
-        living = self._living
+        living = joined([replace(part, identity=()) for part, _ in self._parts])
         stop = np.where(living.expires < self._upper, living.expires, END_WORD)
-        return Derived(
-            np.maximum(living.start, self._lower), stop, living.expires, living.time,
-            living.arguments, living.values, (),
-        )  # fmt: skip
+        return replace(living, start=np.maximum(living.start, self._lower), stop=stop)
 
     def known(self) -> tuple[EstablishedSolution, ...]:
         """Every solution of the window, living at its end or not."""
-        return tuple(Solutions(self._shape, self._living, self._texts))
+        living, _ = _together(self._parts)
+        return tuple(Solutions(self._shape, living, self._texts))
 
     def carried(self) -> Solutions:
         """The solutions that live at the end of the window."""
-        living, origin = self._living, self._origin
-        on: BoolArray = living.expires >= self._upper
-        if not on.all():
-            rows = np.flatnonzero(on)
-            living, origin = living.take(rows), origin[rows]
+        on = [_kept(part, part[0].expires >= self._upper) for part in self._parts]
+        living, origin = _together(on)
         return Solutions(self._shape, living, self._texts, self._since, origin)
+
+
+_Part: TypeAlias = "tuple[Derived, I64Array]"
+"""Solutions, and which of those of the window before each of them is, -1 for none."""
+
+
+def _kept(part: _Part, flags: BoolArray) -> _Part:
+    if flags.all():
+        return part
+    rows = np.flatnonzero(flags)
+    return part[0].take(rows), part[1][rows]
+
+
+def _together(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return joined([part for part, _ in parts]), np.concatenate([origin for _, origin in parts])
+
+
+def _once(parts: Sequence[_Part]) -> _Part:
+    """Each solution once, as it was established first."""
+    living, origin = _together(parts)
+    groups = Groups.of(words_of(living.identity), len(living))
+    if len(groups) == len(living):
+        return living, origin
+    known = np.ones(len(living), np.bool_)
+    first = best_by_group(groups.ids, living.start, known, len(groups))
+    return living.take(first), origin[first]
+
+
+def _met_once(before: Derived, derived: Derived) -> tuple[BoolArray, BoolArray]:
+    """Which rows of both to keep, so that a solution in both is there once, as it was established first.
+
+    Each of them has it once at most. Raises: Unsuited if their types differ.
+    """
+    kept = np.ones(len(before), np.bool_), np.ones(len(derived), np.bool_)
+    if not len(before) or not len(derived):
+        return kept
+    least, greatest = extent(before.expires)  # of one solution there is one expiry
+    near = within(derived.expires, least, greatest)
+    mine = [column.take(near) for column in derived.identity]
+    if any(a.kind is not b.kind for a, b in zip(before.identity, mine, strict=True)):
+        raise Unsuited
+    wide = wideness(before.identity, mine)
+    groups = Groups.of(aligned_words(before.identity, wide), len(before))
+    ids = groups.find(aligned_words(mine, wide), len(near))
+    met = np.flatnonzero(ids >= 0)
+    ours, theirs = near[met], groups.firsts[ids[met]]
+    later = before.start[theirs] <= derived.start[ours]
+    kept[1][ours[later]] = False
+    kept[0][theirs[~later]] = False
+    return kept
 
 
 def joined(parts: Sequence[Derived]) -> Derived:

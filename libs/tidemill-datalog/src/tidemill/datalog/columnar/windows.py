@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from tidemill.arrangement.relational import clipped, descends, inside, lasting
+from tidemill.arrangement.relational import clipped, inside, lasting
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar.changing import ChangedFacts
 from tidemill.datalog.columnar.columns import Columns, Texts, instant_word
@@ -80,9 +80,6 @@ class ColumnWindows:
 
     def feed(self, predicate: str, rows: Columns) -> None:
         """Let rows be present as given; what begins below `upper` begins there."""
-        times = rows.time.values
-        if descends(times):
-            rows = rows.take(times.argsort(kind="stable"))  # told apart faster that way
         self._waiting.setdefault(predicate, []).append(rows)
 
     def step(self, upper: int) -> WindowChanges:

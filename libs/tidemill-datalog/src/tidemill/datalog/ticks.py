@@ -100,7 +100,7 @@ class Ticker:
                 strata.run(planned, {name: given.get(name, {}) for name in component})
         carried: dict[str, Timelines] = {}
         kept: dict[str, Table] = {}
-        messages: list[Message] = []
+        sent: dict[str, Timelines] = {}
         for rule in engine.later_rules:
             form = rule.form
             name = form.head.predicate
@@ -108,17 +108,17 @@ class Ticker:
                 kept[name] = strata.table(name)
                 continue
             timelines = strata.derive(rule)
-            if form.sends:
-                messages.extend(self._messages(name, timelines))
-            else:
-                _add(carried.setdefault(name, {}), timelines)
+            _add((sent if form.sends else carried).setdefault(name, {}), timelines)
         for name in list(kept):
             if name in carried:
                 _add(carried[name], _timelines_of(kept.pop(name)))
-        result = engine.result(strata, ())
-        return Tick(
-            tables, tuple(messages), result.errors, TickState(carried, kept, result.state), engine
+        messages = tuple(
+            message
+            for name, timelines in sent.items()
+            for message in self._messages(name, timelines)
         )
+        result = engine.result(strata, ())
+        return Tick(tables, messages, result.errors, TickState(carried, kept, result.state), engine)
 
     def _given(
         self, at: int, inputs: Mapping[str, Iterable[Record]], before: TickState
@@ -151,17 +151,18 @@ class Ticker:
         )
 
     def _messages(self, name: str, timelines: Timelines) -> Iterable[Message]:
+        """One for each fact and node; what several rules say of it is merged."""
         lattices = self._engine.lattices
         for key, parts in timelines.items():
-            _, _, expires, parafacts = merge_parts(parts, lattices, _ignore)[0]
-            record = Record(
-                name,
-                tuple(key[2:]),
-                key[0],
-                None if expires == END else int(expires),
-                observe_parafacts(parafacts, lattices),
-            )
-            yield Message(key[1], record)
+            for _, _, expires, parafacts in merge_parts(parts, lattices, _ignore):
+                record = Record(
+                    name,
+                    tuple(key[2:]),
+                    key[0],
+                    None if expires == END else int(expires),
+                    observe_parafacts(parafacts, lattices),
+                )
+                yield Message(key[1], record)
 
 
 def given_facts(

@@ -11,9 +11,13 @@ from ruamel.yaml import YAML
 
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.layout import format_text
+from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill.time import frontier
 from tidemill_embedded.commands.evaluating import UPPER, presences_of
+from tidemill_embedded.process import opened
 from tidemill_embedded.resources.checking import check_files, check_program
+from tidemill_embedded.settings import EmbeddedSettings
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -60,13 +64,29 @@ def test_an_example_derives_what_stands_below_it(text: str, words: list[str], an
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
 def test_a_case_of_the_guide_passes(case: dict[str, object]) -> None:
-    assert run_case(case, Options()) == []
+    for options in (Options(), Options("incremental"), Options("incremental", "retraction")):
+        assert run_case(case, options) == []
 
 
 def test_the_resources_of_the_guide_are_accepted() -> None:
     assert RESOURCES
     for text in RESOURCES:
         assert check_files({"guide.yaml": TABLE + text}) == []
+
+
+async def test_the_pattern_that_is_ready_to_apply_says_what_the_guide_says(tmp_path: Path) -> None:
+    (text,) = [text for text in RESOURCES if "name: clicks" in text]
+    command = re.search(r"printf '(.*)\\n' ([\d ]+) \| tidemill push clicks", GUIDE)
+    assert command is not None
+    lines = [(command[1] % int(at)).encode() for at in command[2].split()]
+    async with opened(EmbeddedSettings(directory=str(tmp_path))) as process:
+        await process.system.start()
+        await process.system.apply([ResourceDocument(text, "guide.yaml")])
+        await process.system.push("clicks", lines)
+        answer = (await process.query.ask("session(u)", 4_000_000, 60.0)).table
+        upper = await process.world.collections.status("sessions/session")
+    assert answer["u"].to_pylist() == ["ann"]
+    assert upper.upper == frontier(4_090_000)
 
 
 def test_the_mistake_of_the_guide_is_told_as_it_says() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tidemill.datalog.evaluation.state import EstablishedSolution
+from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.lattices import Parafacts, merge_parafacts
 from tidemill.datalog.presence import END, Instant
-
-if TYPE_CHECKING:
-    from tidemill.datalog.incremental.matches import Matches
 
 
 class _Living:
@@ -23,11 +21,33 @@ class _Living:
         self.home: Any = None
 
 
+class Contributing(Protocol):
+    """The rule that living solutions contribute for."""
+
+    def enter(
+        self,
+        source: Any,
+        arguments: tuple[Any, ...],
+        time: int | None,
+        expires: Instant,
+        values: tuple[Any, ...],
+        passed: Parafacts,
+        identity: Any,
+    ) -> Any:
+        """Contribute one living solution; where it went."""
+        ...
+
+    def leave(self, source: Any, home: Any) -> None:
+        """Take back what `enter` contributed."""
+        ...
+
+
 class Established:
     """The living solutions by identity; each leaves at its own expiry and not before."""
 
-    def __init__(self, matches: Matches) -> None:
-        self._matches = matches
+    def __init__(self, rule: Contributing, present: Present) -> None:
+        self._rule = rule
+        self._present = present
         self._living: dict[Any, _Living] = {}
         self._before: dict[Any, EstablishedSolution | None] = {}
 
@@ -41,7 +61,7 @@ class Established:
         passed: Parafacts,
     ) -> None:
         """The body holds now: the solution lives, if it does not yet, and has passed these parafacts."""
-        now = self._matches._present.now
+        now = self._present.now
         known = self._living.get(identity)
         if known is None:
             versions = ((now, passed),)
@@ -53,7 +73,7 @@ class Established:
         said = known.solution.versions
         if any(mine is passed or mine == passed for _, mine in said):
             return
-        merged = merge_parafacts(known.passed, passed, self._matches._present.lattices)
+        merged = merge_parafacts(known.passed, passed, self._present.lattices)
         before = known.solution
         known.solution = EstablishedSolution(
             identity, arguments, time, known.solution.expires, values, (*said, (now, passed))
@@ -65,7 +85,7 @@ class Established:
 
     def restore(self, solution: EstablishedSolution) -> None:
         """A solution that an earlier run established; those that are over by now are ignored."""
-        present = self._matches._present
+        present = self._present
         if solution.expires <= present.now or solution.identity in self._living:
             return
         passed: Parafacts = None
@@ -76,19 +96,19 @@ class Established:
     def _begin(self, solution: EstablishedSolution, passed: Parafacts) -> None:
         living = self._living[solution.identity] = _Living(solution, passed)
         if solution.expires != END:
-            agenda = self._matches._present.agenda
+            agenda = self._present.agenda
             agenda.add(solution.expires, lambda: self._end(living))
         self._enter(living)
 
     def _enter(self, living: _Living) -> None:
         solution = living.solution
-        living.home = self._matches.enter(
+        living.home = self._rule.enter(
             living, solution.arguments, solution.time, solution.expires, solution.values,
             living.passed, solution.identity,
         )  # fmt: skip
 
     def _leave(self, living: _Living) -> None:
-        self._matches.leave(living, living.home)
+        self._rule.leave(living, living.home)
 
     def _end(self, living: _Living) -> None:
         if self._living.get(living.solution.identity) is living:

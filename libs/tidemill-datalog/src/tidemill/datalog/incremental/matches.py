@@ -140,7 +140,7 @@ class Matches:
             if form.head.aggregates and not self._decorates
             else None
         )
-        self.established = Established(self) if form.outlives else None
+        self.established = Established(self, present) if form.outlives else None
         self.foresees = bool(self.joins.clocks) and bool(self.joins.ordinary)
         """Whether ticks are matched before they come, because the guards say which can match."""
         self._shape = -1

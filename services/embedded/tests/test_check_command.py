@@ -11,8 +11,8 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tidemill_embedded.applying.checking import check_files, format_file
 from tidemill_embedded.commands import check_command
-from tidemill_embedded.resources.checking import check_files, format_file
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"

@@ -14,9 +14,9 @@ from tidemill.datalog.layout import format_text
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.conformance.registry import Options, run_case
 from tidemill.time import frontier
+from tidemill_embedded.applying.checking import check_files, check_program
 from tidemill_embedded.commands.evaluating import UPPER, presences_of
 from tidemill_embedded.process import opened
-from tidemill_embedded.resources.checking import check_files, check_program
 from tidemill_embedded.settings import EmbeddedSettings
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()

@@ -16,8 +16,8 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.resources import load_resources
 from tidemill.time import TidemillError, UsageError
+from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.checking import check_files
 from tidemill_embedded.settings import EmbeddedSettings
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.rpc.messages import ResourceDocument
+from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.checking import check_files
 from tidemill_embedded.settings import EmbeddedSettings
 
 RESOURCES = """

@@ -14,8 +14,8 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.shard import Collections
 from tidemill.time import UsageError
 from tidemill_compute.settings import ComputeSettings
+from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.checking import check_files
 from tidemill_embedded.settings import EmbeddedSettings
 
 BASE = """

@@ -33,7 +33,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.resources import ActionSpec, ArrangementSpec, HoldSpec, Resource, ViewSpec
 from tidemill.time import Frontier, UnknownCollection
-from tidemill_embedded.resources.planning import read_documents
+from tidemill_embedded.applying.planning import read_documents
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_query.goals import split_name
 

@@ -43,15 +43,15 @@ from tidemill_embedded.authorizing import (
 )
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.replicas.announcing import Announcements
+from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.replicas.no_log import NoLog
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import roles_of
-from tidemill_embedded.replicas.sharing import Shared, SharedWork
 from tidemill_embedded.resources.resource_store import ResourceStore
 from tidemill_embedded.resources.shapes import Shapes
-from tidemill_embedded.running.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.sharing import Shared, SharedWork
 from tidemill_embedded.system import System
 from tidemill_embedded.world import World
 from tidemill_ingest.edge import Readers

@@ -32,11 +32,11 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
+from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.replicas.roles import parts_for
-from tidemill_embedded.replicas.sharing import Said, Shared, SourcePart, combined
-from tidemill_embedded.resources.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import SYSTEM, Named, columns_of, row_schema
+from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import why_kept
@@ -48,8 +48,8 @@ from tidemill_embedded.running.readers import (
 )
 from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.sources import SourceRunner, in_own_log, topic_of
-from tidemill_embedded.running.versions import changing, plan_version, served
 from tidemill_embedded.running.view_runner import ViewRunner
+from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 

@@ -22,8 +22,8 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_embedded.replicas.feeds import Feeds
 from tidemill_embedded.resources.shapes import Shapes
-from tidemill_embedded.running.feeds import Feeds
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_ingest.edge import Readers
 

@@ -12,8 +12,8 @@ import typer
 
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.time import UsageError
+from tidemill_embedded.applying.checking import check_files, files_below, format_file
 from tidemill_embedded.commands.evaluating import UPPER, presences_of
-from tidemill_embedded.resources.checking import check_files, files_below, format_file
 
 Files = Annotated[
     list[Path],

@@ -1,1 +1,1 @@
-"""One process among others: roles, claims on work, calls to the peers."""
+"""One process among others: roles, calls to the peers, what is read for others."""

@@ -1,1 +1,1 @@
-"""Resources as they are applied: their shapes, what is wrong with them, what an apply will do."""
+"""Resources as they are stored: their shapes, their versions, how their records are read."""

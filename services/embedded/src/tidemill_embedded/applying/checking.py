@@ -26,7 +26,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_embedded.resources.planning import doubled, plan_reader, told_twice
+from tidemill_embedded.applying.planning import doubled, plan_reader, told_twice
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes, located
 

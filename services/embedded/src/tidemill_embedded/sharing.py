@@ -14,6 +14,7 @@ from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, ViewSpec
 from tidemill.shard.claims import Claim, KeptClaimant, work_claimed
 from tidemill.time import Indeterminate, TidemillError, Unavailable
+from tidemill_embedded.applying.planning import plan_reader
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import (
     CLAIMED,
@@ -23,7 +24,6 @@ from tidemill_embedded.replicas.roles import (
     shares_of,
     without_share,
 )
-from tidemill_embedded.resources.planning import plan_reader
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import columns_of, row_schema
 from tidemill_embedded.running.details import details_of

@@ -34,9 +34,9 @@ from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
+from tidemill_embedded.resources.versions import changed as changed_view
+from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.sources import file_origin, header_of, in_own_log, topic_of
-from tidemill_embedded.running.versions import changed as changed_view
-from tidemill_embedded.running.versions import changing, plan_version, served
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 

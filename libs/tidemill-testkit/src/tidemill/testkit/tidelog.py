@@ -135,8 +135,14 @@ def _names(text: str) -> set[str]:
 def _rules(draw: st.DrawFn, forms: Forms) -> str:
     if forms.whole and draw(st.integers(1, forms.whole_every)) == 1:
         return draw(st.sampled_from(forms.whole))
+    return draw(_rules_over(draw(st.lists(_atoms(forms), min_size=1, max_size=3)), forms))
+
+
+@st.composite
+def _rules_over(draw: st.DrawFn, positive: Sequence[str], forms: Forms) -> str:
+    """Rules with these positive atoms."""
     name = draw(st.sampled_from([name for name in DERIVED if name in forms.predicates]))
-    body = draw(st.lists(_atoms(forms), min_size=1, max_size=3))
+    body = list(positive)
     bound = _names(" ".join(body))
     where = ""
     if definitions := [
@@ -223,6 +229,43 @@ def programs(
     rules = st.lists(_rules(forms), min_size=rules_min, max_size=rules_max)
     derived = [name for name in DERIVED if name in forms.predicates]
     return rules.map(lambda drawn: accepted(drawn, fits, derived))
+
+
+_JOINED = replace(
+    FORMS,
+    head_marks=("", "", "", "", "", *FORMS.head_marks),
+    guards=("x < y", "x < y", "x != y", "x != y", *FORMS.guards),
+)
+_SHARED = (
+    "a(x)", "b(x, y)", "b(y, x)", "b(x, _)", "r(x)", "r(y)", "s(x, y)", "s(x, y)", "s(y, x)", "s(x, z)",
+    "s(1, x)", "a(x) @time(u)", "b(x, y) @time(w)", "n(m, x)", "f(x, h)", "f(x, _)", "s(x, y + 1)",
+    "p(x)", "t(x, y)", "d(m, h)", "a(x) ~expires", "b(x, y) @expires(w)",
+)  # fmt: skip
+"""Atoms of joins that several rules have."""
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"\b[xyz]\b", lambda name: names[name[0]], text)
+
+
+@st.composite
+def _rules_alike(draw: st.DrawFn) -> list[str]:
+    """Rules of which several have one join: its atoms in another order, its variables with other names."""
+    joined = st.lists(st.sampled_from(_SHARED), min_size=2, max_size=3)
+    joins = [draw(joined) for _ in range(draw(st.integers(1, 2)))]
+    found = []
+    for _ in range(draw(st.integers(3, 6))):
+        body = list(draw(st.permutations(draw(st.sampled_from(joins)))))
+        if draw(st.integers(0, 2)) == 0:
+            body.append(draw(_atoms(_JOINED)))
+        names = dict(zip("xyz", draw(st.permutations("xyz")), strict=True))
+        found.append(draw(_rules_over([_renamed(atom, names) for atom in body], _JOINED)))
+    return found
+
+
+def programs_alike() -> st.SearchStrategy[Example]:
+    """As `programs`, of which many have one join in several rules."""
+    return _rules_alike().map(accepted)
 
 
 def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStrategy[Example]:

@@ -18,6 +18,7 @@ from tidemill.datalog.evaluation.forms import (
 from tidemill.datalog.evaluation.joins import Plan, Step
 from tidemill.datalog.evaluation.logical import LogicalPlan
 from tidemill.datalog.evaluation.scans import AllOf, AnyOf, Scan, Test
+from tidemill.datalog.evaluation.sharing import CommonJoin
 from tidemill.datalog.formatter import format_expression
 
 _NOWHERE = ast.Span(1, 1, 1, 1)
@@ -83,6 +84,18 @@ def _step(form: RuleForm, step: Step, checked: CheckedProgram) -> str:
     if atom.is_clock:
         return "clock, ticks in a range" if step.limits else "clock"
     return atom.predicate + looked_up(atom.predicate, step.positions, step.range_column, checked)
+
+
+def join_text(join: CommonJoin, checked: CheckedProgram) -> str:
+    """A join that rules have in common, with the variables of the first of them."""
+    names = _column_variables(join.uses[0].form, checked)
+    atoms = []
+    for atom in join.atoms:
+        terms = ", ".join(expression_text(term, names) for term in atom.terms)
+        marks = [f" @{name}({expression_text(of[0], names)})" for name, of in atom.lattices]
+        atoms.append(f"{atom.predicate}({terms}){''.join(marks)}")
+    guards = [expression_text(condition, names) for condition in join.conditions]
+    return " ^ ".join(atoms) + (f" if {' ^ '.join(guards)}" if guards else "")
 
 
 def _column_variables(form: RuleForm, checked: CheckedProgram) -> dict[str, str]:

@@ -9,6 +9,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.engine import inject
 from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
@@ -29,8 +30,10 @@ from tidemill.datalog.incremental.facts import (
     same_value,
 )
 from tidemill.datalog.incremental.lent import LentTable
-from tidemill.datalog.incremental.program import AnyUnit, build_units
+from tidemill.datalog.incremental.program import AnyUnit, Shares, build_units, shares_of
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
+from tidemill.datalog.incremental.shared import JoinUnit
+from tidemill.datalog.incremental.sizes import Sizes
 from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.incremental.versions import FactVersion, Later
@@ -62,7 +65,8 @@ class IncrementalEngine:
 
     Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
     `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds),
-    units and rules note how long they run. A `plan` made of the program's is kept in its place. Inputs in `lent` are
+    units and rules note how long they run. A `plan` made of the program's is kept in its place. Joins that rules have
+    in common are done once as `sharing` says. Inputs in `lent` are
     kept by somebody else, who says by `move` when they change; they are neither fed, updated nor watched. Not for
     use by several threads at once.
     """
@@ -81,23 +85,19 @@ class IncrementalEngine:
         timer: Callable[[], float] | None = None,
         plan: LogicalPlan | None = None,
         lent: Mapping[str, FactVersion] | None = None,
+        sharing: Sharing = "auto",
     ) -> None:
         self.plan = plan or logical_plan(checked)
         self.checked = checked = self.plan.checked
         self.strategy = strategy
+        self.sharing = sharing
         self.present = Present.of(checked, functions, lattices, timer)
         self.present.now = begin
         self._lent = self._borrowed(lent or {})
-        self.units = build_units(self.plan, self.present, self, limits or Limits())
-        levels = 1 + max((unit.level for unit in self.units), default=0)
-        self._scheduler = scheduler_of(strategy, levels)
-        self._owner: dict[str, AnyUnit] = {n: u for u in self.units for n in u.component}
-        self._readers: dict[str, list[AnyUnit]] = {}
-        for unit in self.units:
-            for name in unit.reads:
-                self._readers.setdefault(name, []).append(unit)
+        self._limits = limits or Limits()
+        self._watched = frozenset(watch)
+        self._assemble(shares_of(self.plan, sharing, Sizes({})))
         self._state = state
-        self._known = {*self._owner, *self._readers, *checked.derived, *watch}
         self._begun = False
         self._upper: Instant = begin
         self._inputs: dict[tuple[str, Record], _Input] = {}
@@ -116,6 +116,34 @@ class IncrementalEngine:
     def upper(self) -> Instant:
         """Everything below this instant is done."""
         return self._upper
+
+    def _assemble(self, shares: Shares) -> None:
+        """Make the units, and note who derives and who reads what; before anything has happened."""
+        self.shares = shares
+        for joins in self.present.joined.values():
+            for name in joins:
+                self.present.tables.pop(name, None)
+        self.present.joined.clear()
+        self.units = build_units(self.plan, self.present, self, self._limits, shares)
+        levels = 1 + max((unit.level for unit in self.units), default=0)
+        self._scheduler = scheduler_of(self.strategy, levels)
+        self._owner: dict[str, AnyUnit] = {n: u for u in self.units for n in u.component}
+        self._readers: dict[str, list[AnyUnit]] = {}
+        for unit in self.units:
+            for name in unit.reads:
+                self._readers.setdefault(name, []).append(unit)
+        self._known = {*self._owner, *self._readers, *self.checked.derived, *self._watched}
+
+    def _share_by_size(self) -> None:
+        """Choose the joins to share by the facts that the engine begins with, where rules have any in common."""
+        if self.sharing != "auto" or not (self.shares.joins or self.shares.left):
+            return
+        sizes = Sizes.of(self.present.agenda.updates(), self._lent.values())
+        shares = shares_of(self.plan, self.sharing, sizes)
+        if [each.join for each in shares.joins] == [each.join for each in self.shares.joins]:
+            self.shares = shares
+            return
+        self._assemble(shares)
 
     # Inputs.
 
@@ -290,6 +318,7 @@ class IncrementalEngine:
         found = Changes()
         self.present.horizon = upper
         if not self._begun:
+            self._share_by_size()
             self._begin(found)
         agenda = self.present.agenda
         while (soonest := agenda.soonest) is not None and soonest < upper:
@@ -399,8 +428,10 @@ class IncrementalEngine:
         self._scheduler.between = happen
 
     def readers(self, predicate: str) -> Sequence[AnyUnit]:
-        """The units that read a predicate."""
-        return self._readers.get(predicate, ())
+        """The units that read a predicate, themselves or through a shared join."""
+        names = (predicate, *self.present.joined.get(predicate, ()))
+        found = dict.fromkeys(unit for name in names for unit in self._readers.get(name, ()))
+        return [unit for unit in found if not isinstance(unit, JoinUnit)]
 
     def _collect(self, found: Changes) -> None:
         at = self.present.now

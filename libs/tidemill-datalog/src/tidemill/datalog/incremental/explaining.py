@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tidemill.datalog.ast import Rule
 from tidemill.datalog.checked import CheckedProgram
@@ -12,7 +12,13 @@ from tidemill.datalog.evaluation.joins import Planner
 from tidemill.datalog.evaluation.logical import NEXT, SENT
 from tidemill.datalog.evaluation.profile import Work, aligned
 from tidemill.datalog.evaluation.tables import Readable
-from tidemill.datalog.evaluation.words import absent_text, join_lines, looked_up, scan_lines
+from tidemill.datalog.evaluation.words import (
+    absent_text,
+    join_lines,
+    join_text,
+    looked_up,
+    scan_lines,
+)
 from tidemill.datalog.formatter import format_rule
 from tidemill.datalog.incremental.chains import chain_of
 from tidemill.datalog.incremental.engine import IncrementalEngine
@@ -20,6 +26,7 @@ from tidemill.datalog.incremental.folding import Folded
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.matches import Matches
 from tidemill.datalog.incremental.program import AnyUnit
+from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.incremental.unit import Unit
 
 
@@ -35,8 +42,9 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
         lines.append(f"  inputs: {', '.join(sorted(inputs))}")
     for stratum in sorted({unit.stratum for unit in engine.units}):
         units = [unit for unit in engine.units if unit.stratum == stratum]
-        names = [name for unit in units for name in unit.component]
-        lines.append(f"  {stratum}: {', '.join(map(_shown, names))}")
+        names = [name for u in units if not isinstance(u, JoinUnit) for name in u.component]
+        if names:
+            lines.append(f"  {stratum}: {', '.join(map(_shown, names))}")
     scans = scan_lines(engine.plan)
     lines += ["", "reads", *scans] if scans else []
     lines += ["", "plan"]
@@ -45,7 +53,10 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
         lines.append(
             f"  stratum {unit.stratum}: {', '.join(map(_shown, unit.component))}, {_way(unit)}"
         )
-        if isinstance(unit, LoopedUnit):
+        if isinstance(unit, JoinUnit):
+            lines.append(f"    {join_text(unit.shared.join, checked)}")
+            lines += _joins_lines(unit.rules[0], checked)
+        elif isinstance(unit, LoopedUnit):
             for form in unit.forms:
                 lines += [*_form_lines(form, rules), *_chain_lines(form, checked)]
         elif not isinstance(unit, Unit):
@@ -54,9 +65,27 @@ def explain_plan(engine: IncrementalEngine) -> list[str]:
         else:
             for matches in unit.every_rule:
                 if not matches.predicate.startswith("#clock"):
-                    lines += _matched_lines(matches, rules, checked)
+                    lines += _matched_lines(matches, rules, engine.present.around.checked)
+    lines += _left_lines(engine)
     lines += ["", "arrangements", *_arrangement_lines(engine)]
     return lines
+
+
+def _left_lines(engine: IncrementalEngine) -> list[str]:
+    """The joins that several rules have and each does for itself."""
+    lines = []
+    for judged in engine.shares.left:
+        text = join_text(judged.join, engine.checked)
+        lines += [
+            f"  {text}, by {_rules_text(judged.join.rules)}:",
+            f"    to keep about {judged.rows:.0f} solutions takes more than it saves",
+        ]
+    return ["", "joined by each rule", *lines] if lines else []
+
+
+def _rules_text(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"rules {', '.join(first)} and {last}"
 
 
 def _shown(name: str) -> str:
@@ -66,6 +95,8 @@ def _shown(name: str) -> str:
 
 
 def _way(unit: AnyUnit) -> str:
+    if isinstance(unit, JoinUnit):
+        return f"joined once for {_rules_text(unit.shared.join.rules)}"
     if isinstance(unit, LoopedUnit):
         return "followed; recursive: by differences of its rounds"
     if not isinstance(unit, Unit):
@@ -87,11 +118,16 @@ def _matched_lines(
 ) -> list[str]:
     """The joins that changes of each atom run, as they are bound to the tables."""
     form = matches.form
-    lines = _form_lines(form, rules)
-    for atom in matches.joins.ordinary:
-        plan = matches.joins.join(atom).plan
-        lines += [f"      {line}" for line in join_lines(form, plan, checked, "on")]
+    lines = [*_form_lines(form, rules), *_joins_lines(matches, checked)]
     return lines + [f"      unless {absent_text(absent, checked)}" for absent in form.absent]
+
+
+def _joins_lines(matches: Matches | Folded, checked: CheckedProgram) -> list[str]:
+    return [
+        f"      {line}"
+        for atom in matches.joins.ordinary
+        for line in join_lines(matches.form, matches.joins.join(atom).plan, checked, "on")
+    ]
 
 
 def _chain_lines(form: RuleForm, checked: CheckedProgram) -> list[str]:
@@ -130,7 +166,7 @@ def _arrangement_lines(engine: IncrementalEngine) -> list[str]:
     lines = []
     for name, table in sorted(engine.present.tables.items()):
         for positions, sorted_by, keys in table.arrangements():
-            by = looked_up(name, positions, sorted_by, engine.checked)
+            by = looked_up(name, positions, sorted_by, engine.present.around.checked)
             lines.append(f"  {_shown(name)}{by}: {len(table)} rows under {keys} keys")
     return lines or ["  none"]
 
@@ -160,6 +196,10 @@ def explain_analysis(engine: IncrementalEngine) -> list[str]:
 
 def _rule_rows(engine: IncrementalEngine, unit: AnyUnit) -> list[tuple[str, ...]]:
     """What the rules of one unit took."""
+    if isinstance(unit, JoinUnit):
+        (mine,) = unit.rules
+        took = f"{mine.seconds * 1000:.2f}"
+        return [("  solutions", "", "", "", f"{len(mine)}", f"{mine.found}", took)]
     if isinstance(unit, Unit):
         return [
             (f"  rule {rule.form.number}", "", "", "", f"{len(rule)}", f"{rule.found}",

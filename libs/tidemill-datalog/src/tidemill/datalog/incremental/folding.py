@@ -1,4 +1,4 @@
-"""Rules of one atom whose solutions only go into groups: nothing is kept for a match.
+"""Rules of one atom whose solutions depend on nothing else: nothing is kept for a match.
 
 What a fact contributes depends on the fact alone, so when it goes the same is worked out once more and taken away.
 """
@@ -10,12 +10,13 @@ from typing import Any
 
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.tables import TIME, Key, Row
+from tidemill.datalog.incremental.facts import PLAIN
 from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
 from tidemill.datalog.incremental.groups import Member
 from tidemill.datalog.incremental.joining import Joins
-from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.lattices import TALLIES
-from tidemill.datalog.presence import Instant
+from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.values import Failed
 
 
@@ -23,15 +24,14 @@ def folds(form: RuleForm, recursive: bool) -> bool:
     """Whether the solutions of a rule can be taken back from its facts alone."""
     head = form.head
     return (
-        head.aggregates
-        and not (head.time or head.expires or form.absent or form.outlives or recursive)
+        not (head.time or head.expires or form.absent or form.outlives or recursive)
         and len(form.atoms) == 1
         and not form.atoms[0].is_clock
     )
 
 
 class Folded:
-    """The groups of one rule at the present instant, and what it takes to change them by facts."""
+    """What one rule says at the present instant, its groups if it has any, and what it takes to change that by facts."""
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class Folded:
         *,
         predicate: str | None = None,
         remembers: bool = False,
+        told: Told | None = None,
     ) -> None:
         self.form = form
+        self._told = told
         self.joins = Joins(form, present)
         self.predicate = form.head.predicate if predicate is None else predicate
         self.found = 0
@@ -50,8 +52,13 @@ class Folded:
         self._present = present
         tallied = any(name in TALLIES for name, _ in form.head.lattices)
         self._keeps = tallied and remembers
-        self._groups = RuleGroups(
-            form, self.predicate, present, target, remembers=remembers, keeps=self._keeps
+        self._target = target
+        self._groups = (
+            RuleGroups(
+                form, self.predicate, present, target, remembers=remembers, keeps=self._keeps
+            )
+            if form.head.aggregates
+            else None
         )
 
     def __len__(self) -> int:
@@ -68,13 +75,49 @@ class Folded:
 
     def settle(self) -> None:
         """Let the groups that changed support what they now say."""
-        self._groups.settle()
+        if self._groups is not None:
+            self._groups.settle()
 
     def _fold(self, rows: Sequence[Row], sign: int) -> None:
-        timer, present = self._present.timer, self._present
+        timer = self._present.timer
         began = timer() if timer is not None else 0.0
+        if self._groups is None:
+            self._say(rows, sign)
+        else:
+            self._fold_into(self._groups, rows, sign)
+        if timer is not None:
+            self.seconds += timer() - began
+
+    def _say(self, rows: Sequence[Row], sign: int) -> None:
+        """Let each fact support what the rule says of it, or no longer."""
+        join, target, number = self.joins.join(0), self._target, self.form.number
+        head, predicate, said = join.names["head"], self.predicate, 0
+
+        def take(found: tuple[Row, ...], values: tuple[Any, ...], _: Instant, __: Instant) -> None:
+            nonlocal said
+            try:
+                arguments, time, expires, _inner, passed = head(found, values)
+            except Failed as failed:
+                self._fail(failed.reason, found, sign)
+                return
+            said += 1
+            source = number, found[0][TIME:]
+            if sign < 0:
+                target.withdraw(predicate, (time, *arguments), source)
+                return
+            value = PLAIN if expires == END and passed is None else (expires, passed)
+            target.support(predicate, (time, *arguments), source, value)
+
+        def fail(reason: str, _: Instant, __: Instant, found: tuple[Row, ...]) -> None:
+            self._fail(reason, found, sign)
+
+        join.run(rows, take, fail, fail, self.joins.absent, self._present.now + 1)
+        self.found += said if sign > 0 else 0
+
+    def _fold_into(self, groups: RuleGroups, rows: Sequence[Row], sign: int) -> None:
+        """Let each fact be a member of its group, or no longer."""
         join = self.joins.join(0)
-        head, require = join.names["head"], self._groups.require
+        head, require = join.names["head"], groups.require
         identity = join.names["identity"] if self._keeps else None
         moved: dict[tuple[Any, ...], list[tuple[Key, Member]]] = {}
 
@@ -96,16 +139,15 @@ class Folded:
         def fail(reason: str, _: Instant, __: Instant, found: tuple[Row, ...]) -> None:
             self._fail(reason, found, sign)
 
-        join.run(rows, take, fail, fail, self.joins.absent, present.now + 1)
+        join.run(rows, take, fail, fail, self.joins.absent, self._present.now + 1)
         for arguments, members in moved.items():
-            self._groups.group(arguments, None).change(members, sign)
+            groups.group(arguments, None).change(members, sign)
             self.found += len(members) if sign > 0 else 0
-        if timer is not None:
-            self.seconds += timer() - began
 
     def _fail(self, reason: str, found: tuple[Row, ...], sign: int) -> None:
         """An error begins with its fact, and ends with it."""
-        text = self._present.match_text(reason, [self.form.atoms[0].predicate], found)
+        names = [self.form.atoms[0].predicate]
+        text = self._present.match_text(reason, names, found, self._told)
         errors = self._present.errors
         (errors.add if sign > 0 else errors.remove)(self.form.number, text)
 

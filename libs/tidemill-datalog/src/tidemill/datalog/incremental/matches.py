@@ -23,7 +23,7 @@ from tidemill.datalog.incremental.established import Established
 from tidemill.datalog.incremental.facts import PLAIN
 from tidemill.datalog.incremental.grouping import GroupTarget, RuleGroups
 from tidemill.datalog.incremental.joining import Join, Joins
-from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant
 from tidemill.datalog.values import Failed
@@ -119,8 +119,10 @@ class Matches:
         decorates: bool = False,
         remembers: bool = False,
         silent: bool = False,
+        told: Told | None = None,
     ) -> None:
         self.form = form
+        self._told = told
         self.joins = Joins(form, present)
         self.predicate = form.head.predicate if predicate is None else predicate
         self._present = present
@@ -336,7 +338,8 @@ class Matches:
             except Failed as failed:
                 reason = failed.reason
         if reason is not None:
-            self._fail(match, self._present.match_text(reason, self.predicates, match.rows))
+            text = self._present.match_text(reason, self.predicates, match.rows, self._told)
+            self._fail(match, text)
 
     def _fail(self, match: Match, text: str) -> None:
         if not self._silent:

@@ -17,12 +17,14 @@ from tidemill.datalog.evaluation.logical import (
     logical_plan,
     reads_any,
 )
+from tidemill.datalog.evaluation.sharing import Judged, Measured, Sharing, common_joins
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.clocks import Demand, Ticking, demand_form
 from tidemill.datalog.incremental.folding import Folded, folds
 from tidemill.datalog.incremental.looped import LoopedUnit, loops
 from tidemill.datalog.incremental.matches import Matches
-from tidemill.datalog.incremental.surroundings import Present
+from tidemill.datalog.incremental.shared import JoinUnit, SharedJoin, named, reading_of
+from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.incremental.unit import Reporter, Unit
 
 AnyUnit: TypeAlias = "Unit | AnewUnit | LoopedUnit"
@@ -91,15 +93,47 @@ def _expiring(checked: CheckedProgram, forms: Sequence[RuleForm]) -> frozenset[s
     return frozenset(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The joins of a program that are kept once for several rules, and those of which that would save nothing."""
+
+    joins: tuple[SharedJoin, ...] = ()
+    left: tuple[Judged, ...] = ()
+
+
+def shares_of(plan: LogicalPlan, sharing: Sharing, sizes: Measured) -> Shares:
+    """What the rules of a plan share for facts of these sizes.
+
+    Rules that are kept by their matches have joins to share, outside of recursions, but for those whose solutions
+    outlive their facts: such are known by the facts of their rule, from one run to the next.
+    """
+    forms = [
+        form
+        for followed in followed_components(plan)
+        if not (followed.anew or followed.component.recursive)
+        for form in followed.rules
+        if len(form.atoms) > 1 and not form.outlives
+    ]
+    done, left = common_joins(plan.checked, forms, sharing, sizes)
+    return Shares(tuple(named(done)), tuple(left))
+
+
 def build_units(
-    plan: LogicalPlan, present: Present, reporter: Reporter, limits: Limits
+    plan: LogicalPlan, present: Present, reporter: Reporter, limits: Limits, shares: Shares
 ) -> list[AnyUnit]:
-    """The units of a plan, in the order of its components."""
+    """The units of a plan, in the order of its components, each shared join before the first that reads it."""
     components = followed_components(plan)
     units: list[AnyUnit] = []
     remembering = _remembered(components)
+    readings, built = reading_of(shares.joins), set[str]()
+    of_rules = {rule: shared for shared in shares.joins for rule in shared.join.rules}
     for number, followed in enumerate(components):
         predicates, forms = followed.predicates, followed.rules
+        for form in forms:
+            shared = of_rules.get(form.number)
+            if shared is not None and shared.name not in built:
+                built.add(shared.name)
+                units.append(_join_unit(shared, present, reporter, limits, number))
         unit: AnyUnit
         if followed.anew:
             later = not forms[0].deductive
@@ -109,11 +143,23 @@ def build_units(
         else:
             unit = Unit(predicates, present, reporter, limits, number)
             for form in forms:
-                _add_rule(unit, form, followed.component, present, remembering)
+                mine, told = readings.get(form.number, (form, None))
+                _add_rule(unit, mine, followed.component, present, remembering, told)
         unit.stratum = followed.component.stratum
         units.append(unit)
     _set_levels(units)
     return units
+
+
+def _join_unit(
+    shared: SharedJoin, present: Present, reporter: Reporter, limits: Limits, number: int
+) -> JoinUnit:
+    """What keeps a shared join; it stands in the highest stratum that it reads."""
+    read = [atom.predicate for atom in shared.join.atoms]
+    present.share(shared.name, read, shared.columns(present.checked))
+    unit = JoinUnit(shared, present, reporter, limits, number)
+    unit.stratum = max(present.checked.strata.get(name, 0) for name in read)
+    return unit
 
 
 def _add_rule(
@@ -122,11 +168,12 @@ def _add_rule(
     component: Component,
     present: Present,
     remembering: Mapping[str, bool],
+    told: Told | None,
 ) -> None:
     predicate = None if form.deductive else component.predicates[0]
     remembers = remembering.get(component.predicates[0], False)
     if folds(form, component.recursive):
-        unit.fold(Folded(form, present, unit, predicate=predicate, remembers=remembers))
+        unit.fold(Folded(form, present, unit, predicate=predicate, remembers=remembers, told=told))
         return
     rule = Matches(
         form,
@@ -135,6 +182,7 @@ def _add_rule(
         predicate=predicate,
         decorates=component.recursive and reads_any(form, component.predicates),
         remembers=remembers,
+        told=told,
     )
     unit.add(rule)
     _add_clocks(unit, rule, present)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidemill.datalog.incremental.engine import IncrementalEngine
+from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.incremental.ticks import IncrementalTick, IncrementalTicker
 from tidemill.datalog.records import Record
 
@@ -133,7 +134,7 @@ class TickRunner:
         ran = [
             unit
             for unit, before in zip(self._engine.units, self._runs_before, strict=True)
-            if unit.runs > before
+            if unit.runs > before and not isinstance(unit, JoinUnit)
         ]
         readers = self._engine.readers(predicate)
         if any(unit in ran and not unit.monotone_in(predicate) for unit in readers):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import Surroundings
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.profile import Profile
+from tidemill.datalog.evaluation.tables import TIME, Row
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.versions import Later
@@ -23,6 +24,8 @@ Update: TypeAlias = "tuple[str, Record | Later, int]"
 """Predicate, record, how much its multiplicity changes; or what comes next of an input that is lent."""
 TICK = "#tick"
 """The predicate under which the ticks of a clock that come now are matched."""
+JOINED = "#joined"
+"""The predicate of joins that several rules have in common, which derive nothing that has a name."""
 DEMAND = "#clock"
 """The predicate of rules that say which clocks another rule needs."""
 TICKS_MAX = 1 << 53
@@ -56,6 +59,11 @@ class Agenda:
         self._updates[at] = [update]
         if at not in self._entries:
             heappush(self._instants, at)
+
+    def updates(self) -> Iterator[Update]:
+        """What is to change of inputs."""
+        for updates in self._updates.values():
+            yield from updates
 
     @property
     def soonest(self) -> Instant | None:
@@ -120,6 +128,19 @@ class Errors:
         return [(text, min(rules)) for text, rules in sorted(self._standing.items())]
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the facts of a rule are, of which some are read from a shared join."""
+
+    predicates: tuple[str, ...]
+    sources: tuple[tuple[int, int, int], ...]
+    """For each atom of the rule as it is written: the row, and where in it its key begins and ends."""
+
+    def rows(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """The rows of the facts, in the order of the text."""
+        return tuple([(None,) * TIME + rows[at][start:stop] for at, start, stop in self.sources])
+
+
 @dataclass(slots=True)
 class Present:
     """The present instant of a program: its tables, its agenda, its errors."""
@@ -135,6 +156,8 @@ class Present:
     horizon: Instant = BEGINNING
     timer: Callable[[], float] | None = None
     """Seconds on some clock; where there is one, units and joins note how long they run."""
+    joined: dict[str, list[str]] = field(default_factory=dict)
+    """For each predicate the shared joins that read it."""
 
     @classmethod
     def of(
@@ -148,12 +171,24 @@ class Present:
         columns: dict[str, tuple[tuple[str, ColumnType], ...]] = dict(checked.columns)
         columns[TICK] = (("", "int"), ("", "int"))
         columns[DEMAND] = (("", "any"), ("", "any"))
+        columns[JOINED] = ()
         known = replace(checked, columns=columns)
         profile = None if timer is None else Profile(timer)
         around = Surroundings(
             known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True, profile=profile
         )
         return cls(checked, functions, lattices, {}, Agenda(), Errors(), around, timer=timer)
+
+    def share(
+        self, name: str, read: Sequence[str], columns: tuple[tuple[str, ColumnType], ...]
+    ) -> None:
+        """Let there be the solutions of a join of these predicates, under a name of their own."""
+        for predicate in dict.fromkeys(read):
+            self.joined.setdefault(predicate, []).append(name)
+        known = self.around.checked
+        self.around = replace(
+            self.around, checked=replace(known, columns={**known.columns, name: columns})
+        )
 
     def table(self, predicate: str) -> FactTable:
         """The facts of a predicate; made on first use."""
@@ -163,7 +198,11 @@ class Present:
             table = self.tables[predicate] = FactTable(predicate, kinds)
         return table
 
-    def match_text(self, reason: str, predicates: list[str], rows: tuple[Any, ...]) -> str:
-        """The text of an error of a match: its facts in the order of the atoms."""
+    def match_text(
+        self, reason: str, predicates: Sequence[str], rows: Sequence[Any], told: Told | None = None
+    ) -> str:
+        """The text of an error of a match: its facts in the order of the atoms, or as they are `told`."""
+        if told is not None:
+            predicates, rows = told.predicates, told.rows(rows)
         facts = [fact_text(name, row[4:]) for name, row in zip(predicates, rows, strict=True)]
         return f"{reason}: {' ^ '.join(facts)}"

@@ -135,11 +135,12 @@ class Unit:
 
     def monotone_in(self, predicate: str) -> bool:
         """Whether more facts of a predicate can only mean more facts of the component."""
-        return (
-            predicate not in self._denying
-            and not any(rule.form.head.lattices for rule, _ in self._reading.get(predicate, ()))
-            and predicate not in self._folding
-        )
+        for name in (predicate, *self.present.joined.get(predicate, ())):
+            reading = [rule for rule, _ in self._reading.get(name, ())]
+            grouping = [*reading, *self._folding.get(name, ())]
+            if name in self._denying or any(rule.form.head.lattices for rule in grouping):
+                return False
+        return True
 
     def begin(self) -> None:
         """Derive what needs no facts, clocks that have ticked before among it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -23,6 +25,8 @@ from tidemill.arrangement.relational import (
     covers,
     drawn_together,
     extent,
+    few_drawn_together,
+    grouping,
     inside,
     join_buckets,
     join_ranges,
@@ -31,6 +35,7 @@ from tidemill.arrangement.relational import (
     quotients,
     runs_of,
     stacked_sums,
+    stacked_words,
     subtract,
     surely_apart,
     tick_pairs,
@@ -59,10 +64,23 @@ def columns(rows: list[tuple[int, ...]], width: int) -> list[Words]:
     return [words([row[at] for row in rows]) for at in range(width)]
 
 
+@contextmanager
+def no_rows_are_few() -> Iterator[None]:
+    before, grouping.FEW_ROWS = grouping.FEW_ROWS, -1
+    try:
+        yield
+    finally:
+        grouping.FEW_ROWS = before
+
+
 @LAW
-@given(st.sampled_from([small, wide]).flatmap(lambda v: st.lists(st.tuples(v, v), max_size=40)))
-def test_equal_rows_have_one_number(rows: list[tuple[int, ...]]) -> None:
-    found = Groups.of(columns(rows, 2), len(rows))
+@given(
+    st.sampled_from([small, wide]).flatmap(lambda v: st.lists(st.tuples(v, v), max_size=40)),
+    st.booleans(),
+)
+def test_equal_rows_have_one_number(rows: list[tuple[int, ...]], few: bool) -> None:
+    with nullcontext() if few else no_rows_are_few():
+        found = Groups.of(columns(rows, 2), len(rows))
     assert found.ids.tolist() == twin.numbers(rows)
     assert [rows[at] for at in found.firsts] == list(dict.fromkeys(rows))
     others = [*rows, (7, 7), (-9, 0), (1 << 50, 2)]
@@ -196,6 +214,15 @@ def test_rows_of_a_group_are_drawn_together(
         a[0] == b[0] and odd[i] != odd[j] for i, a in enumerate(rows) for j, b in enumerate(rows)
     )
     assert (drawn_together(ids.ids, len(ids), start, stop, marks) is None) == several
+    block = stacked_words([ids.ids], len(rows))
+    for each, expected in ((ids.ids, uniform), (marks, None if several else uniform)):
+        different, drawn = few_drawn_together(block, start, stop, each)
+        assert different == len(ids)
+        if different == len(rows) or expected is None:
+            assert drawn is None
+        else:
+            assert drawn is not None
+            assert drawn.tolist() == [column.tolist() for column in expected]
 
 
 @LAW

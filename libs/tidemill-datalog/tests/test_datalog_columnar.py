@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.relational import Groups, Sums, stacked_sums
+from tidemill.arrangement.relational import FEW_ROWS, Groups, Sums, stacked_sums
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -61,8 +62,25 @@ def seen(checked: CheckedProgram, evaluation: Evaluation) -> Seen:
     return presences, errors, sorted(evaluation.state.to_rows())
 
 
+@contextmanager
+def few_rows(most: int) -> Iterator[None]:
+    """Up to how many rows are numbered and drawn together in one call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidemill.arrangement.relational.grouping.FEW_ROWS", most)
+        patch.setattr("tidemill.datalog.columnar.deriving.FEW_ROWS", most)
+        yield
+
+
 def compare(checked: CheckedProgram, given_: Inputs, borders: Sequence[int]) -> tuple[int, int]:
-    """Go through windows on rows and on columns; how many predicates columns took and refused."""
+    """Go through windows on rows and on columns; how many predicates columns took and refused.
+
+    Half of the examples are taken as if their rows were many.
+    """
+    with few_rows(-1 if sum(map(len, given_.values())) % 2 else FEW_ROWS):
+        return compared(checked, given_, borders)
+
+
+def compared(checked: CheckedProgram, given_: Inputs, borders: Sequence[int]) -> tuple[int, int]:
     rows, columns = Engine(checked, columns_from=None), Engine(checked, columns_from=0)
     states: list[EngineState | None] = [None, None]
     for lower, upper in pairwise(borders):

@@ -4,7 +4,14 @@ A row is a row of words of 64 bits; equal rows are equal words. Importing it imp
 """
 
 from tidemill.arrangement.relational.accumulating import Stretches, accumulate_groups
-from tidemill.arrangement.relational.grouping import Buckets, Groups, buckets_of, surely_apart
+from tidemill.arrangement.relational.grouping import (
+    FEW_ROWS,
+    Buckets,
+    Groups,
+    buckets_of,
+    stacked_words,
+    surely_apart,
+)
 from tidemill.arrangement.relational.matching import (
     join_buckets,
     join_ranges,
@@ -37,16 +44,17 @@ from tidemill.arrangement.relational.sweeping import (
     best_by_run,
     covers,
     drawn_together,
+    few_drawn_together,
     runs_of,
     subtract,
     uniform_groups,
 )
 
 __all__ = [
-    "LIMBS", "Buckets", "Groups", "Runs", "Stretches", "Sums",
+    "FEW_ROWS", "LIMBS", "Buckets", "Groups", "Runs", "Stretches", "Sums",
     "accumulate_groups", "add_sums", "add_up", "best_by_group", "best_by_run", "buckets_of",
-    "clipped", "counting", "covers", "drawn_together", "extent", "inside", "join_buckets",
+    "clipped", "counting", "covers", "drawn_together", "extent", "few_drawn_together", "inside", "join_buckets",
     "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "surely_apart",
-    "stacked_sums", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
+    "stacked_sums", "stacked_words", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
     "within",
 ]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.arrangement.kernels.arrays import I64Array, compiled, inlined
 from tidemill.arrangement.relational.selecting import extent
@@ -18,6 +20,8 @@ _DIRECT_FACTOR = 4
 _RUN_MAX = 8
 _BLOCK_ROWS = 1 << 16
 _BITS_MIN = 6
+FEW_ROWS = 1 << 12
+"""So few rows are numbered in one call: the passes over them cost less than a call for each of their columns."""
 _SHARING_MAX = 4
 """How many later blocks one may share a stretch with, in the mean."""
 
@@ -127,6 +131,97 @@ def _place(column: I64Array, least: int, shift: int, first: bool, packed: I64Arr
         packed[row] = word if first else packed[row] | word
 
 
+@inlined
+def _word(words: I64Array, row: int, places: I64Array) -> int:
+    """A row in one word, -1 where a value has no place."""
+    word = 0
+    for at in range(words.shape[1]):
+        value = words[row, at]
+        if value < places[0, at] or value > places[1, at]:
+            word = -1
+        elif word >= 0:
+            word |= (value - places[0, at]) << places[2, at]
+    return word
+
+
+@compiled
+def number_few(
+    words: I64Array, ids: I64Array, firsts: I64Array, slots: I64Array, places: I64Array
+) -> tuple[int, int]:
+    """Number few rows; how many numbers there are, and by how many bits of their hash rows are found.
+
+    Bits are -1 where a row fits a word below the number of slots, which is then its slot: `places` are the least and the
+    greatest value of each column, and its shift. Fills `ids`, `firsts` and `slots`, of which there are more than four
+    for each row.
+    """
+    n = words.shape[0]
+    width = np.int64(0)
+    for at in range(words.shape[1]):
+        least, greatest = np.int64(0), np.int64(0)
+        if n:
+            least, greatest = words[0, at], words[0, at]
+        for row in range(1, n):
+            least = min(least, words[row, at])
+            greatest = max(greatest, words[row, at])
+        places[0, at], places[1, at], places[2, at] = least, greatest, width
+        span = np.uint64(greatest) - np.uint64(least)
+        while span and width < 64:
+            span >>= np.uint64(1)
+            width += 1
+    groups = 0
+    if width < _BITS_MAX and np.int64(1) << width <= slots.size:
+        slots[: np.int64(1) << width] = -1
+        for row in range(n):
+            place = _word(words, row, places)
+            if slots[place] < 0:
+                slots[place] = groups
+                firsts[groups] = row
+                groups += 1
+            ids[row] = slots[place]
+        return groups, -1
+    bits = 4
+    while 1 << bits <= 2 * n:
+        bits += 1
+    size = 1 << bits
+    slots[:size] = -1
+    for row in range(n):
+        slot = np.int64(_hash(words, row) >> np.uint64(64 - bits))
+        while slots[slot] >= 0 and not _same(words, row, words, firsts[slots[slot]]):
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = groups
+            firsts[groups] = row
+            groups += 1
+        ids[row] = slots[slot]
+    return groups, bits
+
+
+@compiled
+def _find_few(
+    words: I64Array,
+    firsts: I64Array,
+    slots: I64Array,
+    places: I64Array,
+    bits: int,
+    wanted: I64Array,
+    found: I64Array,
+) -> None:
+    """As `_find`, for rows numbered by `number_few`."""
+    for row in range(wanted.shape[0]):
+        found[row] = -1
+        if bits < 0:
+            place = _word(wanted, row, places)
+            if place >= 0:
+                found[row] = slots[place]
+            continue
+        at = np.int64(_hash(wanted, row) >> np.uint64(64 - bits))
+        while slots[at] >= 0:
+            if _same(wanted, row, words, firsts[slots[at]]):
+                found[row] = slots[at]
+                break
+            at = (at + 1) & ((1 << bits) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Packing:
     """Columns with narrow ranges side by side in one word below 2**bits: (least, greatest, shift) of each."""
@@ -179,13 +274,21 @@ class Groups:
     _slots: I64Array
     _bits: int
     _packing: _Packing | None
+    _places: I64Array | None = None
 
     @classmethod
     def of(cls, columns: Sequence[I64Array], rows: int) -> Groups:
-        """Number the rows. Shapes: k columns of n words. Cost: O(n · k)."""
+        """Number the rows. Shapes: k columns of n words. Cost: O(n · k); for few rows two calls and one for each column."""
+        if rows <= FEW_ROWS:
+            words = stacked_words(columns, rows)
+            ids, firsts = np.empty(rows, np.int64), np.empty(rows, np.int64)
+            slots = np.empty(4 * rows + _SLOTS_MIN, np.int64)
+            places = np.empty((3, words.shape[1]), np.int64)
+            groups, bits = number_few(words, ids, firsts, slots, places)
+            return cls(ids, firsts[:groups], words, slots, bits, None, places)
         packing = _Packing.of(columns) if rows else None
         if packing is None:
-            words = _stacked(columns, rows)
+            words = stacked_words(columns, rows)
             return cls(*_rearranged(words, _number(words)), None)
         packed = packing.place(columns, rows)
         if 1 << packing.bits <= _DIRECT_FACTOR * rows + _SLOTS_MIN:
@@ -201,8 +304,13 @@ class Groups:
 
     def find(self, columns: Sequence[I64Array], rows: int) -> I64Array:
         """The number of the group equal to each row, -1 for none. Cost: O(rows · k)."""
+        if self._places is not None:
+            ids = np.empty(rows, np.int64)
+            wanted = stacked_words(columns, rows)
+            _find_few(self._words, self.firsts, self._slots, self._places, self._bits, wanted, ids)
+            return ids
         if self._packing is None:
-            wanted = _stacked(columns, rows)
+            wanted = stacked_words(columns, rows)
             return _find(self._words, self.firsts, self._slots, self._bits, wanted)
         packed = self._packing.pack(columns, rows)
         if self._bits < 0:
@@ -218,9 +326,11 @@ def _rearranged(
     return ids, firsts, words, slots, bits
 
 
-def _stacked(columns: Sequence[I64Array], rows: int) -> I64Array:
-    words = np.empty((rows, max(1, len(columns))), np.int64)
-    words[:, :1] = 0
+def stacked_words(columns: Sequence[npt.NDArray[Any]], rows: int) -> I64Array:
+    """Columns of words or flags side by side. Shapes: (rows, k), at least one column. Cost: O(rows · k)."""
+    if not columns:
+        return np.zeros((rows, 1), np.int64)
+    words = np.empty((rows, len(columns)), np.int64)
     for at, column in enumerate(columns):
         words[:, at] = column
     return words
@@ -315,7 +425,7 @@ def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
     """Whether rows are all different, looked at block by block; false if none of the columns keeps blocks apart."""
     if rows <= _BLOCK_ROWS:
         bits = max(rows.bit_length() + 1, _BITS_MIN)
-        return bool(_entered(_stacked(columns, rows), np.empty(1 << bits, np.int64), bits))
+        return bool(_entered(stacked_words(columns, rows), np.empty(1 << bits, np.int64), bits))
     for at, column in enumerate(columns):
         extents = np.empty((2, -(-rows // _BLOCK_ROWS)), np.int64)
         _extents(np.ascontiguousarray(column), _BLOCK_ROWS, extents)
@@ -358,7 +468,7 @@ def _never_met(
 
 def _block(columns: Sequence[I64Array], at: int, rows: int) -> I64Array:
     begin, end = at * _BLOCK_ROWS, min(rows, (at + 1) * _BLOCK_ROWS)
-    return _stacked([column[begin:end] for column in columns], end - begin)
+    return stacked_words([column[begin:end] for column in columns], end - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +480,8 @@ class Buckets:
 
 
 @compiled
-def _deal(ids: I64Array, starts: I64Array, order: I64Array) -> None:
+def deal(ids: I64Array, starts: I64Array, order: I64Array) -> None:
+    """Fill `starts`, zero before, and `order` with the rows of each number."""
     for row in range(ids.size):
         starts[ids[row] + 1] += 1
     for group in range(1, starts.size):
@@ -386,5 +497,5 @@ def buckets_of(ids: I64Array, groups: int) -> Buckets:
     """Put rows together by number; those of one number stay in their order. Cost: O(n + groups)."""
     starts = np.zeros(groups + 1, np.int64)
     order = np.empty(len(ids), np.int64)
-    _deal(ids, starts, order)
+    deal(ids, starts, order)
     return Buckets(starts, order)

@@ -62,6 +62,38 @@ def _pairs(
     return room[0, :found], room[1, :found], room[2, :found], room[3, :found]
 
 
+@compiled
+def _pair_buckets(
+    ids: I64Array,
+    starts: I64Array,
+    order: I64Array,
+    left_start: I64Array,
+    left_stop: I64Array,
+    right_start: I64Array,
+    right_stop: I64Array,
+    out: I64Array,
+) -> int:
+    """As `_pair`, with all rows of each bucket."""
+    found = 0
+    room = out.shape[1]
+    for row in range(ids.size):
+        if ids[row] < 0:
+            continue
+        begin, end = left_start[row], left_stop[row]
+        for at in range(starts[ids[row]], starts[ids[row] + 1]):
+            other = order[at]
+            start = max(begin, right_start[other])
+            stop = min(end, right_stop[other])
+            if start < stop:
+                if found < room:
+                    out[0, found] = row
+                    out[1, found] = other
+                    out[2, found] = start
+                    out[3, found] = stop
+                found += 1
+    return found
+
+
 def join_buckets(
     ids: I64Array,
     buckets: Buckets,
@@ -73,10 +105,12 @@ def join_buckets(
     Shapes: `ids` says for each left row the bucket, -1 for none; `left` and `right` are starts and stops.
     Cost: O(left + pairs of rows in one bucket).
     """
-    known = np.maximum(ids, 0)
-    low = buckets.starts[known]
-    high = buckets.starts[known + 1]
-    return _pairs(ids, buckets, low, high, left, right)
+    room = np.empty((4, max(16, len(ids), len(buckets.order))), np.int64)
+    found = _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room)
+    if found > room.shape[1]:
+        room = np.empty((4, found), np.int64)
+        _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room)
+    return room[0, :found], room[1, :found], room[2, :found], room[3, :found]
 
 
 @compiled

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidemill.arrangement.kernels.arrays import BoolArray, I64Array, compiled
-from tidemill.arrangement.relational.grouping import buckets_of
+from tidemill.arrangement.relational.grouping import buckets_of, deal, number_few
 from tidemill.arrangement.relational.selecting import extent
 
 _INSERTED_MAX = 32
@@ -231,12 +231,24 @@ def _cover(
     return count
 
 
+@compiled
+def _arrange(ids: I64Array, start: I64Array, starts: I64Array, order: I64Array) -> None:
+    """The rows of each number in the order of their starts."""
+    deal(ids, starts, order)
+    for group in range(starts.size - 1):
+        _ascending(order, start, starts[group], starts[group + 1])
+
+
 def covers(
     ids: I64Array, groups: int, start: I64Array, stop: I64Array
 ) -> tuple[I64Array, I64Array, I64Array]:
-    """When any row of each group is present: (where each group begins, starts, stops). Cost: O(n log n)."""
-    order = np.lexsort((start, ids))
+    """When any row of each group is present: (where each group begins, starts, stops).
+
+    Cost: O(n + groups) where the rows of each group come in the order of their starts; O(n log n) else.
+    """
     starts = np.zeros(groups + 1, np.int64)
+    order = np.empty(len(ids), np.int64)
+    _arrange(ids, start, starts, order)
     out = np.empty((2, len(ids)), np.int64)
     count = _cover(ids, start, stop, order, starts, out)
     return starts, out[0, :count], out[1, :count]
@@ -295,6 +307,37 @@ def drawn_together(
         marks = marks if least < greatest else marks[:0]
     found = _draw(start, stop, marks, dealt.starts, dealt.order, out)
     return None if found < 0 else (out[0, :found], out[1, :found], out[2, :found])
+
+
+@compiled
+def _draw_few(
+    words: I64Array, start: I64Array, stop: I64Array, marks: I64Array, out: I64Array
+) -> tuple[int, int]:
+    """How many different rows there are, and how many stretches; `out` is filled where there are fewer than rows."""
+    n = words.shape[0]
+    ids, firsts = np.empty(n, np.int64), np.empty(n, np.int64)
+    slots = np.empty(4 * n + 1024, np.int64)
+    groups, _ = number_few(words, ids, firsts, slots, np.empty((3, words.shape[1]), np.int64))
+    if groups == n:
+        return groups, n
+    starts = np.zeros(groups + 1, np.int64)
+    deal(ids, starts, firsts)
+    least, greatest = marks[0], marks[0]
+    for row in range(n):
+        least, greatest = min(least, marks[row]), max(greatest, marks[row])
+    return groups, _draw(start, stop, marks if least < greatest else marks[:0], starts, firsts, out)
+
+
+def few_drawn_together(
+    words: I64Array, start: I64Array, stop: I64Array, marks: I64Array
+) -> tuple[int, I64Array | None]:
+    """How many different rows of words there are, and if fewer than rows the stretches of each as columns of one array.
+
+    As `drawn_together` for few rows, in one call; no stretches where marks of equal rows differ. Shapes: (n, k) words.
+    """
+    out = np.empty((3, len(start)), np.int64)
+    groups, found = _draw_few(words, start, stop, marks, out)
+    return groups, None if found < 0 or groups == len(start) else out[:, :found]
 
 
 @compiled

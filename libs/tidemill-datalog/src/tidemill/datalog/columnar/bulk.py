@@ -50,22 +50,12 @@ class Taken:
     established: dict[int, EstablishedColumns]
 
 
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The rows of a predicate as rules ask for them, and what plans are made for."""
 
-    __slots__ = ("_rounded", "_statistics", "table")
-
-    def __init__(self, table: Arrangements, statistics: Statistics | None = None) -> None:
-        self.table = table
-        self._statistics = statistics or Statistics(table.columns)
-        self._rounded: dict[tuple[tuple[int, ...], bool], Rounded] = {}
-
-    def rounded(self, weighed: tuple[tuple[int, ...], bool]) -> Rounded:
-        """What plans are made for, if the ranges of some columns and perhaps those of the expiries matter."""
-        known = self._rounded.get(weighed)
-        if known is None:
-            known = self._rounded[weighed] = Rounded(self._statistics, *weighed)
-        return known
+    table: Arrangements
+    statistics: Statistics
 
 
 class Bulk:
@@ -104,10 +94,11 @@ class Bulk:
         return BulkWindow(self, around, tables, state)
 
     def suits(self, predicate: str, forms: Sequence[RuleForm], around: Surroundings) -> bool:
-        """Whether the rules of a predicate may run on columns, as far as their text can tell."""
+        """Whether those of the rules that derive a predicate may run on columns, as far as their text can tell."""
         known = self._suited.get(predicate)
         if known is None:
-            known = all(self._suits(form, around) for form in forms) and self._apart(forms)
+            mine = [form for form in forms if form.head.predicate == predicate]
+            known = all(self._suits(form, around) for form in mine) and self._apart(mine)
             self._suited[predicate] = known
         return known
 
@@ -190,12 +181,9 @@ class BulkWindow:
         if around.frozen or not forms or component.predicates[0] in bulk.deep:
             return False
         least = bulk.rows_min // _ROUNDS_WORTH if component.recursive else bulk.rows_min
-        if max(self._size(form) for form in forms) < least:
+        if least and max(self._size(form) for form in forms) < least:
             return False
-        return all(
-            bulk.suits(name, [form for form in forms if form.head.predicate == name], around)
-            for name in component.predicates
-        )
+        return all(bulk.suits(name, forms, around) for name in component.predicates)
 
     def _alone(
         self,
@@ -204,7 +192,9 @@ class BulkWindow:
         limits: RecursionLimits,
     ) -> dict[str, Columns]:
         """The facts of a predicate that does not read itself. Raises: Unsuited."""
-        parts = [part for form in component.rules for part in self.derived(form, established)]
+        parts: list[Columns] = []
+        for form in component.rules:
+            parts += self.derived(form, established)
         if not parts:
             return {}
         columns = stacked(parts) if len(parts) > 1 else parts[0]
@@ -276,7 +266,7 @@ class BulkWindow:
 
     def show(self, predicate: str, columns: Columns) -> None:
         """From now on these are the facts of a predicate."""
-        self._asked[predicate] = Asked(Arrangements(columns))
+        self._asked[predicate] = _shown(columns)
 
     def _matches(
         self, form: RuleForm, fresh: Mapping[int, Columns]
@@ -290,10 +280,10 @@ class BulkWindow:
         matters = self._bulk.weighed[form.number]
         for i, atom in enumerate(form.atoms):
             if not atom.is_clock:
-                asked = Asked(Arrangements(fresh[i])) if i in fresh else self._ask(atom.predicate)
+                asked = _shown(fresh[i]) if i in fresh else self._ask(atom.predicate)
                 if asked is None:
                     return None
-                tables[i], of_atoms[i] = asked.table, asked.rounded(matters[i])
+                tables[i], of_atoms[i] = asked.table, asked.statistics.rounded(matters[i])
         rule = self._prepared(form, of_atoms)
         first = rule.steps[0].plan.atom
         found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
@@ -346,17 +336,20 @@ class BulkWindow:
             if table is None or not _length(table):
                 self._asked[predicate] = None
             else:
-                mine = table.statistics if isinstance(table, ColumnTable) else None
-                self._asked[predicate] = Asked(self._arranged(predicate, table), mine)
+                self._asked[predicate] = self._arranged(predicate, table)
         return self._asked[predicate]
 
-    def _arranged(self, predicate: str, table: Table) -> Arrangements:
+    def _arranged(self, predicate: str, table: Table) -> Asked:
         if isinstance(table, ColumnTable) and table.columns.texts is self._bulk.texts:
-            return table.arranged
+            return Asked(table.arranged, table.statistics)
         checked = self._around.checked
         kinds = [Type(kind) for _, kind in checked.columns[predicate]]
         texts, lattices = self._bulk.texts, checked.lattices_of(predicate)
-        return Arrangements(Columns.of_rows(table.rows, kinds, texts, lattices))
+        return _shown(Columns.of_rows(table.rows, kinds, texts, lattices))
+
+
+def _shown(columns: Columns) -> Asked:
+    return Asked(Arrangements(columns), Statistics(columns))
 
 
 def _length(table: Table) -> int:

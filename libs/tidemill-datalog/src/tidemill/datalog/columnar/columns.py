@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -42,6 +42,9 @@ _ARROW = {
 }  # fmt: skip
 LATTICES_SEEN = frozenset({"min", "max", "earliest", "latest"}) | TALLIES
 """Lattices of which a column holds all that is ever asked for: one number."""
+
+
+_WORDS = (Type.INT, Type.TEXT)
 
 
 class Unsuited(Exception):
@@ -214,39 +217,74 @@ class Column:
         return cls(kind, values, nulls)
 
 
-_ZEROS = np.zeros(1 << 12, np.int64)
-_ENDS = np.full(1 << 12, END_WORD, np.int64)
-_NULLS = np.ones(1 << 12, np.bool_)
+_SHARED_ROWS = 1 << 16
+_ZEROS = np.zeros(_SHARED_ROWS, np.int64)
+_ENDS = np.full(_SHARED_ROWS, END_WORD, np.int64)
+_NULLS = np.ones(_SHARED_ROWS, np.bool_)
 
 
 def absent_times(rows: int) -> Column:
-    """The time of facts that have none. For few rows it shares memory, as nobody writes to columns."""
-    if rows <= len(_NULLS):
+    """The time of facts that have none. As nobody writes to columns, those of up to 65,536 rows share memory."""
+    if rows <= _SHARED_ROWS:
         return Column(Type.INT, _ZEROS[:rows], _NULLS[:rows])
     return Column(Type.INT, np.zeros(rows, np.int64), np.ones(rows, np.bool_))
 
 
 def no_ends(rows: int) -> I64Array:
-    """The expiry of facts that have none. For few rows it shares memory."""
-    return _ENDS[:rows] if rows <= len(_ENDS) else np.full(rows, END_WORD, np.int64)
+    """The expiry of facts that have none. Those of up to 65,536 rows share memory."""
+    return _ENDS[:rows] if rows <= _SHARED_ROWS else np.full(rows, END_WORD, np.int64)
+
+
+def surely_absent(time: Column) -> bool:
+    """Whether a column was made by `absent_times` and is of rows that share memory."""
+    return time.values.base is _ZEROS and time.nulls is not None and time.nulls.base is _NULLS
+
+
+def surely_endless(expires: I64Array) -> bool:
+    """Whether expiries were made by `no_ends` and are of rows that share memory."""
+    return expires.base is _ENDS
+
+
+def gathered_time(time: Column, rows: I64Array | slice) -> Column:
+    """The times of some rows."""
+    if surely_absent(time) and not isinstance(rows, slice) and len(rows) <= _SHARED_ROWS:
+        return absent_times(len(rows))
+    return time.take(rows)
+
+
+def gathered_ends(expires: I64Array, rows: I64Array | slice) -> I64Array:
+    """The expiries of some rows."""
+    if expires.base is _ENDS and not isinstance(rows, slice) and len(rows) <= _SHARED_ROWS:
+        return _ENDS[: len(rows)]
+    return expires[rows]
 
 
 def concatenated(columns: Sequence[Column]) -> Column:
     """The rows of all columns, one after the other."""
-    nulls = None
+    nulls, kind = None, columns[0].kind
+    if kind is Type.INT and all(map(surely_absent, columns)):
+        return absent_times(sum(map(len, columns)))
     if any(column.nulls is not None for column in columns):
         nulls = np.concatenate([~column.known for column in columns])
     values = np.concatenate([column.values for column in columns])
-    return Column(columns[0].kind, values, nulls)
+    return Column(kind, values, nulls)
 
 
 def words_of(columns: Iterable[Column]) -> list[I64Array]:
     """Columns of words that are equal where all columns are."""
-    return [word for column in columns for word in column.words()]
+    found = []
+    for column in columns:
+        if column.nulls is None and column.kind in _WORDS:
+            found.append(column.values)
+        else:
+            found += column.words()
+    return found
 
 
 def aligned_words(columns: Sequence[Column], wide: Sequence[bool]) -> list[I64Array]:
     """Words with a flag for nulls just where `wide` says so: comparable between relations."""
+    if True not in wide:
+        return words_of(columns)
     return words_of(
         Column(column.kind, column.values, ~column.known) if flagged else column
         for column, flagged in zip(columns, wide, strict=True)
@@ -275,17 +313,31 @@ class Columns:
 
     def take(self, rows: I64Array | slice) -> Columns:
         """The rows with these numbers."""
+        return self.at(rows, self.start[rows], self.stop[rows])
+
+    def at(
+        self, rows: I64Array | slice, start: I64Array, stop: I64Array, apart: bool = False
+    ) -> Columns:
+        """The facts of the rows with these numbers, present as given."""
+        lattices = self.lattices
+        if lattices:
+            lattices = {name: column.take(rows) for name, column in lattices.items()}
         return Columns(
-            self.start[rows], self.stop[rows], self.expires[rows], self.time.take(rows),
-            tuple([column.take(rows) for column in self.arguments]), self.texts,
-            {name: column.take(rows) for name, column in self.lattices.items()},
+            start, stop, gathered_ends(self.expires, rows), gathered_time(self.time, rows),
+            tuple([column.take(rows) for column in self.arguments]), self.texts, lattices, apart,
         )  # fmt: skip
+
+    def placed(self, start: I64Array, stop: I64Array, apart: bool) -> Columns:
+        """The same facts, present as given."""
+        return Columns(
+            start, stop, self.expires, self.time, self.arguments, self.texts, self.lattices, apart
+        )
 
     def kept(self, rows: I64Array) -> Columns:
         """The rows with these ascending numbers, none of them twice; what is known of all of them stays known."""
         if len(rows) == len(self):
             return self
-        return replace(self.take(rows), apart=self.apart) if self.apart else self.take(rows)
+        return self.at(rows, self.start[rows], self.stop[rows], self.apart)
 
     def renumbered(self, texts: Texts) -> Columns:
         """The same rows with other numbers for texts."""
@@ -308,6 +360,11 @@ class Columns:
     def keys(self) -> tuple[Column, ...]:
         """The columns that tell facts apart: the time, then the arguments."""
         return (self.time, *self.arguments)
+
+    @property
+    def telling(self) -> tuple[Column, ...]:
+        """As `keys`, without a time that no fact has."""
+        return self.arguments if surely_absent(self.time) else (self.time, *self.arguments)
 
     def key(self, position: int) -> Column:
         """One of them."""
@@ -434,5 +491,5 @@ def _no_contributions() -> Mapping[Any, Any]:
 
 __all__ = [
     "BEGIN_WORD", "END_WORD", "LATTICES_SEEN", "UNBOUNDED", "Column", "Columns", "Texts", "Unsuited",
-    "absent_times", "aligned_words", "concatenated", "instant_word", "instants_of", "no_ends", "python_instants", "words_of",
+    "absent_times", "aligned_words", "concatenated", "gathered_ends", "gathered_time", "instant_word", "instants_of", "no_ends", "surely_absent", "surely_endless", "python_instants", "words_of",
 ]  # fmt: skip

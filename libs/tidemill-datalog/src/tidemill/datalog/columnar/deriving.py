@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import (
+    FEW_ROWS,
     Groups,
     best_by_run,
     drawn_together,
+    few_drawn_together,
     runs_of,
+    stacked_words,
     subtract,
     surely_apart,
     uniform_facts,
@@ -25,6 +28,8 @@ from tidemill.datalog.columnar.columns import (
     Unsuited,
     absent_times,
     aligned_words,
+    gathered_ends,
+    gathered_time,
     no_ends,
     words_of,
 )
@@ -58,7 +63,8 @@ class Derived:
     def take(self, rows: I64Array) -> Derived:
         """The rows with these numbers."""
         return Derived(
-            self.start[rows], self.stop[rows], self.expires[rows], self.time.take(rows),
+            self.start[rows], self.stop[rows], gathered_ends(self.expires, rows),
+            gathered_time(self.time, rows),
             *(
                 tuple(column.take(rows) for column in columns)
                 for columns in (self.arguments, self.values, self.identity)
@@ -208,25 +214,30 @@ def merged(columns: Columns) -> Columns:
     Rows of one fact do not overlap afterwards, and touching ones differ. Cost: O(n), O(n log n) for facts
     that several rows derive.
     """
-    if columns.apart:
+    rows = len(columns)
+    if columns.apart or not rows:
         return columns
-    words = words_of(columns.keys)
-    if surely_apart(words, len(columns)):
-        return replace(columns, apart=True)
-    groups = Groups.of(words, len(columns))
-    if len(groups) == len(columns):
-        return replace(columns, apart=True)
+    words = words_of(columns.telling)
+    if rows <= FEW_ROWS:
+        block = stacked_words(words, rows)
+        different, out = few_drawn_together(block, columns.start, columns.stop, columns.expires)
+        if different == rows:
+            return columns.placed(columns.start, columns.stop, apart=True)
+        if out is not None:
+            return columns.at(out[0], out[1], out[2], apart=out.shape[1] == different)
+    elif surely_apart(words, rows):
+        return columns.placed(columns.start, columns.stop, apart=True)
+    groups = Groups.of(words, rows)
+    if len(groups) == rows:
+        return columns.placed(columns.start, columns.stop, apart=True)
     drawn = drawn_together(groups.ids, len(groups), columns.start, columns.stop, columns.expires)
     if drawn is not None:
-        rows, start, stop = drawn
-        apart = len(rows) == len(groups)
-        return replace(columns.take(rows), start=start, stop=stop, apart=apart)
+        return columns.at(*drawn, apart=len(drawn[0]) == len(groups))
     same, _ = uniform_facts(groups.ids, columns.start, columns.stop, columns.expires, groups.firsts)
     several = np.flatnonzero(~same[groups.ids])
     start, stop, expires, row = _swept(columns, groups.ids, several)
     alone = groups.firsts[same]
-    rows = np.concatenate([alone, row])
-    chosen = columns.take(rows)
+    chosen = columns.take(np.concatenate([alone, row]))
     return Columns(
         np.concatenate([columns.start[alone], start]),
         np.concatenate([columns.stop[alone], stop]),

@@ -27,6 +27,7 @@ from tidemill.datalog.columnar.columns import (
     Columns,
     Unsuited,
     aligned_words,
+    gathered_time,
 )
 from tidemill.datalog.columnar.expressions import Calculator
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep
@@ -118,8 +119,8 @@ class Matching:
         clock = self._clocks.get(atom)
         if clock is not None:
             return Column(Type.INT, clock[0])
-        time: Column = self.field(atom, _time_of)
-        return time
+        time, rows = self._tables[atom].columns.time, self._rows[atom]
+        return time if rows is None else gathered_time(time, rows)
 
     def _key(self, atom: int, position: int) -> Column:
         column, rows = self._tables[atom].columns.key(position), self._rows[atom]
@@ -305,10 +306,6 @@ def _limit_code(source: str) -> tuple[CodeType, CodeType]:
     return compile(source, "<limit>", "eval"), compile(most, "<limit>", "eval")
 
 
-def _time_of(columns: Columns) -> Column:
-    return columns.time
-
-
 def _expiry_of(columns: Columns) -> I64Array:
     return columns.expires
 
@@ -335,7 +332,7 @@ class _Lazy(Mapping[str, Column]):
 def wideness(left: Sequence[Column], right: Sequence[Column]) -> tuple[bool, ...]:
     """Which columns may be null on either side."""
     return tuple(
-        a.nulls is not None or b.nulls is not None for a, b in zip(left, right, strict=True)
+        [a.nulls is not None or b.nulls is not None for a, b in zip(left, right, strict=True)]
     )
 
 

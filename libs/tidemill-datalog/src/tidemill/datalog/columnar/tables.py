@@ -9,7 +9,13 @@ import numpy as np
 
 from tidemill.arrangement.relational import Groups, extent
 from tidemill.datalog.columnar.arrangements import Arrangements
-from tidemill.datalog.columnar.columns import END_WORD, Columns, words_of
+from tidemill.datalog.columnar.columns import (
+    END_WORD,
+    Columns,
+    surely_absent,
+    surely_endless,
+    words_of,
+)
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END
 
@@ -25,6 +31,7 @@ class Statistics:
         self._bounds: dict[int, Bounds] = {}
         self._distinct: dict[int, int] = {}
         self._traits: Traits | None = None
+        self._rounded: dict[tuple[tuple[int, ...], bool], Rounded] = {}
 
     @property
     def rows(self) -> Collection[Row]:
@@ -41,9 +48,12 @@ class Statistics:
         """What the rows carry."""
         if self._traits is None:
             columns = self._columns
-            nulls, n = columns.time.nulls, len(columns)
-            timeless = 0 if nulls is None else int(np.count_nonzero(nulls))
-            expiring = n > 0 and extent(columns.expires)[0] != END_WORD
+            time, expires, n = columns.time, columns.expires, len(columns)
+            if time.nulls is None:
+                timeless = 0
+            else:
+                timeless = n if surely_absent(time) else int(np.count_nonzero(time.nulls))
+            expiring = n > 0 and not surely_endless(expires) and extent(expires)[0] != END_WORD
             self._traits = Traits(timeless < n, timeless > 0, expiring, bool(columns.lattices))
         return self._traits
 
@@ -57,6 +67,13 @@ class Statistics:
         """All that the rows carry, as words to look up by."""
         traits = self.traits
         return traits.timed, traits.timeless, traits.expiring, *sorted(self._columns.lattices)
+
+    def rounded(self, weighed: tuple[tuple[int, ...], bool]) -> Rounded:
+        """What plans are made for, if the ranges of some columns and perhaps those of the expiries matter."""
+        known = self._rounded.get(weighed)
+        if known is None:
+            known = self._rounded[weighed] = Rounded(self, *weighed)
+        return known
 
     def bounds(self, column: int) -> Bounds:
         """The range of a column."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 from tidemill.arrangement.relational import clipped, inside, lasting
@@ -120,7 +120,8 @@ class ColumnWindows:
         assert evaluation is not None
         held = {n: c.columns if isinstance(c, WindowColumns) else c for n, c in given.items()}
         counts = {name: lasting(columns.stop, upper) for name, columns in held.items()}
-        ending, living = (sum(count[at] for count in counts.values()) for at in (0, 1))
+        ending = sum([ends for ends, _ in counts.values()])
+        living = sum([lives for _, lives in counts.values()])
         crowded = len(self.texts) >= max(_TEXTS_MAX, 4 * (ending + living))
         self._compared = ending > living and not crowded
         self._alive, self._standing = {}, {}
@@ -153,7 +154,8 @@ def alive_after(instant: int, columns: Columns, table: Table | None, alive: int)
     """
     if isinstance(table, ColumnTable) and table.columns.apart:
         apart = len(table.columns) == len(columns)
-        columns = columns if columns.apart is apart else replace(columns, apart=apart)
+        if columns.apart is not apart:
+            columns = columns.placed(columns.start, columns.stop, apart)
     return columns if alive == len(columns) else columns.kept((columns.stop > instant).nonzero()[0])
 
 
@@ -205,13 +207,14 @@ def table_within(
 
 
 def _cut(columns: Columns, lower: Instant, upper: int, before: ColumnTable | None) -> ColumnTable:
-    if before is None and inside(columns.start, columns.stop, instant_word(lower), upper):
+    begin = instant_word(lower)
+    if before is None and inside(columns.start, columns.stop, begin, upper):
         return ColumnTable(merged(columns))
-    rows, start, stop = clipped(columns.start, columns.stop, instant_word(lower), upper)
-    cut = replace(columns.kept(rows), start=start, stop=stop)
-    if before is not None and len(rows) == len(columns):
-        return ColumnTable(cut, before)
-    return ColumnTable(merged(cut))
+    rows, start, stop = clipped(columns.start, columns.stop, begin, upper)
+    if len(rows) < len(columns):
+        return ColumnTable(merged(columns.at(rows, start, stop, columns.apart)))
+    cut = columns.placed(start, stop, columns.apart)
+    return ColumnTable(merged(cut)) if before is None else ColumnTable(cut, before)
 
 
 __all__ = ["ChangedFacts", "ColumnWindows", "WindowChanges", "WindowColumns", "table_within"]

@@ -104,6 +104,14 @@ def test_a_mistake_has_its_place(text: str, place: tuple[int, int, str]) -> None
     assert [found[1:] for found in told(s=SOURCE, v=text)] == [place]
 
 
+def test_an_input_that_is_not_there_is_told_with_what_it_may_be_called() -> None:
+    late = view("delays", "late(p) := flights(p, d) if d > 30;")
+    for wrong, right in (("flight", "flights"), ("lat", "late")):
+        files = {"s.yaml": SOURCE, "a.yaml": late, "v.yaml": view("v", f"x(p) := {wrong}(p);")}
+        (finding,) = check_files(files)
+        assert (finding.code, finding.hint) == ("S124", f"did you mean `{right}`?")
+
+
 def test_a_warning_has_its_place_and_refuses_nothing() -> None:
     never = view("v", "p(x) := flights(x, d)\n  if false;")
     (finding,) = check_files({"s.yaml": SOURCE, "v.yaml": never})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -31,9 +31,11 @@ class Catalog:
     """The inputs by predicate.
 
     A closed catalogue refuses what it does not name (S124). An open one takes every predicate that a
-    rule reads and none derives as an input of kind `default_kind` whose columns have no names.
+    rule reads and none derives as an input of kind `default_kind` whose columns have no names. `readable`
+    are names that could be inputs: a mistake proposes them.
     """
 
     inputs: Mapping[str, InputSchema] = field(default_factory=dict)
     closed: bool = True
     default_kind: InputKind = "relation"
+    readable: Sequence[str] = ()

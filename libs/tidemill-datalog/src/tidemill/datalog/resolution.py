@@ -50,7 +50,7 @@ class Resolution:
             "S125",
             f"`{first}` is on the timeline {one}, `{second}` on {other}",
             place,
-            "reclock one of them onto the timeline of the other",
+            "give both the same timeline where they are declared, or read them in views of their own",
         )
 
     def _report(
@@ -138,7 +138,7 @@ class Resolution:
             self.column_names.setdefault(name, _input_names(schema))
         elif name not in self._derived:
             if self._catalog.closed:
-                known_names = [*self._derived, *self._catalog.inputs]
+                known_names = [*self._derived, *self._catalog.inputs, *self._catalog.readable]
                 self._report(
                     "S124", f"`{name}` is neither derived nor an input", application,
                     _did_you_mean(name, known_names) or _known_predicates(known_names),

@@ -21,6 +21,12 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 NODES_MAX = 100_000
 """More than anybody writes; aliases could make a short file endless."""
 _TAG = "tag:yaml.org,2002:"
+_HINTS = {
+    "'\\t'": "indent with spaces",
+    "could not find expected ':'": "write KEY: VALUE; the lines of a text after | stand deeper than its key",
+    "mapping values are not allowed": "a text with a colon stands in quotes, or below its key after |",
+}
+"""What to write, by what the reader of YAML says."""
 
 
 @dataclass(slots=True)
@@ -66,7 +72,8 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
         mark = error.problem_mark or error.context_mark
         place = Position(file, mark.line + 1, mark.column + 1) if mark else Position(file)
         context = f" {error.context}" if error.context else ""
-        problems.append(Problem(place, "", f"not YAML: {error.problem}{context}"))
+        hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
+        problems.append(Problem(place, "", f"not YAML: {error.problem}{context}", hint))
     except YAMLError as error:
         problems.append(Problem(Position(file), "", f"not YAML: {error}"))
     return documents, problems

@@ -322,7 +322,7 @@ class Shapes:
             elif predicate not in derived and self.knows(predicate):
                 inputs[predicate] = self.named(predicate)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
-        checked = check(program, Catalog(schemas))
+        checked = check(program, Catalog(schemas, readable=self._predicates()))
         with located(resource, "spec", "engine"):
             check_engine(spec)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
@@ -355,6 +355,11 @@ class Shapes:
     def knows(self, name: str) -> bool:
         """Whether the name, or a predicate of one view, can be read."""
         return name in self._named or len(self._deriving(name)) == 1
+
+    def _predicates(self) -> tuple[str, ...]:
+        """The names by which programs can read what there is."""
+        names = dict.fromkeys(name.rpartition("/")[2] for name in self._named)
+        return tuple(name for name in names if self.knows(name))
 
     def _deriving(self, predicate: str) -> list[str]:
         return [

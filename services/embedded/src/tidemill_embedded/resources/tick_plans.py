@@ -32,7 +32,7 @@ def tick_plan(spec: ViewSpec, checked: CheckedProgram, columns: Columns) -> Tick
     if spec.tick is None:
         raise UsageError(
             "the program has @next or @async: say when its ticks run, "
-            "tick: {period: 1s} or tick: {on: change}",
+            'tick: {period: 1s} or tick: {"on": change}',
             reason="NoTick",
         )
     period = None if spec.tick.period is None else int(spec.tick.period)

@@ -13,6 +13,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.incremental.extremes import Extreme
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
@@ -93,3 +94,43 @@ def test_many_numbers_add_up_as_they_do_one_by_one(
     for value in values:
         apart.add(value, sign)
     assert (together.count, together.sum()) == (apart.count, apart.sum())
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(random=st.randoms(use_true_random=False))
+def test_an_extreme_is_that_of_the_values_that_are_there_however_many(
+    descending: bool, random: Random
+) -> None:
+    extreme, there = Extreme(descending), list[int | None]()
+    most = random.choice((3, 40, 3_000))
+    for _ in range(12):
+        coming = [random.choice((None, *range(-4, 5))) for _ in range(random.randrange(most))]
+        if random.random() < 0.5:
+            extreme.enter_all(coming)
+        else:
+            for value in coming:
+                extreme.enter(value)
+        there += coming
+        random.shuffle(there)
+        keep = random.choice((0, len(there) // 2, len(there)))
+        for value in there[keep:]:
+            extreme.leave(value)
+        del there[keep:]
+        known = [value for value in there if value is not None]
+        assert extreme.inner() == (max if descending else min)(known, default=None)
+
+
+def test_large_groups_follow_their_extremes_through_retractions() -> None:
+    """Of so many members that their values are kept in pieces; the companion of the law above."""
+    engine = IncrementalEngine(program("most(g) @max(v) @min(v) := seen(g, v);"))
+    values = list(range(5_000))
+    Random(3).shuffle(values)
+    for value in values:
+        engine.update("seen", Record("seen", (1, value), 0), 0, 1)
+    engine.advance(1)
+    for at, value in enumerate([*range(4_999, 4_900, -1), *range(99)], 1):
+        engine.update("seen", Record("seen", (1, value), 0), at, -1)
+        engine.advance(at + 1)
+    found = {format_record(record) for record in engine.records("most")}
+    assert found == {"most(1) @time(0) @max(4900) @min(99)"}, found

@@ -37,7 +37,7 @@ RELATION = shape_of_relation("p", pa.schema(FIELDS))
 EVENTS = shape_of_events("p", pa.schema([*FIELDS, ("time", pa.int64()), ("expires", pa.int64())]))
 UPPER = 12
 Update: TypeAlias = "tuple[Row, int, int]"
-Way: TypeAlias = Literal["columns", "rows", "changes", "facts"]
+Way: TypeAlias = Literal["columns", "rows", "changes", "facts", "aside"]
 
 values = st.tuples(
     st.sampled_from(("a", "é", "", None)),
@@ -46,7 +46,7 @@ values = st.tuples(
     st.sampled_from((True, False, None)),
 )
 times = st.tuples(st.sampled_from((0, 3, None)), st.sampled_from((5, 1 << 40, None)))
-ways = st.sampled_from(("columns", "columns", "rows", "changes", "facts", "facts"))
+ways = st.sampled_from(("columns", "columns", "rows", "changes", "facts", "aside"))
 
 
 @st.composite
@@ -142,7 +142,12 @@ def test_windows_hold_the_same_rows_whichever_way_they_are_taken(shape: Predicat
                 assert window is not None
                 assert living.on_columns
                 found = of_columns(window.columns, shape)
-            elif way == "facts":
+            elif way in ("facts", "aside"):
+                if way == "aside":
+                    was, other = (living.columns, living.facts, living.alive), living.aside()
+                    assert other.hold_facts(lambda: None) is not None
+                    assert (living.columns, living.facts, living.alive) == was
+                    living.become(other)
                 assert living.hold_facts() is not None
                 living.walk(upper)
                 held = {row for row, _, _ in living._held()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from threading import Event
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +28,8 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.following import Balance
+from tidemill_compute.views.idling import Quiet
 from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
@@ -34,6 +38,7 @@ from tidemill_compute.views.record_rows import (
     shape_of_output,
     shape_of_relation,
 )
+from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import differences, update_table
@@ -328,6 +333,140 @@ async def test_a_view_takes_a_backlog_in_windows_and_then_follows_the_stream() -
         followed.append(view.followed)
     assert followed == [False, True, True]
     assert await world.contents() == expected(world.program, world.history)
+
+
+class Gate(Quiet):
+    """Lets the making of a follower come to its `at`-th pause, and no further until it is opened."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+        self.inside, self.open = Event(), Event()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.inside.set()
+            assert self.open.wait(60)
+        super().wait(until)
+
+
+async def until(world: World, task: asyncio.Task[None], come: Callable[[], bool]) -> None:
+    """Let time pass until something has come; a view that fails says so."""
+    while not come():
+        if task.done():
+            task.result()
+        await asyncio.sleep(0)
+        world.clock.move(0.1)
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def many(world: World) -> None:
+    """So many rows that it is not for one change to begin following: a backlog, then one now and then."""
+    rows: list[tuple[object, ...]] = [("a", n, 1, None, 1, 1) for n in range(8_000)]
+    rows += [("b", n, 20 + n, None, 20 + n, 1) for n in range(10)]
+    world.history["ping"] = table(rows, PING)
+    assert not Balance().follows(False, 1, 8_000, False)
+    assert not Balance().follows(False, 1, 8_000, True)
+
+
+@pytest.mark.parametrize("columns_from", [None, 0])
+async def test_after_a_backlog_and_an_idle_moment_the_next_change_is_followed(
+    columns_from: int | None,
+) -> None:
+    world = World("load(h) @count(n) @max(n) := ping(h, n);", 1)
+    many(world)
+    await world.create()
+    await world.feed(0, 10)
+    view = world.view(world.process(Fuse(None)), 10_000, columns_from=columns_from)
+    task = asyncio.create_task(view.maintain_forever())
+    await until(world, task, lambda: view.progress.begun_idle == 1)
+    assert (view.progress.windows, view.progress.followed) == (1, 0)
+    assert view.followed
+    for at in range(10, END, 10):
+        await world.feed(at, at + 10)
+        await until(world, task, lambda at=at: view.progress.lower == at + 10)
+    assert (view.progress.windows, view.progress.followed, view.progress.begun_idle) == (4, 3, 1)
+    await ended(task)
+    assert await world.contents() == expected(world.program, world.history)
+
+
+@pytest.mark.parametrize("at", [1, 3, 8])
+async def test_a_change_that_comes_while_following_is_begun_does_not_wait_for_it(at: int) -> None:
+    """The thread that makes the follower stands still until the change is written: in a window, as nothing follows."""
+    world = World("load(h) @count(n) @max(n) := ping(h, n);", 1)
+    many(world)
+    await world.create()
+    await world.feed(0, 10)
+    shared, gate = SharedInputs(), Gate(at)
+    shared.quiet = gate
+    settings_ = ComputeSettings(window_changes_max=10_000)
+    view = ViewDriver(world.target, world.process(Fuse(None)), world.clock, settings_, shared)
+    task = asyncio.create_task(view.maintain_forever())
+    await until(world, task, gate.inside.is_set)
+    await world.feed(10, 25)
+    await until(world, task, lambda: view.progress.lower == 25)
+    assert (view.progress.windows, view.progress.followed, view.progress.begun_idle) == (2, 0, 0)
+    gate.open.set()
+    await world.feed(25, END)
+    await until(world, task, lambda: view.progress.lower == END)
+    assert view.progress.begun_idle == 0, "the moment after an interruption is let pass"
+    await ended(task)
+    assert await world.contents() == expected(world.program, world.history)
+
+
+@pytest.mark.rule("C1", "MV5", "D2")
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_view_that_dies_while_it_begins_to_follow_says_what_one_evaluation_says(
+    name: str, seed: int
+) -> None:
+    """Each second life dies inside the hand-over, at a pause of its own, or just after it; the thread outlives it."""
+    random, world = Random(f"{name} {seed}"), World(PROGRAMS[name], seed)
+    await world.create()
+    fed = inside = after = 0
+    while fed < END:
+        upper = min(END, fed + random.randrange(4, 15))
+        await world.feed(fed, upper)
+        fed = upper
+        await follow(world, world.view(world.process(Fuse(None)), 5, "windows"), fed)
+        shared, gate = SharedInputs(), Gate(random.choice((1, 1, 2, 3)))
+        shared.quiet = gate
+        settings_ = ComputeSettings(
+            hold_interval_s=0.0, maintenance="changes", columns_from=random.choice((None, 0))
+        )
+        view = ViewDriver(world.target, world.process(Fuse(None)), world.clock, settings_, shared)
+        task = asyncio.create_task(view.maintain_forever())
+        await until(world, task, lambda v=view, g=gate: g.inside.is_set() or v.followed)
+        inside += not view.followed
+        after += view.progress.begun_idle
+        await ended(task)
+        gate.open.set()
+    assert inside > 0, "no life ended inside the hand-over"
+    assert inside + after >= 3
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
+    assert await world.contents() == expected(world.program, world.history)
+
+
+def test_who_is_interrupted_twice_as_often_lets_twice_as_many_moments_pass() -> None:
+    balance, tried = Balance(), []
+    for moment in range(40):
+        if balance.begins_while_idle(10):
+            tried.append(moment)
+            balance.interrupted()
+    assert tried == [0, 2, 6, 14, 30]
+    balance.begun()
+    assert balance.begins_while_idle(10)
+    while balance.follows(True, 10_000, 10, False):
+        pass
+    assert not balance.begins_while_idle(10), "too many changes came the last time"
+    balance.follows(False, 1, 1_000_000, False)
+    assert balance.begins_while_idle(10)
+    assert not balance.begins_while_idle(1 << 30)
 
 
 @pytest.mark.rule("MV2")

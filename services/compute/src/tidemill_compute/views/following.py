@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine
+from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine, Pause
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.view_target import ViewTarget
 
@@ -15,6 +15,8 @@ _CHANGE_US, _BEGIN_US = 70, 50
 """What it costs to follow a change, and to begin to, for each row alive."""
 _ROWS_US, _COLUMNS_US = (4_500, 35.0), (10_000, 1.0)
 """What a window costs, and each row that it looks at."""
+_IDLE_ROWS_MAX = 1_000_000
+"""Beside more rows than this the changes that come have to say first that it is worth it."""
 _PATIENCE_US = 100_000
 """A beginning that costs no more is not thought about."""
 
@@ -41,19 +43,27 @@ class Follower:
         inputs: Sequence[LivingInput],
         lower: int,
         state: EngineState | None,
+        pause: Pause | None = None,
     ) -> None:
-        lent = {each.predicate: _lent(target, each) for each in inputs}
+        lent = {each.predicate: _lent(target, each, pause) for each in inputs}
         known = {name: version for name, version in lent.items() if version is not None}
         self._lent = [each for each in inputs if each.predicate in known]
         self._fed = [each for each in inputs if each.predicate not in known]
         self._engine = IncrementalEngine(
             target.program, begin=lower - 1, state=state, strategy=target.strategy,
-            limits=target.limits, lent=known,
+            limits=target.limits, lent=known, pause=pause,
         )  # fmt: skip
         for living in self._fed:
             self._engine.feed(living.predicate, living.present())
         self._engine.advance(lower)
         self._engine.take_state_changes()
+
+    def stand_on(self, inputs: Mapping[str, LivingInput]) -> None:
+        """Go on with these inputs, which hold what it has begun with, as that is held now."""
+        for living in (*self._lent, *self._fed):
+            inputs[living.predicate].become(living)
+        self._lent = [inputs[living.predicate] for living in self._lent]
+        self._fed = [inputs[living.predicate] for living in self._fed]
 
     def step(self, upper: int) -> Followed:
         """Take the changes of the inputs before `upper`; what they change."""
@@ -72,23 +82,44 @@ class Follower:
         return self._engine.state()
 
 
-def _lent(target: ViewTarget, living: LivingInput) -> FactVersion | None:
+def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactVersion | None:
     """The facts of an input, shared with other views, if the program reads them as they are held, and derives none."""
     name, program = living.predicate, target.program
     kinds = [kind for _, kind in living.shape.argument_columns]
     as_held = [kind for _, kind in program.columns.get(name, ())] == kinds
-    return living.hold_facts() if as_held and name not in program.derived else None
+    return living.hold_facts(pause) if as_held and name not in program.derived else None
 
 
 class Balance:
     """Which of the two ways costs less, by a model: deterministic, and never more than about twice the better one.
 
     To follow begins with a pass over all rows alive. So a way is left only when what staying has cost beyond the
-    other one has come to as much as that pass.
+    other one has come to as much as that pass. While nothing waits the pass delays nobody; there it is enough that
+    following was not left for too many changes since the last few, and who is interrupted in it twice as often lets
+    twice as many moments pass.
     """
 
     def __init__(self) -> None:
         self._lost_us = 0.0
+        self._few = True
+        self._interruptions = self._passes = 0
+
+    def begins_while_idle(self, alive: int) -> bool:
+        """Whether to begin following in a moment in which nothing waits."""
+        if self._passes:
+            self._passes -= 1
+            return False
+        return self._few and alive <= _IDLE_ROWS_MAX
+
+    def interrupted(self) -> None:
+        """A change came before following had begun."""
+        self._interruptions += 1
+        self._passes = (1 << min(self._interruptions, 16)) - 1
+
+    def begun(self) -> None:
+        """Following has begun while nothing waited."""
+        self._lost_us = 0.0
+        self._interruptions = self._passes = 0
 
     def follows(self, following: bool, changes: int, alive: int, on_columns: bool) -> bool:
         """Whether to follow the next `changes` beside `alive` rows, which were followed until now or not."""
@@ -96,10 +127,13 @@ class Balance:
         more = _CHANGE_US * changes - fixed - each * (alive + changes)
         begin = _BEGIN_US * alive
         self._lost_us = max(0.0, self._lost_us + (more if following else -more))
+        if not following and more < 0:
+            self._few = True
         if following:
             stays = self._lost_us <= begin + _PATIENCE_US
         else:
             stays = more >= 0 or self._lost_us < begin - _PATIENCE_US
         if not stays:
             self._lost_us = 0.0
+            self._few = not following
         return following == stays

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.datalog.incremental import FactVersion, Given, Later
+from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.time import Corrupt
@@ -25,6 +25,10 @@ if TYPE_CHECKING:  # importing it imports numba
 
 Times: TypeAlias = npt.NDArray[np.uint64]
 NO_TIMES: Times = np.empty(0, dtype=np.uint64)
+_FEW = 64
+"""Columns shorter than this are taken as they are."""
+_TOGETHER = 4_096
+"""So many rows are made of columns at a time."""
 
 
 class LivingInput:
@@ -156,12 +160,32 @@ class LivingInput:
         self._drop(due.num_rows)
         return window
 
-    def hold_facts(self) -> FactVersion | None:
+    def aside(self) -> LivingInput:
+        """The rows present just before `lower` once more, for who makes something of them while this input stands still.
+
+        What is made of them touches nothing here. Of no use any more once this input has gone on.
+        """
+        other = LivingInput(self.shape)
+        other.lower = other.upper = self.lower
+        other._suited, other._rows = self._suited, None
+        other.facts = self.facts or self.shared.facts_of(self)
+        if other.facts is None:
+            other._snapshot, other.columns = self._snapshot, self.columns
+            other._rows = None if self._rows is None else self._rows.copy()
+        return other
+
+    def become(self, other: LivingInput) -> None:
+        """Hold the rows as they are held aside by now."""
+        self._snapshot, self._rows, self._suited = other._snapshot, other._rows, other._suited
+        self.shared.hold(self, other.columns, other.facts)
+        self.on_columns = other.columns is not None
+
+    def hold_facts(self, pause: Pause | None = None) -> FactVersion | None:
         """The rows as facts that are shared, for who follows them by `walk`; None where they carry more than a time and an expiry."""
         if self.shape.lattices:
             return None
         if self.facts is None:
-            self.shared.begin(self, self._given_present)
+            self.shared.begin(self, lambda: paused(self._given_present(), pause))
             self._snapshot = self._rows = None
             self.on_columns = False
         return self.facts
@@ -246,31 +270,36 @@ class LivingInput:
             from tidemill_compute.views.column_rows import rows_of_columns  # columns import numba
 
             living = self.columns
-            rows = rows_of_columns(living.rows, self.shape)
-            yield from zip(rows, living.rows.start.tolist(), living.copies.tolist(), strict=True)
+            for at in range(0, len(living), _TOGETHER):
+                part = living.rows.part(at, min(len(living), at + _TOGETHER))
+                copies = living.copies[at : at + _TOGETHER].tolist()
+                rows = rows_of_columns(part, self.shape)
+                yield from zip(rows, part.start.tolist(), copies, strict=True)
 
     def _given_present(self) -> Iterable[Given]:
         """The rows that are held, as records of facts."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            from tidemill_compute.views.record_rows import table_of
-
-            held = list(self._held())
-            if self._rows is not None:
-                held = [(row, 0, each.copies) for row, each in self._rows.items()]
-            snapshot = table_of([row for row, _, _ in held], self.shape.schema)
-            return self._given(snapshot, [copies for _, _, copies in held])
-        return self._given(snapshot, _ints(snapshot, DIFF))
+        if self._snapshot is not None:
+            return self._given(self._snapshot, _ints(self._snapshot, DIFF))
+        held: Iterable[tuple[Row, int, int]] = self._held()
+        if self._rows is not None:
+            held = ((row, 0, each.copies) for row, each in self._rows.items())
+        n = self.shape.arguments
+        if not self.shape.timed:
+            return (((None, *row), END, copies) for row, _, copies in held)
+        return (
+            ((row[n], *row[:n]), END if row[n + 1] is None else row[n + 1], copies)  # type: ignore[misc]  # a time is a number
+            for row, _, copies in held
+        )
 
     def _given(self, rows: pa.Table, diffs: list[int]) -> Iterable[Given]:
         """Rows as records of facts."""
-        n, lists = self.shape.arguments, [rows.column(name).to_pylist() for name in self._names]
+        n, lists = self.shape.arguments, [_values(rows.column(name)) for name in self._names]
         if not self.shape.timed:
             times: Iterable[int | None] = repeat(None, rows.num_rows)
             return zip(
                 zip(times, *lists, strict=True), repeat(END, rows.num_rows), diffs, strict=True
             )
-        ends = [END if ends is None else ends for ends in lists[n + 1]]
+        ends: list[float] = [END if end is None else end for end in lists[n + 1]]  # type: ignore[misc]  # a time is a number
         return zip(zip(lists[n], *lists[:n], strict=True), ends, diffs, strict=True)
 
     def _living_columns(self, texts: Texts) -> LivingColumns:
@@ -326,3 +355,14 @@ def _rows(table: pa.Table, columns: Sequence[str]) -> list[Row]:
 
 def _ints(table: pa.Table, name: str) -> list[int]:
     return list(table.column(name).to_pylist())
+
+
+def _values(column: pa.ChunkedArray) -> list[object]:
+    """The values of a column; where most texts come again, one object for each that differs."""
+    if column.type != pa.string() or len(column) < _FEW:
+        return list(column.to_pylist())
+    encoded = column.combine_chunks().dictionary_encode()
+    if 2 * len(encoded.dictionary) > len(column):
+        return list(column.to_pylist())
+    texts = [*encoded.dictionary.to_pylist(), None]
+    return [texts[-1 if at is None else at] for at in encoded.indices.to_pylist()]

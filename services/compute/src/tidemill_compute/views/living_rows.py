@@ -32,6 +32,10 @@ class LivingRows:
     def __len__(self) -> int:
         return len(self._held)
 
+    def copy(self) -> LivingRows:
+        """The rows that are there now."""
+        return LivingRows(self.make_record, dict(self._held))
+
     def hold(self, row: Row, since: int, copies: int) -> None:
         """Let a row be alive that was not."""
         self._held[row] = Held(copies, Presence(self.make_record(row), since, END))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.datalog.evaluation import Engine, EngineState, Evaluation
-from tidemill.datalog.incremental import FactBlock, follows
+from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed
+from tidemill.datalog.incremental import FactBlock, Pause, follows
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window
@@ -72,6 +72,32 @@ class Direct:
         """Go on from a start."""
         self._inputs, self._fresh, self._follower = inputs, start.fresh, None
         self._state = EngineState.from_rows(start.state)
+
+    def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
+        """What it takes to begin following at `lower`; None where it follows, or would rather not."""
+        if self._follower is not None or self._fresh or self._ways == "windows" or not self._inputs:
+            return None
+        alive = sum(living.alive for living in self._inputs.values())
+        if not self._balance.begins_while_idle(alive):
+            return None
+        aside, state = [living.aside() for living in self._inputs.values()], self._state
+
+        def make(pause: Pause) -> Follower | None:
+            try:
+                return Follower(self._target, aside, lower, state, pause)
+            except LimitPassed:
+                return None  # if that is so of a window as well, the next one says it
+
+        return make
+
+    def adopt(self, made: object | None) -> None:
+        """Follow from now on."""
+        if isinstance(made, Follower):
+            made.stand_on(self._inputs)
+            self._follower = made
+            self._balance.begun()
+        else:
+            self._balance.interrupted()
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """Evaluate one window, or follow the changes in it."""

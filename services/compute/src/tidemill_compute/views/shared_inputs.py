@@ -22,6 +22,7 @@ from tidemill.arrangement.updates import TIME
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
 from tidemill.time import UsageError
+from tidemill_compute.views.idling import Quiet
 from tidemill_compute.views.record_rows import PredicateShape
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -213,6 +214,20 @@ class SharedInput:
             reader.columns = None
             return reader.facts
 
+    def facts_of(self, reader: Reader) -> FactVersion | None:
+        """The facts where a view stands, if another one holds them."""
+        with self._moving:
+            known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
+            return known[0] if known else None
+
+    def hold(
+        self, reader: Reader, columns: LivingColumns | None, facts: FactVersion | None
+    ) -> None:
+        """Let a view hold what was made of the rows where it stands."""
+        with self._moving:
+            self._check(reader)
+            reader.columns, reader.facts = columns, facts
+
     def walk(
         self, reader: Reader, upper: int, times: Sequence[int], given: Callable[[], list[Given]]
     ) -> list[Later]:
@@ -278,6 +293,8 @@ class SharedInputs:
         self._inputs: WeakValueDictionary[Hashable, SharedInput] = WeakValueDictionary()
         self._texts: Texts | None = None
         self._numbering = Lock()
+        self.quiet = Quiet()
+        """Whether any of the views is at work."""
 
     def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
         """What is shared of a collection of which only the scan is read; None: all of it."""

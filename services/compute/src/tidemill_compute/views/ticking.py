@@ -49,6 +49,12 @@ class Ticked:
         """The engine that runs the ticks."""
         return "scratch" if self._target.engine == "scratch" else "incremental"
 
+    def when_idle(self, lower: int) -> None:
+        """Nothing: ticks are run by their changes from the beginning."""
+
+    def adopt(self, made: object | None) -> None:
+        """Never: nothing is made."""
+
     def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
         """Go on from a start: with the facts present there, and what the last tick handed on."""
         self._inputs = inputs

@@ -20,6 +20,7 @@ from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import BulkHydrate, History
+from tidemill_compute.views.idling import Idling
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.maintaining import Direct
 from tidemill_compute.views.shared_inputs import SharedInputs
@@ -38,6 +39,10 @@ class ViewProgress:
     inputs: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     changes: int = 0
+    followed: int = 0
+    """How many of the steps followed changes."""
+    begun_idle: int = 0
+    """How often it began to follow while nothing waited."""
     seconds: float = 0.0
 
 
@@ -136,7 +141,7 @@ class ViewDriver:
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
             self._waits = True
-            common = await self._definite()
+            common = await self._awaited()
             self._waits = False
             while self.progress.lower < common and not self._finished():
                 await self._step(common)
@@ -251,6 +256,35 @@ class ViewDriver:
             except NotYet:
                 continue
 
+    async def _awaited(self) -> int:
+        """As `_definite`; what can be made while nothing waits is made meanwhile, and never waited for."""
+        make = self._maintainer.when_idle(self.progress.lower)
+        if make is None or not await self._idle():
+            return await self._definite()
+        idling = Idling(self._shared.quiet)
+        making = asyncio.create_task(idling.run(make))
+        definite = asyncio.create_task(self._definite())
+        try:
+            await asyncio.wait((making, definite), return_when=asyncio.FIRST_COMPLETED)
+            made = making.result() if making.done() else None
+            self._maintainer.adopt(made)
+            self.progress.begun_idle += made is not None
+            return await definite
+        finally:
+            idling.stop()
+            definite.cancel()
+            await asyncio.gather(definite, return_exceptions=True)
+
+    async def _idle(self) -> bool:
+        """Whether some input holds the view back."""
+        for predicate, living in self._inputs.items():
+            if living.upper <= self.progress.lower:
+                collection, _ = self._target.inputs[predicate]
+                upper = (await self._collections.status(collection)).upper
+                if not upper.empty and sole_time(upper) <= self.progress.lower:
+                    return True
+        return False
+
     async def _definite(self) -> int:
         """Wait until every input is definite past what is written; the least of their uppers.
 
@@ -271,6 +305,10 @@ class ViewDriver:
 
     async def _step(self, common: int) -> None:
         """Evaluate one step and write what it gives."""
+        with self._shared.quiet.disturbed():
+            await self._stepped(common)
+
+    async def _stepped(self, common: int) -> None:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
@@ -284,6 +322,7 @@ class ViewDriver:
                 raise failed
         self.progress.lower = step.upper
         self.progress.windows += 1
+        self.progress.followed += self.followed
         self.progress.changes += sum(table.num_rows for _, table in step.updates)
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds

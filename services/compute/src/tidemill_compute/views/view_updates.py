@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.evaluation.state import StateRow
-from tidemill.datalog.incremental import FactBlock
+from tidemill.datalog.incremental import FactBlock, Pause
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.record_rows import table_of
 
@@ -52,6 +52,15 @@ class Maintainer(Protocol):
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if given."""
+
+    def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
+        """What may be made in another thread while nothing waits at `lower`, for `adopt`; None for nothing.
+
+        It reads nothing that `step` changes; what it calls now and then raises where nobody wants it any more.
+        """
+
+    def adopt(self, made: object | None) -> None:
+        """Go on with what was made, if no step came in between; None: one did."""
 
     @property
     def mode(self) -> str:

@@ -10,9 +10,9 @@ from tidemill.datalog.incremental.changes import (
 from tidemill.datalog.incremental.engine import IncrementalEngine, presences_of_changes
 from tidemill.datalog.incremental.program import follows
 from tidemill.datalog.incremental.scheduling import Strategy
-from tidemill.datalog.incremental.versions import FactVersion, Given, Later
+from tidemill.datalog.incremental.versions import FactVersion, Given, Later, Pause, paused
 
 __all__ = [
     "Changes", "ErrorChange", "FactBlock", "FactChange", "FactChanges", "FactVersion", "Given",
-    "IncrementalEngine", "Later", "Strategy", "follows", "presences_of_changes",
+    "IncrementalEngine", "Later", "Pause", "Strategy", "follows", "paused", "presences_of_changes",
 ]  # fmt: skip

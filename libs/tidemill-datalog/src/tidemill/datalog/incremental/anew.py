@@ -18,6 +18,7 @@ from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
 from tidemill.datalog.incremental.facts import Value, merged_value, row_of, same_value
+from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Fact, Reporter
 from tidemill.datalog.presence import END, Instant
@@ -49,7 +50,7 @@ class AnewUnit:
         self.seconds = 0.0
         self.present = present
         self.compiled = [CompiledRule(form) for form in component.rules]
-        self.inbox: dict[str, dict[Key, Row | None]] = {}
+        self.inbox: dict[str, Olds] = {}
         self.state = EngineState()
         self._told = EngineState()
         self._later = later

@@ -29,14 +29,14 @@ from tidemill.datalog.incremental.facts import (
     row_of,
     same_value,
 )
-from tidemill.datalog.incremental.lent import LentTable
+from tidemill.datalog.incremental.lent import Arrived, LentTable
 from tidemill.datalog.incremental.program import AnyUnit, Shares, build_units, shares_of
 from tidemill.datalog.incremental.scheduling import Strategy, scheduler_of
 from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.incremental.sizes import Sizes
 from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
-from tidemill.datalog.incremental.versions import FactVersion, Later
+from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
 from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
@@ -67,8 +67,8 @@ class IncrementalEngine:
     `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds),
     units and rules note how long they run. A `plan` made of the program's is kept in its place. Joins that rules have
     in common are done once as `sharing` says. Inputs in `lent` are
-    kept by somebody else, who says by `move` when they change; they are neither fed, updated nor watched. Not for
-    use by several threads at once.
+    kept by somebody else, who says by `move` when they change; they are neither fed, updated nor watched. Until the
+    engine has begun it asks `pause` now and then while it looks at them. Not for use by several threads at once.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class IncrementalEngine:
         plan: LogicalPlan | None = None,
         lent: Mapping[str, FactVersion] | None = None,
         sharing: Sharing = "auto",
+        pause: Pause | None = None,
     ) -> None:
         self.plan = plan or logical_plan(checked)
         self.checked = checked = self.plan.checked
@@ -93,7 +94,7 @@ class IncrementalEngine:
         self.sharing = sharing
         self.present = Present.of(checked, functions, lattices, timer)
         self.present.now = begin
-        self._lent = self._borrowed(lent or {})
+        self._lent = self._borrowed(lent or {}, pause)
         self._limits = limits or Limits()
         self._watched = frozenset(watch)
         self._assemble(shares_of(self.plan, sharing, Sizes({})))
@@ -147,12 +148,14 @@ class IncrementalEngine:
 
     # Inputs.
 
-    def _borrowed(self, lent: Mapping[str, FactVersion]) -> dict[str, LentTable]:
+    def _borrowed(
+        self, lent: Mapping[str, FactVersion], pause: Pause | None
+    ) -> dict[str, LentTable]:
         """The tables of inputs that somebody else keeps, as they are when the engine begins."""
         found = {}
         for name, version in lent.items():
             kinds = [kind for _, kind in self.checked.columns.get(name, ())]
-            found[name] = self.present.tables[name] = LentTable(name, kinds, version)
+            found[name] = self.present.tables[name] = LentTable(name, kinds, version, pause)
         return found
 
     def move(self, predicate: str, later: Later) -> None:
@@ -331,7 +334,9 @@ class IncrementalEngine:
     def _begin(self, found: Changes) -> None:
         self._begun = True
         for name, table in self._lent.items():
-            self._tell(self, name, [(key, None) for key in table.version.rows])
+            for reader in self._readers.get(name, ()):
+                reader.inbox[name] = Arrived(table)
+                self._scheduler.schedule(reader)
         self.present.agenda.happen_until(self.present.now, self._apply)
         state = self._state
         if state is not None:
@@ -339,6 +344,8 @@ class IncrementalEngine:
         for unit in self.units:
             unit.begin()
         self._run(found)
+        for table in self._lent.values():
+            table.pause = None
 
     def _restore(self, state: EngineState) -> None:
         for unit in self.units:
@@ -365,7 +372,9 @@ class IncrementalEngine:
         """A row is no longer `old`: tell the units that read it, and remember it for the answer."""
         for reader in self._readers.get(predicate, ()):
             if reader is not unit:
-                reader.inbox.setdefault(predicate, {}).setdefault(key, old)
+                inbox = reader.inbox.setdefault(predicate, {})
+                if not isinstance(inbox, Arrived):
+                    inbox.setdefault(key, old)
                 self._scheduler.schedule(reader)
         if predicate in self._reported:
             self._before.setdefault((predicate, key), old)
@@ -385,8 +394,9 @@ class IncrementalEngine:
         for reader in self._readers.get(predicate, ()):
             if reader is not unit and olds:
                 inbox = reader.inbox.setdefault(predicate, {})
-                for key, old in olds:
-                    inbox.setdefault(key, old)
+                if not isinstance(inbox, Arrived):
+                    for key, old in olds:
+                        inbox.setdefault(key, old)
                 self._scheduler.schedule(reader)
 
     def schedule(self, unit: AnyUnit) -> None:

@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from heapq import heappop, heappush
+from bisect import bisect_left, insort
+from collections.abc import Iterable
 from typing import Any
 
+from sortedcontainers import SortedList
 
-class _Ranked:
-    """A value in a heap, by its order or against it."""
-
-    __slots__ = ("descending", "value")
-
-    def __init__(self, value: Any, descending: bool) -> None:
-        self.value = value
-        self.descending = descending
-
-    def __lt__(self, other: _Ranked) -> bool:
-        if self.descending:
-            return bool(self.value > other.value)
-        return bool(self.value < other.value)
+_LONG = 2_048
+"""More values than this are not moved for one that comes: they are kept in pieces."""
 
 
 class Extreme:
     """The least (or greatest) of the values that are there, nulls skipped, None for none.
 
-    Cost: O(log n) per change, spread over the changes.
+    The values are kept in order and are nobody's copies: a place in a list is all that each takes, where it is the
+    value of a row as well. Cost: O(log n) comparisons per change, and moving some kilobytes at most.
     """
 
-    __slots__ = ("_copies", "_descending", "_heap")
+    __slots__ = ("_at", "_values")
 
     def __init__(self, descending: bool) -> None:
-        self._descending = descending
-        self._copies: Counter[Any] = Counter()
-        self._heap: list[_Ranked] = []
+        self._at = -1 if descending else 0
+        self._values: Any = []
+        """A list while they are few, then a SortedList; both ascend."""
 
     def enter(self, value: Any) -> None:
         """Add one copy of a value."""
         if value is None:
             return
-        self._copies[value] += 1
-        if self._copies[value] == 1:
-            heappush(self._heap, _Ranked(value, self._descending))
+        values = self._values
+        if type(values) is not list:
+            values.add(value)
+            return
+        insort(values, value)
+        if len(values) > _LONG:
+            self._values = SortedList(values)
+
+    def enter_all(self, values: Iterable[Any]) -> None:
+        """Add one copy of each of many values. Cost: O(n log n) for all that are there then."""
+        mine = self._values
+        if type(mine) is not list:
+            mine.update(value for value in values if value is not None)
+            return
+        mine.extend([value for value in values if value is not None])
+        mine.sort()
+        if len(mine) > _LONG:
+            self._values = SortedList(mine)
 
     def leave(self, value: Any) -> None:
         """Take one copy of a value away."""
         if value is None:
             return
-        self._copies[value] -= 1
-        if not self._copies[value]:
-            del self._copies[value]
+        values = self._values
+        if type(values) is list:
+            del values[bisect_left(values, value)]
+            return
+        values.remove(value)
+        if len(values) < _LONG // 2:
+            self._values = list(values)
 
     def inner(self) -> Any:
         """The extreme of what is there."""
-        while self._heap and self._heap[0].value not in self._copies:
-            heappop(self._heap)
-        if len(self._heap) > 2 * len(self._copies) + 16:
-            self._heap = [_Ranked(value, self._descending) for value in self._copies]
-            self._heap.sort()
-        return self._heap[0].value if self._heap else None
+        return self._values[self._at] if self._values else None

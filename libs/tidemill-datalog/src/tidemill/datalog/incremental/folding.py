@@ -5,7 +5,8 @@ What a fact contributes depends on the fact alone, so when it goes the same is w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Any
 
 from tidemill.datalog.evaluation.forms import RuleForm
@@ -18,6 +19,9 @@ from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.values import Failed
+
+_TOGETHER = 4_096
+"""So many rows are worked out together."""
 
 
 def folds(form: RuleForm, recursive: bool) -> bool:
@@ -65,18 +69,24 @@ class Folded:
         """No match is kept."""
         return 0
 
-    def leave(self, rows: Sequence[Row]) -> None:
+    def leave(self, rows: Collection[Row]) -> None:
         """These rows are no more."""
-        self._fold(rows, -1)
+        self._fold_all(rows, -1)
 
-    def join(self, rows: Sequence[Row]) -> None:
+    def join(self, rows: Collection[Row]) -> None:
         """These rows are there now."""
-        self._fold(rows, 1)
+        self._fold_all(rows, 1)
 
     def settle(self) -> None:
         """Let the groups that changed support what they now say."""
         if self._groups is not None:
             self._groups.settle()
+
+    def _fold_all(self, rows: Collection[Row], sign: int) -> None:
+        """Let rows come or go, so many at a time that what they are for a moment is no burden."""
+        left = iter(rows)
+        while part := list(islice(left, _TOGETHER)):
+            self._fold(part, sign)
 
     def _fold(self, rows: Sequence[Row], sign: int) -> None:
         timer = self._present.timer

@@ -215,6 +215,9 @@ class Group:
             if isinstance(column, _Count):
                 column.move_all(values, sign)
                 continue
+            if isinstance(column, Extreme) and sign > 0:
+                column.enter_all(values)
+                continue
             for value in values:
                 (column.enter if sign > 0 else column.leave)(value)
 

@@ -83,6 +83,8 @@ class Join:
         if rows is not None:
             self.fast[0] = self.slow[0] = rows
         self.names["match"](self.fast, self.slow, absent, found, fail, fail_clock, BEGINNING, upper)
+        if rows is not None:
+            self.fast[0] = self.slow[0] = None  # they may be many
 
 
 class Joins:

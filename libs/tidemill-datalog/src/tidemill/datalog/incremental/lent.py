@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from immutables import Map
 
 from tidemill.datalog.evaluation.tables import Key, Positions, Row
 from tidemill.datalog.incremental.facts import FactTable
-from tidemill.datalog.incremental.versions import FactVersion, Later, key_at, size_bytes
+from tidemill.datalog.incremental.versions import (
+    FactVersion,
+    Later,
+    Pause,
+    key_at,
+    paused,
+    size_bytes,
+)
 
+Olds: TypeAlias = "dict[Key, Row | None] | Arrived"
+"""The facts of a predicate that have changed, with the row that each had before."""
 _SAMPLE = 1_000
 
 
@@ -21,13 +30,17 @@ class LentTable(FactTable):
     the rows, are the table's own. Cost: a step to the next version, O(turns · (indexes + 1)).
     """
 
-    def __init__(self, predicate: str, kinds: Sequence[str], version: FactVersion) -> None:
+    def __init__(
+        self, predicate: str, kinds: Sequence[str], version: FactVersion, pause: Pause | None = None
+    ) -> None:
         super().__init__(predicate, kinds)
         self.version = version
+        self.pause = pause
+        """Asked now and then while all rows are looked at, for as long as it is set."""
         self._now: dict[Positions, IndexNow] = {}
         self._every = RowsNow(self)
         self._rows = version.rows  # type: ignore[assignment]  # a table that is only read may have any mapping
-        for row in version.rows.values():
+        for row in self._every:
             self._widen(row)
 
     @property
@@ -56,7 +69,8 @@ class LentTable(FactTable):
         """Rows by their values at `positions`: that of the version, whichever that is."""
         known = self._now.get(positions)
         if known is None:
-            known = self._now[positions] = IndexNow(self.version.index(positions))
+            index = self.version.index(positions, self.pause)
+            known = self._now[positions] = IndexNow(index)
         return known  # type: ignore[return-value]  # joins look up, and do nothing else
 
     def key_at(self, positions: Positions) -> Callable[[Row], Any]:
@@ -79,6 +93,25 @@ class LentTable(FactTable):
     def size_bytes(self) -> int:
         """About how many bytes the rows and indexes take, whoever else looks at them."""
         return size_bytes(self.version, _SAMPLE)
+
+
+class Arrived(Mapping[Key, None]):
+    """What has changed of a table for who has not looked at it yet: all that it has, when they look, has come."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: LentTable) -> None:
+        self.table = table
+
+    def __getitem__(self, key: Key) -> None:
+        if self.table.get(key) is None:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.table.version.rows)
+
+    def __len__(self) -> int:
+        return len(self.table)
 
 
 class IndexNow:
@@ -113,10 +146,10 @@ class RowsNow(Collection[Row]):
         return any(row == each for each in self)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self._table.version.rows.values())
+        return iter(paused(self._table.version.rows.values(), self._table.pause))
 
     def __len__(self) -> int:
         return len(self._table.version.rows)
 
 
-__all__ = ["LentTable"]
+__all__ = ["Arrived", "LentTable", "Olds"]

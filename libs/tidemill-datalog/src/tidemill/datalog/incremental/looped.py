@@ -17,10 +17,11 @@ import numpy.typing as npt
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
 from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
-from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.evaluation.tables import Key
 from tidemill.datalog.incremental.chains import ChainBuilder, Words, chain_of
 from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.facts import Value
+from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter
@@ -106,7 +107,7 @@ class LoopedUnit:
         self.runs = 0
         self.seconds = 0.0
         self.present = present
-        self.inbox: dict[str, dict[Key, Row | None]] = {}
+        self.inbox: dict[str, Olds] = {}
         self._reporter = reporter
         self._limits = limits
         self._reads = {name for form in forms for name in form.reads} - set(component)

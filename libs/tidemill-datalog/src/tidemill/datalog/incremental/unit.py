@@ -29,6 +29,7 @@ from tidemill.datalog.incremental.facts import (
     same_value,
 )
 from tidemill.datalog.incremental.folding import Folded
+from tidemill.datalog.incremental.lent import Arrived, Olds
 from tidemill.datalog.incremental.matches import Match, Matches
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.presence import END
@@ -78,7 +79,7 @@ class Unit:
         self.present = present
         self.rules: list[Matches] = []
         self.folded: list[Folded] = []
-        self.inbox: dict[str, dict[Key, Row | None]] = {}
+        self.inbox: dict[str, Olds] = {}
         self.ticks: list[tuple[Matches, int, Row]] = []
         self.clocks: list[Ticking] = []
         self.touched: dict[Fact, None] | None = None
@@ -237,18 +238,22 @@ class Unit:
                 )  # fmt: skip
         self._report()
 
-    def _follow(self, changes: Mapping[str, Mapping[Key, Row | None]]) -> None:
+    def _follow(self, changes: Mapping[str, Olds]) -> None:
         """Let matches go and find new ones after changes of the facts they read."""
         for rule in self.rules:
             if len(rule):
                 rule.refresh()
         stale: list[tuple[Matches, int, Key, FactTable]] = []
-        coming: dict[str, list[Row]] = {}
+        coming: dict[str, Collection[Row]] = {}
         going: dict[str, list[Row]] = {}
         unblocked: list[tuple[Matches, Match]] = []
         for predicate, olds in changes.items():
+            if isinstance(olds, Arrived):
+                coming[predicate] = olds.table.rows  # before, nothing has matched
+                continue
             table, denying = self.present.table(predicate), self._denying.get(predicate, ())
-            come, go = coming.setdefault(predicate, []), going.setdefault(predicate, [])
+            come, go = list[Row](), list[Row]()
+            coming[predicate], going[predicate] = come, go
             for key, old in olds.items():
                 new = table.get(key)
                 if new is old:
@@ -291,17 +296,19 @@ class Unit:
         for folded in self.folded:
             folded.settle()
 
-    def _join(self, coming: Mapping[str, list[Row]]) -> None:
+    def _join(self, coming: Mapping[str, Collection[Row]]) -> None:
         """Find the matches of rows that have come.
 
         Where all rows that an atom has are new, the join that begins with it finds every match of the rule, and no
         other is needed.
         """
-        found: dict[str, list[Row]] = {}
+        found: dict[str, Collection[Row]] = {}
         whole: dict[int, tuple[int, Matches, int]] = {}
         for predicate, rows in coming.items():
             table = self.present.table(predicate)
-            present = [row for row in rows if table.get(row[4:]) is row]
+            present = rows
+            if rows is not table.rows:
+                present = [row for row in rows if table.get(row[4:]) is row]
             if not present:
                 continue
             found[predicate] = present
@@ -338,9 +345,9 @@ class Unit:
 
     # From supports to facts.
 
-    def _settle(self) -> dict[str, dict[Key, Row | None]]:
+    def _settle(self) -> dict[str, Olds]:
         """Give every fact whose supports changed the value that they have together now."""
-        changes: dict[str, dict[Key, Row | None]] = {}
+        changes: dict[str, Olds] = {}
         for predicate, dirty in self._dirty.items():
             if not dirty:
                 continue
@@ -350,6 +357,7 @@ class Unit:
             table = self._tables[predicate]
             before = self._before[predicate]
             stamps = self._stamps[predicate]
+            moved: dict[Key, Row | None] = {}
             for key in dirty:
                 old = table.get(key)
                 new = self._row(predicate, key, table, old)
@@ -359,7 +367,9 @@ class Unit:
                 table.put(key, new)
                 if self.recursive and old is None:
                     stamps[key] = next(self._next_stamp)
-                changes.setdefault(predicate, {})[key] = old
+                moved[key] = old
+            if moved:
+                changes[predicate] = moved
         return changes
 
     def _row(self, predicate: str, key: Key, table: FactTable, old: Row | None) -> Row | None:

@@ -7,11 +7,12 @@ instant, the next version or an index, is there for all that come to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from sys import getsizeof
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from immutables import Map
 
@@ -20,6 +21,7 @@ from tidemill.datalog.incremental.facts import row_of
 from tidemill.datalog.presence import Instant
 from tidemill.time import Corrupt
 
+Each = TypeVar("Each")
 Given: TypeAlias = "tuple[Key, Instant, int]"
 """Key and expiry of an input record, and how much its multiplicity changes."""
 Turn: TypeAlias = "tuple[Key, Row | None, Row | None]"
@@ -27,6 +29,10 @@ Turn: TypeAlias = "tuple[Key, Row | None, Row | None]"
 Several: TypeAlias = "tuple[tuple[Instant, int], ...]"
 Bucket: TypeAlias = "tuple[Row, ...] | Map[Row, None]"
 
+Pause: TypeAlias = "Callable[[], None]"
+"""What somebody is asked between two parts of a long work; raises if there is to be no other part."""
+_PART = 512
+"""So many rows are a part."""
 _SMALL = 8
 """So many rows of a bucket are kept side by side."""
 
@@ -51,7 +57,7 @@ class FactVersion:
     @classmethod
     def of(cls, at: Instant, given: Iterable[Given]) -> FactVersion:
         """The facts of the records that are present at an instant."""
-        rows: dict[Key, Row] = {}
+        rows = Map[Key, Row]().mutate()
         again: list[Given] = []
         for record in given:
             key, expires, copies = record
@@ -59,7 +65,7 @@ class FactVersion:
                 rows[key] = row_of(key, (expires, None))
             else:
                 again.append(record)
-        version = cls(at, Map(rows), Map())
+        version = cls(at, rows.finish(), Map())
         return version._changed(at, again, []) if again else version
 
     def __len__(self) -> int:
@@ -138,13 +144,18 @@ class FactVersion:
 
     # Indexes.
 
-    def index(self, positions: Positions) -> Map[Any, Bucket]:
+    def index(self, positions: Positions, pause: Pause | None = None) -> Map[Any, Bucket]:
         """Rows by their values at `positions`; made once, by who asks first."""
         with self._making:
             known = self._indexes.get(positions)
-            if known is None:
+            if known is None and pause is None:
                 known = self._indexes[positions] = _indexed(self.rows.values(), key_at(positions))
-            return known
+        if known is None:
+            # Whoever is asked to pause keeps nobody from what is there.
+            made = _indexed(paused(self.rows.values(), pause), key_at(positions))
+            with self._making:
+                known = self._indexes.setdefault(positions, made)
+        return known
 
     def index_after(
         self, positions: Positions, before: Map[Any, Bucket], turns: Sequence[Turn]
@@ -171,6 +182,18 @@ class Later:
         self.at = at
         self.turns = turns
         self.version = version
+
+
+def paused(rows: Iterable[Each], pause: Pause | None) -> Iterable[Each]:
+    """The same, asking between two parts of them."""
+    return rows if pause is None else _in_parts(rows, pause)
+
+
+def _in_parts(rows: Iterable[Each], pause: Pause) -> Iterator[Each]:
+    left = iter(rows)
+    while part := list(islice(left, _PART)):
+        pause()
+        yield from part
 
 
 def key_at(positions: Positions) -> Callable[[Row], Any]:
@@ -244,4 +267,4 @@ def size_bytes(version: FactVersion, sample: int) -> int:
 _ENTRY = 48
 """About what an entry of a map takes, with its share of the nodes above it."""
 
-__all__ = ["FactVersion", "Given", "Later", "Turn", "key_at", "size_bytes"]
+__all__ = ["FactVersion", "Given", "Later", "Pause", "Turn", "key_at", "paused", "size_bytes"]

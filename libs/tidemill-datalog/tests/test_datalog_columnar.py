@@ -166,6 +166,7 @@ def test_solutions_drawn_together_piece_by_piece_aggregate_as_rows(
         compare(example.checked, given_, [0, *cuts, tidelog_columns.UPPER])
 
     law()
+    drawn.clear()
     rows = [(at % 2, value) for at, value in enumerate([0.1, 1e16, 0.1, 1.0, 0.1, -1e16, -0.0] * 5)]
     text = "p(k) @sum(v) @average(v) @min(v) @max(v) @count(1) := f(k, v) @time(t)"
     for cut in (";", " ^ clock(0, 9) @time(c) if t < c;"):

@@ -311,6 +311,14 @@ async def test_why_proves_and_why_not_gives_a_reason_for_each_rule() -> None:
     assert "not present" in absent.text
 
 
+async def test_why_not_knows_what_came_after_the_instant() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    early = await world.query.why_not('loud("a") @time(10)', 5)
+    assert 'not present together: [10,50) ping("a", 5) @time(10)' in early.text
+
+
 async def test_why_not_says_what_came_late_and_what_is_not_definite_yet() -> None:
     world = World()
     await world.create()
@@ -333,6 +341,8 @@ async def test_a_source_is_explained_under_its_own_name() -> None:
     assert 'ping("a", 5) @time(10)' in proof.text
     absent = await world.query.why_not('pings("a", 6) @time(10)', 20)
     assert "no such input fact" in absent.text
+    before = await world.query.why_not('pings("a", 5) @time(10)', 5)
+    assert 'present only [10,50) ping("a", 5) @time(10)' in before.text
 
 
 async def test_explain_names_strata_inputs_and_frontiers() -> None:

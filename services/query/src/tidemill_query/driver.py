@@ -249,12 +249,17 @@ class QueryDriver:
         begins = at if asked.time is None else max(0, min(at, asked.time))
         begins = max(0, begins - self._settings.proof_history_ms)
         scans = plans.scans_of_proof(view.program, asked) if reason is reasons.proof else {}
+        until = at
+        if reason is reasons.absence:  # what comes after the instant may be what was missing at it
+            last = at if upper.empty else sole_time(upper) - 1
+            until = max(at, min(last, at + self._settings.proof_history_ms))
         inputs = {
-            predicate: await self._histories.presences(readable, begins, at, scans.get(predicate))
+            predicate: await self._histories.presences(
+                readable, begins, until, scans.get(predicate)
+            )
             for predicate, readable in view.inputs.items()
         }
-        known = at + 1 if upper.empty else sole_time(upper)
-        return reason(view.program, inputs, await self._letters(view), asked, at, known)
+        return reason(view.program, inputs, await self._letters(view), asked, at, until + 1)
 
     async def _explained_in_ticks(
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int, reason: reasons.TickReason

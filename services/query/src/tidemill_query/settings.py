@@ -15,4 +15,4 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a question waits for an arrangement that is a little behind, before it reads the whole collection."""
 
     proof_history_ms: int = 172_800_000
-    """How far before the asked instant why-not looks for facts that were never present together, and reasons go back over ticks."""
+    """How far before and after the asked instant why-not looks for facts that were never present together; reasons go as far back over ticks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from tidemill.datalog.matching import (
     derived_time,
     head_bindings,
 )
-from tidemill.datalog.presence import BEGINNING, END, Presence, normalise
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value, format_record, format_value
 from tidemill.datalog.values import Failed, equal
 
@@ -44,7 +44,7 @@ class Reason:
     """Why one rule does not derive the record; `rule` is None where no rule is to blame.
 
     `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts` are the
-    presences of facts that never meet at the instant; `values` the variables of the guard that is false;
+    presences of facts that never meet at the instant, or those of an input fact at others; `values` the variables of the guard that is false;
     `by` the fact that blocks; `upper` the frontier of an answer that is not definite yet. `withheld` is
     beyond the five: all holds, but the head's own time has not come or its own expiry has passed. `tick` names
     the earlier tick from which the record would have come; `no_tick`: there was none.
@@ -67,7 +67,11 @@ class Reason:
         match self.reason:
             case "no_match":
                 known = f"nothing is known that atom {self.atom} could match"
-                return subject + (known if self.rule else "no such input fact")
+                if self.rule:
+                    return subject + known
+                return (
+                    f"present only {', '.join(self.facts)}" if self.facts else "no such input fact"
+                )
             case "values_differ":
                 return f"{subject}no fact agrees with the values at atom {self.atom}"
             case "late":
@@ -118,23 +122,31 @@ def why_not(
     ]
     if reasons:
         return reasons
-    return [absent_input(record, letters)]
+    return [absent_input(record, letters, inputs.get(record.predicate, ()))]
 
 
-def absent_input(record: Record, letters: Sequence[Record]) -> Reason:
-    """Why a fact that no rule derives is not there."""
+def absent_input(
+    record: Record, letters: Sequence[Record], presences: Sequence[Presence] = ()
+) -> Reason:
+    """Why a fact that no rule derives is not there; `presences` are those of its input, at other instants."""
     letter = next((each for each in letters if _is(each, record)), None)
     if letter is not None:
         return Reason(None, "late", letter=format_record(letter))
-    return Reason(None, "no_match")
+    known: dict[str, list[tuple[Instant, Instant]]] = {}
+    for presence in presences:
+        if _is(presence.record, record):
+            text = fact_text(record.predicate, (presence.record.time, *presence.record.arguments))
+            known.setdefault(text, []).append((presence.start, presence.end))
+    facts = (_stretches(text, intervals) for text, intervals in known.items())
+    return Reason(None, "no_match", facts=tuple(line for lines in facts for line in lines))
 
 
-def _is(letter: Record, record: Record) -> bool:
+def _is(known: Record, record: Record) -> bool:
     return (
-        letter.predicate == record.predicate
-        and len(letter.arguments) == len(record.arguments)
-        and all(equal(a, b) for a, b in zip(letter.arguments, record.arguments, strict=True))
-        and record.time in (None, letter.time)
+        known.predicate == record.predicate
+        and len(known.arguments) == len(record.arguments)
+        and all(equal(a, b) for a, b in zip(known.arguments, record.arguments, strict=True))
+        and record.time in (None, known.time)
     )
 
 
@@ -369,10 +381,17 @@ class Search:
         for atom, row in zip(form.atoms, match.rows, strict=True):
             key: Key = row[4:]
             rows = [row] if atom.is_clock else self._table(atom.predicate).of_key(key)
-            for start, end in normalise((each[START], each[STOP]) for each in rows):
-                shown = f"[{_shown(start)},{'-' if end == END else end}) "
-                lines.append(shown + fact_text(atom.predicate, key))
+            text = fact_text(atom.predicate, key)
+            lines += _stretches(text, ((each[START], each[STOP]) for each in rows))
         return tuple(dict.fromkeys(lines))
+
+
+def _stretches(text: str, intervals: Iterable[tuple[Instant, Instant]]) -> list[str]:
+    """When a fact is present, a line for each stretch."""
+    return [
+        f"[{_shown(start)},{'-' if end == END else end}) {text}"
+        for start, end in normalise(intervals)
+    ]
 
 
 def _shown(start: Any) -> str:

@@ -419,6 +419,7 @@ WORDS: tuple[tuple[str | None, int, float], ...] = (
         "p(n + n * 1024 - 1) := g(_, n, _);",
         "p(m) @time(t + n % 5) := g(m, n, _) @time(t);",
         "p(n) @expires(t + z) := g(m, n, _) @time(t) if z > 0 where z = coalesce(length(m), 2);",
+        'p(m) := g(m, n, _) if n > 9000000000000 ^ contains(m, "a") ^ length(m) > 1;',
         'p(m) := g(m, n, _) ^ not g(lower(m), n + 2, _) ^ not g("x", n + 4096, _) if n < 4096;',
     ],
 )  # fmt: skip

@@ -233,7 +233,7 @@ def _tested(name: str, arguments: Sequence[Column], kind: Type, texts: Texts) ->
     column = arguments[0]
     if {argument.kind for argument in arguments} != {Type.TEXT}:
         raise Unsuited
-    if constant(column) or not all(map(constant, arguments[1:])):
+    if not len(column) or constant(column) or not all(map(constant, arguments[1:])):
         return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts)
     groups = Groups.of(words_of([column]), len(column))
     firsts = column.take(groups.firsts)

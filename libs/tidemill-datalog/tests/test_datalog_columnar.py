@@ -293,6 +293,13 @@ def test_a_window_leaves_no_columns_to_the_garbage_collector() -> None:
             windows.feed("e", columns_of(checked, "e", rows, windows.texts))
             assert len(windows.step(upper).facts["p"])
             assert not [each for each in gc.get_objects() if isinstance(each, Matching)]
+        left = []
+        for upper in range(20, 50, 5):
+            rows = [Presence(Record("e", (k, k), upper - 1), upper - 1, upper) for k in range(6)]
+            windows.feed("e", columns_of(checked, "e", rows, windows.texts))
+            assert windows.step(upper).facts["p"]
+            left.append(sum(isinstance(each, Columns) for each in gc.get_objects()))
+        assert max(left[2:]) <= max(left[:2])
     finally:
         gc.enable()
 

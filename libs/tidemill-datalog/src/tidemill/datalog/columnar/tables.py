@@ -27,16 +27,16 @@ class Statistics:
     """What a planner asks of the rows of columns: how many, what they carry, which values they have."""
 
     def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+        self.columns = columns
         self._bounds: dict[int, Bounds] = {}
-        self._distinct: dict[int, int] = {}
+        self.counted: dict[int, int] = {}
         self._traits: Traits | None = None
         self._rounded: dict[tuple[tuple[int, ...], bool], Rounded] = {}
 
     @property
     def rows(self) -> Collection[Row]:
         """Something as long as the rows; nobody who plans looks at one."""
-        return range(len(self._columns))  # type: ignore[return-value]  # only its length is asked for
+        return range(len(self.columns))  # type: ignore[return-value]  # only its length is asked for
 
     @property
     def grows(self) -> bool:
@@ -47,7 +47,7 @@ class Statistics:
     def traits(self) -> Traits:
         """What the rows carry."""
         if self._traits is None:
-            columns = self._columns
+            columns = self.columns
             time, expires, n = columns.time, columns.expires, len(columns)
             if time.nulls is None:
                 timeless = 0
@@ -60,13 +60,13 @@ class Statistics:
     @property
     def lattices(self) -> frozenset[str]:
         """The names of the lattices that the rows carry."""
-        return frozenset(self._columns.lattices)
+        return frozenset(self.columns.lattices)
 
     @property
     def carried(self) -> tuple[object, ...]:
         """All that the rows carry, as words to look up by."""
         traits = self.traits
-        return traits.timed, traits.timeless, traits.expiring, *sorted(self._columns.lattices)
+        return traits.timed, traits.timeless, traits.expiring, *sorted(self.columns.lattices)
 
     def rounded(self, weighed: tuple[tuple[int, ...], bool]) -> Rounded:
         """What plans are made for, if the ranges of some columns and perhaps those of the expiries matter."""
@@ -79,12 +79,12 @@ class Statistics:
         """The range of a column."""
         known = self._bounds.get(column)
         if known is None:
-            known = self._bounds[column] = self._columns.keys[column].bounds()
+            known = self._bounds[column] = self.columns.keys[column].bounds()
         return known
 
     def expiry_bounds(self) -> Bounds:
         """The range of the expiries."""
-        expires = self._columns.expires
+        expires = self.columns.expires
         if not len(expires):
             return UNBOUNDED
         low, high = extent(expires)
@@ -92,12 +92,7 @@ class Statistics:
 
     def distinct(self, column: int) -> int:
         """How many values a column has."""
-        known = self._distinct.get(column)
-        if known is None:
-            words = words_of([self._columns.keys[column]])
-            groups = Groups.of(words, len(self._columns))
-            known = self._distinct[column] = max(1, len(groups))
-        return known
+        return _distinct(self.columns, self.counted, column)
 
 
 class Rounded:
@@ -108,7 +103,7 @@ class Rounded:
     """
 
     def __init__(self, of: Statistics, weighed: tuple[int, ...], expiries: bool) -> None:
-        self._of = of
+        self._columns, self._counted = of.columns, of.counted  # and not `of`, which knows this
         self._bounds = {at: rounded(of.bounds(at)) for at in weighed}
         self._expiries = rounded(of.expiry_bounds()) if expiries else UNBOUNDED
         self.rows = range(1 << len(of.rows).bit_length())
@@ -127,7 +122,16 @@ class Rounded:
 
     def distinct(self, column: int) -> int:
         """How many values a column has."""
-        return self._of.distinct(column)
+        return _distinct(self._columns, self._counted, column)
+
+
+def _distinct(columns: Columns, counted: dict[int, int], column: int) -> int:
+    """How many values a column has, one at least; counted once."""
+    known = counted.get(column)
+    if known is None:
+        words = words_of([columns.keys[column]])
+        known = counted[column] = max(1, len(Groups.of(words, len(columns))))
+    return known
 
 
 def rounded(bounds: Bounds) -> Bounds:

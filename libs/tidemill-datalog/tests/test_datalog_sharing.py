@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,17 +13,22 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import LimitPassed, Limits
+from tidemill.datalog.evaluation import Engine, LimitPassed, Limits
+from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.explaining import explain_plan
 from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.why import why
+from tidemill.datalog.why_not import why_not
+from tidemill.testkit import tidelog_columns
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs_alike
 
+SHARINGS: tuple[Sharing, ...] = ("none", "all")
 LIMITS = Limits(rounds=500)
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "150"))
 Inputs = Mapping[str, Sequence[Presence]]
@@ -100,8 +106,7 @@ def test_explain_shows_a_shared_join_once_and_who_reads_it() -> None:
 
 
 def test_an_error_names_the_facts_of_its_rule_in_the_order_of_the_text() -> None:
-    sharings: tuple[Sharing, ...] = ("none", "all")
-    for sharing in sharings:
+    for sharing in SHARINGS:
         engine = begun(ALIKE, [("a", 0, 1), ("b", 1, 2)], sharing=sharing)
         assert bool(shared(engine)) == (sharing == "all")
         assert engine.errors() == [("division by zero: b(1, 2) ^ a(0, 1)", 2)]
@@ -169,3 +174,75 @@ def test_rules_that_share_their_joins_say_what_they_say_alone() -> None:
     assert seen["all, with solutions"] > EXAMPLES * 0.2, seen
     assert seen["all, a part"] > EXAMPLES * 0.2, seen
     assert seen["auto"] > EXAMPLES * 0.1, seen
+
+
+def reasons(engine: Engine, given_: Inputs, at: int) -> list[object]:
+    """Why the first record of each predicate is there, and why it was not a while before."""
+    found: list[object] = []
+    window = engine.evaluate(given_, upper=at + 1)
+    for name in engine.checked.derived:
+        held = sorted((p for p in window.presences[name] if p.start <= at < p.end), key=repr)
+        for presence in held[:1]:
+            proof = why(engine.checked, given_, presence.record, at, engine=engine)
+            assert proof is not None
+            told = why_not(
+                engine.checked, given_, presence.record, at // 2, upper=at + 1, engine=engine
+            )
+            found += [proof.render(), [reason.render() for reason in told]]
+    return found
+
+
+def test_rules_on_columns_that_share_their_joins_say_what_they_say_alone() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(STEADY, max_examples=EXAMPLES // 2)
+    @given(
+        tidelog_columns.programs_alike(),
+        tidelog_columns.bulk_inputs(),
+        st.integers(1, tidelog_columns.UPPER - 1),
+    )
+    def agree(example: Example, given_: Inputs, cut: int) -> None:
+        answers = []
+        for sharing in SHARINGS:
+            engine = Engine(example.checked, columns_from=0, sharing=sharing)
+            found, state = [], None
+            for lower, upper in ((None, cut), (cut, tidelog_columns.UPPER)):
+                window = engine.evaluate(given_, lower=lower, upper=upper, state=state)
+                state = window.state
+                presences = {
+                    name: sorted(map(repr, window.presences[name]))
+                    for name in example.checked.derived
+                }
+                found.append((presences, window.errors, sorted(map(repr, state.to_rows()))))
+            answers.append((found, reasons(engine, given_, cut)))
+            assert engine.bulk is not None
+            seen[sharing] += engine.bulk.shared > 0
+        assert answers[0] == answers[1], example.text
+
+    agree()
+    assert seen["none"] == 0
+    assert seen["all"] > EXAMPLES // 2 * 0.4, seen
+
+
+def test_a_window_holds_no_more_matches_for_other_rules_than_it_may() -> None:
+    rows = [Presence(Record(name, (i, i)), 0, END) for name in "ab" for i in range(50)]
+    inputs_ = {name: [p for p in rows if p.record.predicate == name] for name in "ab"}
+    text = "".join(f"r{i}(x, z) := a(x, y) ^ b(y, z);" for i in range(3))
+    for most, shared_ in ((50, 2), (49, 0)):
+        engine = Engine(program(text), columns_from=0)
+        engine.column_bulk().found_max = most
+        found = engine.evaluate(inputs_, upper=1)
+        assert engine.column_bulk().shared == shared_
+        assert [len(found.presences[f"r{i}"]) for i in range(3)] == [50, 50, 50]
+
+
+def test_what_a_window_took_says_whose_join_a_rule_began_with() -> None:
+    engine = Engine(program(ALIKE), columns_from=0, timer=itertools.count().__next__)
+    given_ = {
+        "a": [Presence(Record("a", (0, 1)), 0, END), Presence(Record("a", (4, 1)), 0, END)],
+        "b": [Presence(Record("b", (1, 2)), 0, END), Presence(Record("b", (1, 9)), 0, END)],
+    }
+    found = engine.evaluate(given_, upper=1)
+    assert found.profile is not None
+    lines = profile_lines(engine.plan, found.tables, found.profile)
+    assert any(line.endswith("columns, joined by rule 3") for line in lines)

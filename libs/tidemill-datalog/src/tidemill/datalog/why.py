@@ -85,7 +85,7 @@ def _bound_engine(engine: Engine, record: Record) -> Engine:
     plan = bound_plan(engine.plan, record.predicate, record.arguments)
     return Engine(
         plan.checked, functions=engine.functions, lattices=engine.lattices, limits=engine.limits,
-        plan=plan,
+        plan=plan, sharing=engine.sharing,
     )  # fmt: skip
 
 

@@ -71,6 +71,19 @@ _BASE = (
     "large(c) := total(c) @sum(x) if x > 12.0;",
     "kept(s, k) @expires(t + 9) := alarm(s, k) @time(t);",
 )
+_ALIKE = (
+    "located(s, c, v) := reading(s, v, _) ^ site(s, c);",
+    "both(x, w, n) := site(x, _) ^ reading(x, w, n) if w < 5.5;",
+    "named(c, m) := reading(s, w, m) ^ site(s, c) ^ not muted(m, _) if s != c;",
+    "sums(c) @sum(n) @latest(n) := reading(s, _, n) ^ site(s, c);",
+    "mean(c) @average(v) := site(s, c) ^ reading(s, v, n) if n != 3 ^ s != \"a\";",
+    "loud(s, k) := alarm(s, k) @time(t) ^ reading(s, _, k) @time(t);",
+    "loud(z, n) @time(u + 3) := reading(z, v, n) @time(u) ^ alarm(z, n) @time(u) if v > 0.0;",
+    "quiet(c) @expires(t + 20) := reading(s, _, n) ^ site(s, c) ^ alarm(s, n) @time(t);",
+    "step(n, k) := reading(s, _, n) ^ site(s, c) ^ alarm(c, k);",
+    "step(k, k) := alarm(s, k) ^ site(s, c) ^ alarm(c, k);",
+    "large(c) := alarm(x, k) ^ site(x, y) ^ alarm(y, k) ^ site(y, c);",
+)  # fmt: skip
 _TEXTS = ("a", "b", "c", "d", "oslo", "é", "Straße", "", None)
 _HUGE = (0, 1, -1, 7, 10**9, -(10**10), (1 << 62) + 1, (1 << 63) - 1, -(1 << 63), None)
 
@@ -78,6 +91,11 @@ _HUGE = (0, 1, -1, 7, 10**9, -(10**10), (1 << 62) + 1, (1 << 63) - 1, -(1 << 63)
 def bulk_programs() -> st.SearchStrategy[Example]:
     """Programs of joins, windows, resampling, negation, own expiries and aggregates, in several strata."""
     return st.lists(st.sampled_from(_RULES), min_size=1, max_size=6, unique=True).map(_example)
+
+
+def programs_alike() -> st.SearchStrategy[Example]:
+    """Programs of which many have one join in several rules."""
+    return st.lists(st.sampled_from(_ALIKE), min_size=2, max_size=6, unique=True).map(_example)
 
 
 def _example(rules: list[str]) -> Example:

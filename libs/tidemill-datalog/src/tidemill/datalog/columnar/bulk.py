@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tidemill.datalog.columnar.deriving import derive, merged, narrow
 from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Matching
+from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, commonly, prefixes
 from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
@@ -62,12 +64,22 @@ class Bulk:
     """Runs rules on columns, for one engine; keeps the numbers of texts between windows.
 
     `rows_min`: how many rows the atoms of a rule must have, to be worth it. `taken` and `refused` count
-    predicates that ran on columns, and that could have but for what they compute or hold. Recursions that are
+    predicates that ran on columns, and that could have but for what they compute or hold. `alike` are the atoms
+    that rules have in common, by rule; `shared` counts joins that began with what another rule had found. Recursions that are
     done sooner row by row are remembered as `deep`, by their first predicate.
     """
 
-    def __init__(self, forms: Sequence[RuleForm], rows_min: int) -> None:
+    def __init__(
+        self,
+        forms: Sequence[RuleForm],
+        rows_min: int,
+        alike: Mapping[int, Sequence[tuple[int, ...]]] = MappingProxyType({}),
+    ) -> None:
         self.rows_min = rows_min
+        self.alike = alike
+        self.shared = 0
+        self.found_max = ROWS_MAX
+        """How many matches a window holds for other rules."""
         self.taken = 0
         self.refused = 0
         self.texts = Texts()
@@ -144,6 +156,7 @@ class BulkWindow:
         self._begun = around.lower != BEGINNING
         self._top = int(power(around.upper))
         self._window = instant_word(around.lower), around.upper
+        self._once = FoundOnce(bulk.found_max)
 
     def run(self, component: Component, limits: RecursionLimits) -> Taken | None:
         """Derive the predicates of a component; None where the row engine is to do it."""
@@ -287,15 +300,24 @@ class BulkWindow:
         rule = self._prepared(form, of_atoms)
         first = rule.steps[0].plan.atom
         found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
-        for piece in _pieces(tables[first]):
+        once = None if fresh or not any(rule.prefixes) else self._once
+        for number, piece in enumerate(_pieces(tables[first])):
             matching = Matching(rule, {**tables, first: piece}, self._window)
-            matching.run()
+            matching.run(once, (tables[first], number))
+            if matching.taken is not None:
+                self._note(form, matching.taken)
             narrow(rule, matching, self.arranged)
             derived = derive(rule, matching, self._window)
             found.add(derived)
         different = not form.absent and all(table.columns.apart for table in tables.values())
         shape = Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
         return found, shape, different
+
+    def _note(self, form: RuleForm, other: int) -> None:
+        """A rule has begun with what another one had found."""
+        self._bulk.shared += 1
+        if self._around.profile is not None:
+            self._around.profile.work(form.number).joined_by = other
 
     def _kinds(self, predicate: str) -> tuple[Sequence[Type], Mapping[str, Sequence[Type]]]:
         checked = self._around.checked
@@ -317,11 +339,16 @@ class BulkWindow:
             wide = replace(around, lower=-_FAR if begun else BEGINNING, upper=self._top)
             readable: Mapping[int, Readable] = of_atoms  # type: ignore[assignment]  # planners ask no more
             scope = scope_of(form, readable, wide)
-            plan = Planner(form, readable, scope, None, extra_conditions(form, scope)).plan()
+            alike = self._bulk.alike.get(form.number, ())
+            extra, first = extra_conditions(form, scope), alike[0] if alike else ()
+            plan = Planner(form, readable, scope, None, extra, first).plan()
+            plan = commonly(form, plan, alike)
             carried = {i: (each.traits, each.lattices) for i, each in of_atoms.items()}
             if len(self._bulk.plans) >= _PLANS_MAX:
                 self._bulk.plans.clear()
-            known = prepared(form, plan, scope, carried, self._kinds(form.head.predicate))
+            kinds = self._kinds(form.head.predicate)
+            common = prefixes(around.checked, form, plan, scope, alike)
+            known = prepared(form, plan, scope, carried, kinds, common)
             self._bulk.plans[key] = known
         return known
 

@@ -30,7 +30,8 @@ from tidemill.datalog.columnar.columns import (
     gathered_time,
 )
 from tidemill.datalog.columnar.expressions import Calculator
-from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep
+from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
+from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable
 from tidemill.datalog.evaluation.joins import LOWER, Step, clock_time
@@ -56,19 +57,29 @@ class Matching:
         self._made: dict[str, Column] = {}
         self.start = first.start
         self.stop = first.stop
+        self._common: tuple[dict[str, Column], Mapping[str, str]] | None = None
+        """Columns gathered from the very matches of now, for other rules too, and their names for variables."""
+        self.taken: int | None = None
+        """The rule whose matches these were at first, if another had them."""
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def run(self) -> None:
-        """Find all matches. Raises: Unsuited."""
-        for step in self._rule.steps:
-            if step.form.is_clock:
-                self._clock(step)
-            elif not self._rows:
-                self._first(step)
-            else:
-                self._join(step)
+    def run(self, once: FoundOnce | None = None, first: Piece | None = None) -> None:
+        """Find all matches, or go on from those found `once` over the same `first` piece. Raises: Unsuited."""
+        done = -1 if once is None or first is None else self._resume(once, first)
+        for number, step in enumerate(self._rule.steps):
+            if number < done:
+                continue
+            if number > done:
+                if step.form.is_clock:
+                    self._clock(step)
+                elif not self._rows:
+                    self._first(step)
+                else:
+                    self._join(step)
+                if once is not None and first is not None:
+                    self._offer(once, number, first)
             for condition in step.conditions:
                 self.filter(self.calculator().truth(condition))
         plan = self._rule.plan
@@ -77,6 +88,43 @@ class Matching:
             conditions = self._rule.form.conditions
             if not all(bool(calculator.truth(conditions[i])[0]) for i in plan.first):
                 self.keep(np.empty(0, np.int64))
+
+    def _resume(self, once: FoundOnce, first: Piece) -> int:
+        """Go on from the most steps that another rule has done; the last of them, -1 where there is none."""
+        steps = self._rule.steps
+        for number in range(len(steps) - 1, 0, -1):
+            prefix = self._rule.prefixes[number]
+            found = None if prefix is None else once.get(self._key_of(prefix, number, first))
+            if found is None or prefix is None:
+                continue
+            atoms = [step.plan.atom for step in steps[: number + 1]]
+            self._rows = dict(zip(atoms, found.rows, strict=True))
+            self.start, self.stop = found.start, found.stop
+            self._common = found.made, prefix.names
+            self.taken = found.rule
+            once.taken += 1
+            return number
+        return -1
+
+    def _offer(self, once: FoundOnce, number: int, first: Piece) -> None:
+        """Let other rules have the matches of the steps up to this one."""
+        prefix = self._rule.prefixes[number] if number else None
+        if prefix is None:
+            return
+        names = prefix.names
+        made = {names[name]: column for name, column in self._made.items() if name in names}
+        atoms = [step.plan.atom for step in self._rule.steps[: number + 1]]
+        found = Found(
+            self._rule.form.number, [self._rows[atom] for atom in atoms], self.start, self.stop,
+            made, [first[0], *(self._tables[atom] for atom in atoms)],
+        )  # fmt: skip
+        if once.put(self._key_of(prefix, number, first), found) is not None:
+            self._common = made, names
+
+    def _key_of(self, prefix: Prefix, number: int, first: Piece) -> object:
+        """The steps, and what they read; the first table comes in pieces, each of which is the same for all."""
+        others = [id(self._tables[s.plan.atom]) for s in self._rule.steps[1 : number + 1]]
+        return prefix.key, id(first[0]), first[1], *others
 
     # What a match is made of.
 
@@ -91,7 +139,16 @@ class Matching:
             atom, source = self._rule.sources.get(name, (-1, None))
             if source is None or not (atom in self._rows or atom in self._clocks):
                 return None
-            known = self._made[name] = source(self)
+            known = self._made[name] = self._gathered(name, source)
+        return known
+
+    def _gathered(self, name: str, source: Source) -> Column:
+        made, names = self._common or (None, {})
+        if made is None or name not in names:
+            return source(self)
+        known = made.get(names[name])
+        if known is None:
+            known = made[names[name]] = source(self)
         return known
 
     def value(self, expression: Expression, kind: Type | None = None) -> Column:
@@ -139,6 +196,7 @@ class Matching:
         """Go on with these matches; a number may come several times."""
         if len(rows) == len(self) and counting(rows):
             return
+        self._common = None
         self._rows = {
             atom: rows if known is None else known[rows] for atom, known in self._rows.items()
         }

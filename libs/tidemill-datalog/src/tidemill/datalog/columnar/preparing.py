@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
+from tidemill.datalog.columnar.prefixes import Prefix
 from tidemill.datalog.evaluation.compiled import CLOCK_TRAITS
 from tidemill.datalog.evaluation.expressions import Scope, type_of
 from tidemill.datalog.evaluation.forms import (
@@ -69,7 +70,7 @@ class PreparedRule:
 
     `timed` and `expiring` are the atoms whose time and expiry are passed on. `plain`: every expression of the head is a
     variable or a constant. `kinds` are those of the head's arguments, `value_kinds` those of its lattices as far as
-    they have to be floats.
+    they have to be floats. `prefixes` say of each step whether what is joined then may be what another rule joins.
     """
 
     form: RuleForm
@@ -84,6 +85,7 @@ class PreparedRule:
     kinds: tuple[Type, ...]
     value_kinds: tuple[Type | None, ...]
     widths: tuple[int, ...]
+    prefixes: tuple[Prefix | None, ...]
 
 
 def prepared(
@@ -92,9 +94,10 @@ def prepared(
     scope: Scope,
     of_atoms: Mapping[int, tuple[Traits, frozenset[str]]],
     kinds: tuple[Sequence[Type], Mapping[str, Sequence[Type]]],
+    common: tuple[Prefix | None, ...],
 ) -> PreparedRule:
     """Make a rule ready. `of_atoms`: what the facts of each atom carry, and their lattices; `kinds` of arguments and
-    lattices of the head. Raises: Unsuited.
+    lattices of the head; `common`: the steps that another rule may have too. Raises: Unsuited.
     """
     carried = {i: names for i, (_, names) in of_atoms.items()}
     _check_passed(form, carried)
@@ -117,6 +120,7 @@ def prepared(
         timed, expiring, not any(isinstance(e, Call) for e in head_expressions(head)),
         tuple(kinds[0]), tuple(Type.FLOAT if k is Type.FLOAT else None for k in value_kinds),
         tuple(3 if atom.is_clock else 1 + len(atom.terms) for atom in form.atoms),
+        common,
     )  # fmt: skip
 
 

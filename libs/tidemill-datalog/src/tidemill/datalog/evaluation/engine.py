@@ -13,6 +13,7 @@ from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.profile import Profile
+from tidemill.datalog.evaluation.sharing import Sharing, places_alike
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Row, Table
 from tidemill.datalog.evaluation.timelines import merge_parts
@@ -89,7 +90,8 @@ class Engine:
 
     Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
     as nothing in the rule fails; the answers are the same. A `plan` made of the program's is evaluated
-    in its place. With a `timer` (seconds), evaluations say what each rule took. Not for use by several threads at once: code compiled for a shape of tables is kept.
+    in its place. With a `timer` (seconds), evaluations say what each rule took. Rules on columns that begin with the same
+    joins find what they have in common once in a window, unless `sharing` is `none`. Not for use by several threads at once: code compiled for a shape of tables is kept.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class Engine:
         columns_from: int | None = COLUMNS_FROM,
         plan: LogicalPlan | None = None,
         timer: Callable[[], float] | None = None,
+        sharing: Sharing = "auto",
     ) -> None:
         self._timer = timer
+        self.sharing = sharing
         self.plan = plan or logical_plan(checked)
         self.checked = self.plan.checked
         self.derived = self.checked.derived
@@ -197,7 +201,9 @@ class Engine:
         if self.bulk is None:
             from tidemill.datalog.columnar import Bulk  # imports numba, half a second
 
-            self.bulk = Bulk(self.forms, self._columns_from or 0)
+            shares = self.sharing != "none"
+            alike = places_alike(self.checked, self.forms) if shares else {}
+            self.bulk = Bulk(self.forms, self._columns_from or 0, alike)
         return self.bulk
 
     def _bulk_for(self, inputs: Mapping[str, Timelines]) -> Bulk | None:

@@ -77,7 +77,8 @@ class Plan:
 class Planner:
     """Plans one rule for the tables as they are now.
 
-    `extra` are conditions that every solution of interest fulfils, read for bounds only.
+    `extra` are conditions that every solution of interest fulfils, read for bounds only. Of atoms that cost the same
+    the `preferred` ones come first, in their order, then the others in the order of the text.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Planner:
         scope: Scope,
         delta: int | None,
         extra: Sequence[Expression] = (),
+        preferred: Sequence[int] = (),
     ) -> None:
         self._form = form
+        self._rank = {atom: rank for rank, atom in enumerate(preferred)}
         self._extra = extra
         self._tables = tables
         self._scope = scope
@@ -116,7 +119,10 @@ class Planner:
             if not steps and self._delta is not None:
                 chosen = self._delta
             else:
-                chosen = min(waiting, key=lambda i: (self._cost(i, waiting), i))
+                most = len(self._form.atoms)
+                chosen = min(
+                    waiting, key=lambda i: (self._cost(i, waiting), self._rank.get(i, most), i)
+                )
             waiting.remove(chosen)
             self._doubtful_clocks.discard(chosen)
             step = self._step(chosen)

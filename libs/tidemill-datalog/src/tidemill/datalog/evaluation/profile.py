@@ -24,6 +24,8 @@ class Work:
     found: int = 0
     seconds: float = 0.0
     on_columns: bool = False
+    joined_by: int | None = None
+    """The rule that had found the matches it began with, if another had."""
 
 
 class Profile:
@@ -88,9 +90,15 @@ def profile_lines(plan: LogicalPlan, tables: Mapping[str, Table], profile: Profi
             work = profile.work(form.number)
             rows.append(
                 (f"  rule {form.number}", "", "", f"{work.runs}", f"{work.found}",
-                 f"{work.seconds * 1000:.2f}", "columns" if work.on_columns else "rows")
+                 f"{work.seconds * 1000:.2f}", _where(work))
             )  # fmt: skip
     return aligned(rows)
+
+
+def _where(work: Work) -> str:
+    if work.joined_by is not None and work.on_columns:
+        return f"columns, joined by rule {work.joined_by}"
+    return "columns" if work.on_columns else "rows"
 
 
 def _length(table: Table) -> int:

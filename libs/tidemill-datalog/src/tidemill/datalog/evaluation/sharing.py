@@ -217,7 +217,7 @@ def _occurrences(checked: CheckedProgram, forms: Iterable[RuleForm]) -> list[lis
     found: dict[Any, dict[int, _Occurrence]] = {}
     for form, subset in subsets:
         if by_name[_predicates(form, subset)] > 1:
-            key, occurrence = _named_best(form, subset)
+            key, occurrence = _named_best(checked, form, subset)
             found.setdefault(key, {}).setdefault(form.number, occurrence)
     return [list(mine.values()) for mine in found.values() if len(mine) > 1]
 
@@ -260,7 +260,9 @@ def _orders(form: RuleForm, subset: Sequence[int]) -> int:
     return prod(map(factorial, Counter(_predicates(form, subset)).values()))
 
 
-def _named_best(form: RuleForm, subset: Sequence[int]) -> tuple[Any, _Occurrence]:
+def _named_best(
+    checked: CheckedProgram, form: RuleForm, subset: Sequence[int]
+) -> tuple[Any, _Occurrence]:
     """The text of some atoms that is the same for every rule that has them, and where this one does."""
     alike: dict[str, list[int]] = {}
     for i in subset:
@@ -270,8 +272,8 @@ def _named_best(form: RuleForm, subset: Sequence[int]) -> tuple[Any, _Occurrence
     for parts in product(*(permutations(alike[name]) for name in sorted(alike))):
         places = tuple(i for part in parts for i in part)
         names: dict[str, str] = {}
-        text = tuple(_atom_text(form.atoms[i], names, form.types) for i in places)
-        guards = {_text(guard, names): guard for guard in certain}
+        text = tuple(atom_key(form.atoms[i], names, form.types, checked) for i in places)
+        guards = {expression_key(guard, names): guard for guard in certain}
         order = (repr(text), sorted(map(repr, guards))) if len(alike) < len(subset) else None
         if best is None or order < best[0]:
             best = order, text, _Occurrence(form, places, names, guards)
@@ -279,28 +281,40 @@ def _named_best(form: RuleForm, subset: Sequence[int]) -> tuple[Any, _Occurrence
     return best[1], best[2]
 
 
-def _atom_text(atom: AtomForm, names: dict[str, str], types: Mapping[str, Type]) -> Any:
-    terms = tuple(_term_text(term, names, types) for term in atom.terms)
+def atom_key(
+    atom: AtomForm, names: dict[str, str], types: Mapping[str, Type], checked: CheckedProgram
+) -> Any:
+    """What is the same for two atoms that differ in the names of variables alone; new ones are added to `names`.
+
+    A wildcard is a variable that nothing else names.
+    """
+    kinds = [kind for _, kind in checked.columns[atom.predicate]]
+    terms = tuple(
+        _term_key(term, names, types, kind) for term, kind in zip(atom.terms, kinds, strict=True)
+    )
     lattices = tuple(
-        (name, tuple(_term_text(term, names, types) for term in mine))
+        (name, tuple(_term_key(term, names, types, "int") for term in mine))
         for name, mine in atom.lattices
     )
     return atom.predicate, terms, lattices
 
 
-def _term_text(term: Term, names: dict[str, str], types: Mapping[str, Type]) -> Any:
+def _term_key(term: Term, names: dict[str, str], types: Mapping[str, Type], kind: str) -> Any:
+    if isinstance(term, Wildcard):
+        return names.setdefault(f"#_{len(names)}", f"x{len(names)}"), False
     if isinstance(term, Variable):
         name = names.setdefault(term.name, f"x{len(names)}")
-        return name, types.get(term.name, Type.ANY).value
-    return "_" if isinstance(term, Wildcard) else _text(term, names)
+        return name, types.get(term.name) is Type.FLOAT and kind != "float"
+    return expression_key(term, names)
 
 
-def _text(expression: Expression, names: Mapping[str, str]) -> Any:
+def expression_key(expression: Expression, names: Mapping[str, str]) -> Any:
+    """What is the same for two expressions that differ in the names of variables alone; `names` are those for it."""
     if isinstance(expression, Constant):
         return "=", type(expression.value).__name__, repr(expression.value)
     if isinstance(expression, Variable):
         return names[expression.name]
-    sign, parts = expression.name, [_text(part, names) for part in expression.arguments]
+    sign, parts = expression.name, [expression_key(part, names) for part in expression.arguments]
     if sign in _SWAPPED:
         sign, parts = _SWAPPED[sign], parts[::-1]
     elif sign in ("==", "!="):
@@ -324,6 +338,17 @@ def _parts(condition: Expression) -> Iterator[Expression]:
             yield from _parts(argument)
     else:
         yield condition
+
+
+def places_alike(
+    checked: CheckedProgram, forms: Iterable[RuleForm]
+) -> Mapping[int, Sequence[tuple[int, ...]]]:
+    """For each rule by number the atoms that another rule has too, whatever their guards: in an order that both have."""
+    found: dict[int, dict[tuple[int, ...], None]] = {}
+    for known in _occurrences(checked, forms):
+        for each in known:
+            found.setdefault(each.form.number, {})[each.places] = None
+    return {number: sorted(mine, key=len, reverse=True) for number, mine in found.items()}
 
 
 # What of it is shared.
@@ -359,4 +384,7 @@ def _with_uses(join: CommonJoin, uses: tuple[Use, ...]) -> CommonJoin:
     return CommonJoin(join.atoms, join.conditions, join.types, uses)
 
 
-__all__ = ["CommonJoin", "Judged", "Measured", "Sharing", "Use", "common_joins", "judged"]
+__all__ = [
+    "CommonJoin", "Judged", "Measured", "Sharing", "Use", "atom_key", "common_joins", "expression_key",
+    "judged", "places_alike",
+]  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,15 +18,17 @@ from tidemill.datalog.columnar.columns import (
     instant_word,
 )
 from tidemill.datalog.columnar.contributing import Contributions, Gathering
-from tidemill.datalog.columnar.deriving import derive, merged, narrow
+from tidemill.datalog.columnar.deriving import Derived, derive, merged, narrow
 from tidemill.datalog.columnar.established import EstablishedColumns, Shape, solutions_of
+from tidemill.datalog.columnar.expressions import Failing
 from tidemill.datalog.columnar.grouping import aggregated, stacked
 from tidemill.datalog.columnar.joining import Matching
-from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, commonly, prefixes
+from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, Piece, commonly, prefixes
 from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
+from tidemill.datalog.evaluation.fixpoint import Timelines
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.joins import Planner
 from tidemill.datalog.evaluation.logical import Component
@@ -40,8 +42,14 @@ _PIECE_ROWS = 1 << 17
 _PLANS_MAX = 1 << 12
 _ROUNDS_WORTH = 8
 """A recursion looks at its rows about so often, so fewer of them are worth columns."""
+_SPARED_MOST = 4
+"""Where more than one in so many facts fails, the row engine does them all."""
 _FAR = 1 << 53
 _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
+
+
+Beside: TypeAlias = "Callable[[RuleForm, int, Table], Timelines | None]"
+"""What a rule derives of some facts at one atom, row by row; None where that cannot be added to what others derive."""
 
 
 @dataclass(slots=True)
@@ -60,11 +68,21 @@ class Asked:
     statistics: Statistics
 
 
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """Facts at one atom of a rule, of all of whose matches the row engine is to say what becomes."""
+
+    form: RuleForm
+    atom: int
+    facts: Columns
+
+
 class Bulk:
     """Runs rules on columns, for one engine; keeps the numbers of texts between windows.
 
     `rows_min`: how many rows the atoms of a rule must have, to be worth it. `taken` and `refused` count
-    predicates that ran on columns, and that could have but for what they compute or hold. `alike` are the atoms
+    predicates that ran on columns, and that could have but for what they compute or hold, `spared` facts that were left to
+    the row engine since something fails for them. `alike` are the atoms
     that rules have in common, by rule; `shared` counts joins that began with what another rule had found. Recursions that are
     done sooner row by row are remembered as `deep`, by their first predicate.
     """
@@ -82,6 +100,7 @@ class Bulk:
         """How many matches a window holds for other rules."""
         self.taken = 0
         self.refused = 0
+        self.spared = 0
         self.texts = Texts()
         self.plans: dict[Any, PreparedRule] = {}
         self.weighed = {form.number: weighed(form) for form in forms}
@@ -158,8 +177,13 @@ class BulkWindow:
         self._window = instant_word(around.lower), around.upper
         self._once = FoundOnce(bulk.found_max)
 
-    def run(self, component: Component, limits: RecursionLimits) -> Taken | None:
-        """Derive the predicates of a component; None where the row engine is to do it."""
+    def run(
+        self, component: Component, limits: RecursionLimits, beside: Beside | None = None
+    ) -> Taken | None:
+        """Derive the predicates of a component; None where the row engine is to do it.
+
+        A few facts for which something fails are left to `beside`, the rest stays here.
+        """
         if not self._may_run(component):
             return None
         bulk, established = self._bulk, dict[int, EstablishedColumns]()
@@ -169,7 +193,7 @@ class BulkWindow:
                     self, component.predicates, component.rules, established, limits
                 )
             else:
-                facts = self._alone(component, established, limits)
+                facts = self._alone(component, established, limits, beside)
         except Unsuited as unsuited:
             for predicate in component.predicates:
                 self._asked.pop(predicate, None)
@@ -203,11 +227,16 @@ class BulkWindow:
         component: Component,
         established: dict[int, EstablishedColumns],
         limits: RecursionLimits,
+        beside: Beside | None,
     ) -> dict[str, Columns]:
         """The facts of a predicate that does not read itself. Raises: Unsuited."""
         parts: list[Columns] = []
         for form in component.rules:
-            parts += self.derived(form, established)
+            spared = None if beside is None or form.outlives else list[Spared]()
+            parts += self.derived(form, established, spared=spared)
+            for each in spared or ():
+                assert beside is not None
+                parts += self._beside(each, beside)
         if not parts:
             return {}
         columns = stacked(parts) if len(parts) > 1 else parts[0]
@@ -216,6 +245,16 @@ class BulkWindow:
         if len(columns) > limits.rows:
             raise Unsuited
         return {component.predicates[0]: columns}
+
+    def _beside(self, spared: Spared, beside: Beside) -> Sequence[Columns]:
+        """What the row engine derives of facts that were left to it. Raises: Unsuited."""
+        found = beside(spared.form, spared.atom, Table(spared.facts.to_rows()))
+        if found is None:
+            raise Unsuited
+        self._bulk.spared += len(spared.facts)
+        rows = [(*part, *key) for key, parts in found.items() for part in parts]
+        kinds, _ = self._kinds(spared.form.head.predicate)
+        return [Columns.of_rows(rows, kinds, self._bulk.texts, ())] if rows else []
 
     def _size(self, form: RuleForm) -> int:
         names = [atom.predicate for atom in form.atoms if not atom.is_clock]
@@ -226,17 +265,19 @@ class BulkWindow:
         form: RuleForm,
         established: dict[int, EstablishedColumns],
         fresh: Mapping[int, Columns] | None = None,
+        spared: list[Spared] | None = None,
     ) -> Sequence[Columns]:
         """What one rule derives, alternative derivations side by side. Raises: Unsuited.
 
-        At the atoms that are keys of `fresh` it reads those rows alone.
+        At the atoms that are keys of `fresh` it reads those rows alone. A few facts for which something fails are left
+        out and added to `spared`, where that is given.
         """
         profile = self._around.profile
         if profile is None:
-            return self._derived(form, established, fresh)
+            return self._derived(form, established, fresh, spared)
         found: list[Columns] = []
         with profile.rule(form.number, lambda: sum(map(len, found))):
-            found.extend(self._derived(form, established, fresh))
+            found.extend(self._derived(form, established, fresh, spared))
         profile.work(form.number).on_columns = True
         return found
 
@@ -245,9 +286,10 @@ class BulkWindow:
         form: RuleForm,
         established: dict[int, EstablishedColumns],
         fresh: Mapping[int, Columns] | None,
+        spared: list[Spared] | None,
     ) -> Sequence[Columns]:
         carried = self._state.established.get(form.number, ())
-        matched = self._matches(form, fresh or {})
+        matched = self._matches(form, fresh or {}, spared)
         if matched is None:
             if carried:
                 raise Unsuited
@@ -282,7 +324,7 @@ class BulkWindow:
         self._asked[predicate] = _shown(columns)
 
     def _matches(
-        self, form: RuleForm, fresh: Mapping[int, Columns]
+        self, form: RuleForm, fresh: Mapping[int, Columns], spared: list[Spared] | None
     ) -> tuple[Gathering, Shape, bool] | None:
         """The heads of all matches of a rule, None where some atom has no facts. Raises: Unsuited.
 
@@ -302,16 +344,39 @@ class BulkWindow:
         found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
         once = None if fresh or not any(rule.prefixes) else self._once
         for number, piece in enumerate(_pieces(tables[first])):
-            matching = Matching(rule, {**tables, first: piece}, self._window)
-            matching.run(once, (tables[first], number))
-            if matching.taken is not None:
-                self._note(form, matching.taken)
-            narrow(rule, matching, self.arranged)
-            derived = derive(rule, matching, self._window)
+            mine = {**tables, first: piece}
+            derived = self._of_piece(rule, mine, once, (tables[first], number), spared)
             found.add(derived)
         different = not form.absent and all(table.columns.apart for table in tables.values())
         shape = Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
         return found, shape, different
+
+    def _of_piece(
+        self,
+        rule: PreparedRule,
+        tables: dict[int, Arrangements],
+        once: FoundOnce | None,
+        of: Piece,
+        spared: list[Spared] | None,
+    ) -> Derived:
+        """The heads of the matches that begin with some facts of the first atom. Raises: Unsuited."""
+        first = rule.steps[0].plan.atom
+        while True:
+            try:
+                matching = Matching(rule, tables, self._window)
+                matching.run(once, of)
+                if matching.taken is not None:
+                    self._note(rule.form, matching.taken)
+                narrow(rule, matching, self.arranged)
+                return derive(rule, matching, self._window)
+            except Failing as failing:
+                facts, rows = tables[first].columns, failing.rows
+                if spared is None or len(rows) * _SPARED_MOST > len(facts):
+                    raise
+                spared.append(Spared(rule.form, first, facts.kept(rows)))
+                rest = np.delete(np.arange(len(facts)), rows)
+                tables = {**tables, first: Arrangements(facts.kept(rest))}
+                once = None  # the others begin with all facts
 
     def _note(self, form: RuleForm, other: int) -> None:
         """A rule has begun with what another one had found."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tidemill.arrangement.kernels import BoolArray
+from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
 from tidemill.datalog.columnar.functions import (
     ARITHMETIC,
@@ -27,20 +27,35 @@ from tidemill.datalog.functions import FUNCTIONS
 _KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
 
 
+class Failing(Unsuited):
+    """Some facts are left to the row engine: `rows` are their numbers at the atom that matching begins with."""
+
+    def __init__(self, rows: I64Array) -> None:
+        super().__init__()
+        self.rows = rows
+
+
 class Calculator:
     """Evaluates expressions of a rule for many matches at once.
 
     `scope` says what is known of the variables: where that shows that nothing can fail, nothing is looked over. Matches
-    may be more than those that the rule is about: if none of them fails, none of those does.
+    may be more than those that the rule is about: if none of them fails, none of those does. `failing` says which facts
+    are behind the rows that fail, where that is known.
     """
 
     def __init__(
-        self, scope: Scope, variables: Mapping[str, Column], rows: int, texts: Texts
+        self,
+        scope: Scope,
+        variables: Mapping[str, Column],
+        rows: int,
+        texts: Texts,
+        failing: Callable[[BoolArray], Failing] | None = None,
     ) -> None:
         self._scope = scope
         self._variables = variables
         self._rows = rows
         self._texts = texts
+        self._failing = failing
         self._failed: BoolArray | None = None
 
     def column(self, expression: Expression, kind: Type | None = None) -> Column:
@@ -60,7 +75,7 @@ class Calculator:
         self._failed = None
         column = self._evaluate(expression)
         if self._failed is not None and bool(self._failed.any()):
-            raise Unsuited
+            raise Unsuited if self._failing is None else self._failing(self._failed)
         return column
 
     def _evaluate(self, expression: Expression) -> Column:
@@ -135,4 +150,4 @@ def _equal(left: Column, right: Column) -> BoolArray:
     return np.where(left.known & right.known, same, ~left.known & ~right.known)
 
 
-__all__ = ["Calculator"]
+__all__ = ["Calculator", "Failing"]

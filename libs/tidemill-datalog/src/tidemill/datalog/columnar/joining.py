@@ -29,7 +29,7 @@ from tidemill.datalog.columnar.columns import (
     aligned_words,
     gathered_time,
 )
-from tidemill.datalog.columnar.expressions import Calculator
+from tidemill.datalog.columnar.expressions import Calculator, Failing
 from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
 from tidemill.datalog.evaluation.expressions import Scope
@@ -130,7 +130,12 @@ class Matching:
 
     def calculator(self, scope: Scope | None = None) -> Calculator:
         """Evaluates expressions over the variables of the matches, of which `scope` may know more."""
-        return Calculator(scope or self._scope, _Lazy(self), len(self), self._texts)
+        return Calculator(scope or self._scope, _Lazy(self), len(self), self._texts, self._failing)
+
+    def _failing(self, failed: BoolArray) -> Failing:
+        """The facts at the first atom whose matches have failed."""
+        matches, rows = failed.nonzero()[0], self._rows[self._rule.steps[0].plan.atom]
+        return Failing(np.unique(matches if rows is None else rows[matches]))
 
     def variable(self, name: str) -> Column | None:
         """The values of a variable in the matches."""

@@ -140,15 +140,29 @@ class Strata:
             self._iterate_changes(rules, component, given)
 
     def _run_on_columns(self, planned: Component) -> bool:
-        """Derive a component on columns, if it is large and nothing in its rules fails."""
+        """Derive a component on columns, if it is large and little in its rules fails."""
         if self._bulk is None or self.trace is not None:
             return False
-        taken = self._bulk.run(planned, self._limits)
+        outer, self.failures = self.failures, Failures()
+        taken = self._bulk.run(planned, self._limits, self._beside)
+        tried, self.failures = self.failures, outer
         if taken is None:
             return False
+        outer.extend(tried)
         self.tables.update(taken.tables)
         self.established.update(taken.established)
         return True
+
+    def _beside(self, form: RuleForm, atom: int, facts: Table) -> Timelines | None:
+        """What a rule derives of some facts at one atom; None if that belongs into groups with others."""
+        handover = Handover.GROUP if form.head.aggregates else Handover.COLLECT
+        prepared = self._rules[form.number].prepare(
+            self.table, self.around, handover, delta=(atom, facts)
+        )
+        found: dict[Any, Any] = {}
+        if prepared is not None:
+            prepared.run(found, self.failures.of_match(form), self.failures.of_clock(form))
+        return None if found and form.head.aggregates else found
 
     def _finished(self, predicate: str, timelines: Timelines) -> Table:
         if len(timelines) > self._limits.rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from tidemill.datalog.columnar import (
     RecordChanges,
     Texts,
 )
-from tidemill.datalog.columnar.columns import END_WORD
+from tidemill.datalog.columnar.columns import END_WORD, absent_times, no_ends
 from tidemill.datalog.evaluation import Engine, Evaluation
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.incremental import FactChanges, IncrementalEngine
@@ -142,16 +142,21 @@ class Batch:
 def row_columns(columns: Sequence[I64Array], texts: Texts) -> columnar.Columns:
     """Timeless rows, present always."""
     n = len(columns[0])
-    ends = np.full(n, END_WORD)
-    never = Column(Type.INT, np.zeros(n, np.int64), np.ones(n, np.bool_))
-    arguments = tuple(Column(Type.INT, column) for column in columns)
-    return columnar.Columns(np.zeros(n, np.int64), ends, ends, never, arguments, texts)
+    return timeless(columns, np.zeros(n, np.int64), np.full(n, END_WORD), texts)
 
 
 def passing_columns(rows: Passing, texts: Texts) -> columnar.Columns:
     """Timeless rows, each present at its instant."""
-    known = row_columns(rows.columns, texts)
-    return replace(known, start=rows.instants, stop=rows.instants + 1)
+    return timeless(rows.columns, rows.instants, rows.instants + 1, texts)
+
+
+def timeless(
+    columns: Sequence[I64Array], start: I64Array, stop: I64Array, texts: Texts
+) -> columnar.Columns:
+    """Rows without a time or an expiry, present as given."""
+    n = len(start)
+    arguments = tuple([Column(Type.INT, column) for column in columns])
+    return columnar.Columns(start, stop, no_ends(n), absent_times(n), arguments, texts)
 
 
 def event_columns(events: Events, texts: Texts) -> columnar.Columns:

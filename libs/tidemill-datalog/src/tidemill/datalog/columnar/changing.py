@@ -10,11 +10,10 @@ import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups, lone_rows, turns
-from tidemill.datalog.columnar.columns import END_WORD, Column, Columns, Unsuited, words_of
+from tidemill.datalog.columnar.columns import END_WORD, Columns, Unsuited, surely_endless, words_of
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.tables import ColumnTable
 from tidemill.datalog.evaluation.engine import Engine, Evaluation, presences_of
-from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 
@@ -131,8 +130,9 @@ def compared_columns(before: Columns, now: Columns, lower: int, upper: int) -> C
     """
     opening = (now.start <= lower).nonzero()[0]
     near = stacked([before, now.kept(opening)])
-    lattices = [near.lattices[name] for name in sorted(near.lattices)]
-    words = words_of((*near.keys, Column(Type.INT, near.expires), *lattices))
+    words = words_of((*near.telling, *near.lattices.values()))
+    if not surely_endless(near.expires):
+        words.append(near.expires)
     groups = Groups.of(words, len(near))
     lone = lone_rows(groups.ids, len(groups))
     facts, times = near.kept(lone), np.full(len(lone), lower)

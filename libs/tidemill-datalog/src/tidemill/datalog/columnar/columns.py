@@ -259,6 +259,13 @@ def gathered_ends(expires: I64Array, rows: I64Array | slice) -> I64Array:
     return expires[rows]
 
 
+def joined_ends(parts: Sequence[I64Array]) -> I64Array:
+    """The expiries of all parts, one after the other."""
+    if all(map(surely_endless, parts)):
+        return no_ends(sum(map(len, parts)))
+    return np.concatenate(parts)
+
+
 def concatenated(columns: Sequence[Column]) -> Column:
     """The rows of all columns, one after the other."""
     nulls, kind = None, columns[0].kind
@@ -491,5 +498,5 @@ def _no_contributions() -> Mapping[Any, Any]:
 
 __all__ = [
     "BEGIN_WORD", "END_WORD", "LATTICES_SEEN", "UNBOUNDED", "Column", "Columns", "Texts", "Unsuited",
-    "absent_times", "aligned_words", "concatenated", "gathered_ends", "gathered_time", "instant_word", "instants_of", "no_ends", "surely_absent", "surely_endless", "python_instants", "words_of",
+    "absent_times", "aligned_words", "concatenated", "gathered_ends", "gathered_time", "instant_word", "instants_of", "joined_ends", "no_ends", "surely_absent", "surely_endless", "python_instants", "words_of",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.arrangement.kernels import BoolArray, I64Array
-from tidemill.datalog.columnar.columns import Column, Texts, Unsuited
+from tidemill.datalog.columnar.columns import Column, Texts, Unsuited, Values
 from tidemill.datalog.columnar.functions import (
     ARITHMETIC,
     COMPUTED,
@@ -102,7 +102,8 @@ class Calculator:
             raise Unsuited  # null has the type of where it stands
         word = self._texts.number(value) if kind is Type.TEXT else value
         dtype = {Type.FLOAT: np.float64, Type.BOOL: np.bool_}.get(kind, np.int64)
-        return Column(kind, np.broadcast_to(np.array(word, dtype), (self._rows,)))
+        one: Values = np.array(word, dtype)
+        return Column(kind, np.ndarray((self._rows,), dtype, one, strides=(0,)))
 
     def _both(self, call: Call) -> Column:
         """`&&` and `||`: what the right side fails at counts where the left one does not decide."""

@@ -22,6 +22,7 @@ from tidemill.datalog.columnar.columns import (
     Texts,
     Unsuited,
     concatenated,
+    joined_ends,
     words_of,
 )
 from tidemill.datalog.columnar.contributing import (
@@ -141,22 +142,27 @@ def _quotients(sums: Sums, divisors: I64Array) -> np.ndarray[tuple[int], np.dtyp
 
 def stacked(parts: Sequence[Columns]) -> Columns:
     """The rows of several column sets of one predicate. Raises: Unsuited if their types differ."""
-    first = parts[0]
-    if any(set(part.lattices) != set(first.lattices) for part in parts):
-        raise Unsuited
-    by_column = list(zip(*(part.keys for part in parts), strict=True))
-    lattices = {name: [part.lattices[name] for part in parts] for name in first.lattices}
-    for columns in (*by_column, *lattices.values()):
-        if len({column.kind for column in columns}) > 1:
+    first, lattices = parts[0], {}
+    for part in parts[1:]:
+        if part.lattices.keys() != first.lattices.keys():
             raise Unsuited
-    keys = [concatenated(columns) for columns in by_column]
+    for name in first.lattices:
+        lattices[name] = _joined([part.lattices[name] for part in parts])
+    arguments = [_joined(columns) for columns in zip(*[p.arguments for p in parts], strict=True)]
     return Columns(
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.stop for part in parts]),
-        np.concatenate([part.expires for part in parts]),
-        keys[0], tuple(keys[1:]), first.texts,
-        {name: concatenated(columns) for name, columns in lattices.items()},
+        joined_ends([part.expires for part in parts]),
+        _joined([part.time for part in parts]), tuple(arguments), first.texts, lattices,
     )  # fmt: skip
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    kind = columns[0].kind
+    for column in columns:
+        if column.kind is not kind:
+            raise Unsuited
+    return concatenated(columns)
 
 
 __all__ = ["aggregated", "stacked"]

@@ -23,6 +23,7 @@ from tidemill.datalog.columnar import (
 from tidemill.datalog.columnar.columns import END_WORD, absent_times, no_ends
 from tidemill.datalog.evaluation import Engine, Evaluation
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import FactChanges, IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.parser import parse
@@ -76,8 +77,8 @@ def program(text: str, inputs: Mapping[str, tuple[InputKind, int]]) -> CheckedPr
 class View:
     """A program kept up to date: each step takes changes of its inputs in, and tells what they changed."""
 
-    def __init__(self, checked: CheckedProgram) -> None:
-        self._engine = IncrementalEngine(checked)
+    def __init__(self, checked: CheckedProgram, sharing: Sharing = "auto") -> None:
+        self._engine = IncrementalEngine(checked, sharing=sharing)
 
     def step(self, upper: int, given: Mapping[str, Delta | Events]) -> FactChanges:
         """The changes at the instants below `upper`; rows change at `upper - 1`, events at their times."""
@@ -94,8 +95,8 @@ class View:
 class Windows:
     """A program kept up to date by windows of columns; rows are present from their times on, `life` long."""
 
-    def __init__(self, checked: CheckedProgram) -> None:
-        self._windows = ColumnWindows(checked)
+    def __init__(self, checked: CheckedProgram, sharing: Sharing = "auto") -> None:
+        self._windows = ColumnWindows(checked, sharing=sharing)
 
     def keep(self, name: str, columns: Sequence[I64Array]) -> None:
         """Let timeless rows be present from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.views import backlog, flights, graphs, sharing, streams, tables
+from bench.views import alike, backlog, flights, graphs, sharing, streams, tables
 from bench.views.job import Job
 
 JOBS: dict[str, Job] = {
@@ -12,4 +12,5 @@ JOBS: dict[str, Job] = {
     **flights.JOBS,
     **backlog.JOBS,
     **sharing.JOBS,
+    **alike.JOBS,
 }

@@ -17,6 +17,7 @@ from tidemill.datalog.evaluation.engine import Engine, Evaluation
 from tidemill.datalog.evaluation.failures import ErrorPresence
 from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Table
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
@@ -54,10 +55,16 @@ class ColumnWindows:
         limits: Limits | None = None,
         begin: int = 0,
         state: EngineState | None = None,
+        sharing: Sharing = "auto",
     ) -> None:
         self._checked = checked
         self._engine = Engine(
-            checked, functions=functions, lattices=lattices, limits=limits, columns_from=0
+            checked,
+            functions=functions,
+            lattices=lattices,
+            limits=limits,
+            columns_from=0,
+            sharing=sharing,
         )
         self._begin = begin
         self._upper = begin

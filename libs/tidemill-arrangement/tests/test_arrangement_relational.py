@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from tidemill.arrangement.relational import (
     lasting,
     lone_rows,
     quotients,
+    range_buckets,
     runs_of,
     stacked_sums,
     stacked_words,
@@ -118,14 +120,29 @@ def test_many_rows_said_to_differ_do(seed: int, copies: int, near: bool) -> None
     assert surely_apart(drawn, count) == different
 
 
-def test_rows_that_are_mixed_up_are_not_said_to_differ_and_one_column_in_order_is_enough() -> None:
+def test_rows_are_told_apart_in_any_order_unless_one_value_has_too_many() -> None:
     rng, count = np.random.default_rng(3), 900_000
     serial, others = np.arange(count) ^ 5, np.arange(count) % 10
-    assert surely_apart([others, serial], count)
     mixed = rng.permutation(count)
-    assert not surely_apart([others[mixed], serial[mixed]], count)
+    for order in (slice(None), mixed):
+        assert surely_apart([others[order], serial[order]], count)
+    assert not surely_apart([others[mixed], np.arange(count)[mixed] // 200_000], count)
     serial[899_000] = serial[899_010]
-    assert not surely_apart([others, serial], count)
+    for order in (slice(None), mixed):
+        assert not surely_apart([others[order], serial[order]], count)
+
+
+@LAW
+@given(st.lists(wide, min_size=1, max_size=20), st.integers(0, 6))
+def test_rows_are_put_together_by_ranges_of_a_column(values: list[int], parts: int) -> None:
+    found = range_buckets(words(values), parts)
+    borders = found.starts.tolist()
+    assert len(borders) - 1 <= max(parts, 2)
+    ranges = [found.order[a:b].tolist() for a, b in pairwise(borders)]
+    assert sorted(row for mine in ranges for row in mine) == list(range(len(values)))
+    assert all(mine == sorted(mine) for mine in ranges)
+    kept = [[values[row] for row in mine] for mine in ranges if mine]
+    assert all(max(mine) < min(other) for mine, other in pairwise(kept))
 
 
 @LAW

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.arrangement.relational import FEW_ROWS, Groups, Sums, stacked_sums
+from tidemill.arrangement.kernels import I64Array
+from tidemill.arrangement.relational import (
+    FEW_ROWS,
+    Buckets,
+    Groups,
+    Sums,
+    range_buckets,
+    stacked_sums,
+)
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -149,6 +157,11 @@ def test_solutions_drawn_together_piece_by_piece_aggregate_as_rows(
     monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
     drawn: list[int] = []
+    ranged: list[int] = []
+
+    def ranges(values: I64Array, parts: int) -> Buckets:
+        ranged.append(parts)
+        return range_buckets(values, parts)
 
     def counted(parts: Sequence[Sums]) -> Sums | None:
         drawn.append(len(parts))
@@ -156,6 +169,7 @@ def test_solutions_drawn_together_piece_by_piece_aggregate_as_rows(
 
     monkeypatch.setattr("tidemill.datalog.columnar.bulk._PIECE_ROWS", 3)
     monkeypatch.setattr("tidemill.datalog.columnar.contributing._WORTH", worth)
+    monkeypatch.setattr("tidemill.datalog.columnar.bulk.range_buckets", ranges)
     monkeypatch.setattr("tidemill.datalog.columnar.contributing.stacked_sums", counted)
 
     @LAW
@@ -174,6 +188,7 @@ def test_solutions_drawn_together_piece_by_piece_aggregate_as_rows(
     for cut in (";", " ^ clock(0, 9) @time(c) if t < c;"):
         assert compare(program(text + cut), {"f": events(rows, "f")}, [0, 40])[0] == 1
     assert bool(drawn) == (worth == 0)
+    assert bool(ranged) == (worth > 0)
 
 
 def columns_of(

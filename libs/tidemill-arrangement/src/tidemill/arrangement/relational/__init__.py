@@ -9,6 +9,7 @@ from tidemill.arrangement.relational.grouping import (
     Buckets,
     Groups,
     buckets_of,
+    range_buckets,
     stacked_words,
     surely_apart,
 )
@@ -54,7 +55,7 @@ __all__ = [
     "FEW_ROWS", "LIMBS", "Buckets", "Groups", "Runs", "Stretches", "Sums",
     "accumulate_groups", "add_sums", "add_up", "best_by_group", "best_by_run", "buckets_of",
     "clipped", "counting", "covers", "drawn_together", "extent", "few_drawn_together", "inside", "join_buckets",
-    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "runs_of", "surely_apart",
-    "stacked_sums", "stacked_words", "subtract", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
+    "join_ranges", "lasting", "limbs_of", "lone_rows", "quotients", "range_buckets", "runs_of",
+    "stacked_sums", "stacked_words", "subtract", "surely_apart", "tick_pairs", "total_of", "turns", "uniform_facts", "uniform_groups",
     "within",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _BLOCK_ROWS = 1 << 16
 _BITS_MIN = 6
 FEW_ROWS = 1 << 12
 """So few rows are numbered in one call: the passes over them cost less than a call for each of their columns."""
+_RANGE_ROWS = 1 << 14
 _SHARING_MAX = 4
 """How many later blocks one may share a stretch with, in the mean."""
 
@@ -369,8 +371,9 @@ def surely_apart(columns: Sequence[I64Array], rows: int) -> bool:
     """Whether rows are surely all different; false if that is hard to say.
 
     Rows in the order of their first column, which hardly repeats, are compared with those beside them; others are put
-    into small tables, block by block: where they are many, some column has to be roughly in order. Cost: O(n · k),
-    memory for a block.
+    into small tables, block by block: where they are many, blocks are those of rows that stand together if some column is
+    roughly in order, else of rows whose values in a column lie together. Cost: O(n · k); memory for a block, and else
+    for a word of each row.
     """
     if not columns or not rows:
         return rows < 2
@@ -422,7 +425,7 @@ def _met(
 
 
 def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
-    """Whether rows are all different, looked at block by block; false if none of the columns keeps blocks apart."""
+    """Whether rows are all different, looked at block by block; false if no column makes blocks that are small and apart."""
     if rows <= _BLOCK_ROWS:
         bits = max(rows.bit_length() + 1, _BITS_MIN)
         return bool(_entered(stacked_words(columns, rows), np.empty(1 << bits, np.int64), bits))
@@ -433,7 +436,23 @@ def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
         if near is not None:
             ordered = [column, *columns[:at], *columns[at + 1 :]]
             return _never_met(ordered, rows, extents, near)
+    for column in columns:
+        buckets = range_buckets(column, rows // _RANGE_ROWS)
+        if int(np.diff(buckets.starts).max()) <= _BLOCK_ROWS:
+            return _ranges_apart(columns, buckets)
     return False
+
+
+def _ranges_apart(columns: Sequence[I64Array], buckets: Buckets) -> bool:
+    """Whether the rows of each of some small buckets are all different."""
+    slots = np.empty(4 * _BLOCK_ROWS, np.int64)
+    for begin, end in pairwise(buckets.starts.tolist()):
+        mine = buckets.order[begin:end]
+        bits = max((end - begin).bit_length() + 1, _BITS_MIN)
+        words = stacked_words([each[mine] for each in columns], end - begin)
+        if not _entered(words, slots[: 1 << bits], bits):
+            return False
+    return True
 
 
 def _near(extents: I64Array) -> list[I64Array] | None:
@@ -498,4 +517,36 @@ def buckets_of(ids: I64Array, groups: int) -> Buckets:
     starts = np.zeros(groups + 1, np.int64)
     order = np.empty(len(ids), np.int64)
     deal(ids, starts, order)
+    return Buckets(starts, order)
+
+
+@compiled
+def _deal_ranges(
+    values: I64Array, least: int, shift: int, starts: I64Array, order: I64Array
+) -> None:
+    bits, low = np.uint64(shift), np.uint64(least)
+    for row in range(values.size):
+        starts[np.int64((np.uint64(values[row]) - low) >> bits) + 1] += 1
+    for above in range(1, starts.size):
+        starts[above] += starts[above - 1]
+    at = starts[:-1].copy()
+    for row in range(values.size):
+        part = np.int64((np.uint64(values[row]) - low) >> bits)
+        order[at[part]] = row
+        at[part] += 1
+
+
+def range_buckets(values: I64Array, parts: int) -> Buckets:
+    """Put rows together by ranges of a column, ascending, all of one width: at most so many, or two.
+
+    They are more than half as many, but fewer if the column has fewer values. Rows of one range stay in their order;
+    there is one row at least. Cost: O(n + parts), memory of a word for each row.
+    """
+    least, greatest = extent(values)
+    shift = 0
+    while (greatest - least) >> shift >= max(parts, 2):  # two leave at most 63 bits to shift by
+        shift += 1
+    starts = np.zeros(((greatest - least) >> shift) + 2, np.int64)
+    order = np.empty(len(values), np.int64)
+    _deal_ranges(np.ascontiguousarray(values), least, shift, starts, order)
     return Buckets(starts, order)

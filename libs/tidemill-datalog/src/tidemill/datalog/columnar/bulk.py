@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tidemill.arrangement.relational import range_buckets
 from tidemill.datalog.columnar.arrangements import Arrangements
 from tidemill.datalog.columnar.columns import (
     LATTICES_SEEN,
@@ -39,6 +40,8 @@ from tidemill.datalog.presence import BEGINNING
 
 _TEXTS_MAX = 1 << 22
 _PIECE_ROWS = 1 << 17
+_RANGES = 8
+"""Ranges of times in a piece, about."""
 _PLANS_MAX = 1 << 12
 _ROUNDS_WORTH = 8
 """A recursion looks at its rows about so often, so fewer of them are worth columns."""
@@ -343,13 +346,29 @@ class BulkWindow:
         first = rule.steps[0].plan.atom
         found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
         once = None if fresh or not any(rule.prefixes) else self._once
-        for number, piece in enumerate(_pieces(tables[first])):
+        pieces = _pieces
+        if found.drawing and not self._shortens(found, rule, tables, spared):
+            pieces, once = _pieces_by_time, None  # others share the pieces of rows as they stand
+        for number, piece in enumerate(pieces(tables[first])):
             mine = {**tables, first: piece}
             derived = self._of_piece(rule, mine, once, (tables[first], number), spared)
             found.add(derived)
         different = not form.absent and all(table.columns.apart for table in tables.values())
         shape = Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
         return found, shape, different
+
+    def _shortens(
+        self,
+        found: Gathering,
+        rule: PreparedRule,
+        tables: dict[int, Arrangements],
+        spared: list[Spared] | None,
+    ) -> bool:
+        """Whether the first rows as they stand make a piece that becomes much shorter. Raises: Unsuited."""
+        first = rule.steps[0].plan.atom
+        mine = {**tables, first: next(_pieces(tables[first]))}
+        tried: list[Spared] | None = None if spared is None else []
+        return found.shortens(self._of_piece(rule, mine, None, (tables[first], 0), tried))
 
     def _of_piece(
         self,
@@ -456,6 +475,18 @@ def _pieces(table: Arrangements) -> Iterator[Arrangements]:
         return
     for first in range(0, rows, _PIECE_ROWS):
         yield Arrangements(table.columns.part(first, first + _PIECE_ROWS))
+
+
+def _pieces_by_time(table: Arrangements) -> Iterator[Arrangements]:
+    """The rows in such pieces, in each of them rows of about one time, as groups often are."""
+    columns = table.columns
+    buckets = range_buckets(columns.time.values, _RANGES * (len(columns) // _PIECE_ROWS))
+    end = 0
+    while end < len(columns):
+        begin, most = end, end + _PIECE_ROWS
+        last = int(buckets.starts[np.searchsorted(buckets.starts, most, "right") - 1])
+        end = last if last > begin else min(most, len(columns))
+        yield Arrangements(columns.take(buckets.order[begin:end]))
 
 
 __all__ = ["Bulk", "BulkWindow", "Taken"]

@@ -171,6 +171,15 @@ class Gathering:
         seen = LATTICES_SEEN.issuperset(self._names)
         self._drawing = several and form.head.aggregates and not form.outlives and seen
 
+    @property
+    def drawing(self) -> bool:
+        """Whether solutions of one piece may become one row."""
+        return self._drawing
+
+    def shortens(self, solutions: Derived) -> bool:
+        """Whether a piece of these would become much shorter."""
+        return len(self._living_together(solutions)) * _WORTH <= len(solutions)
+
     def add(self, solutions: Derived) -> None:
         """Some more of them. Raises: Unsuited."""
         raw = Contributions(solutions, solutions.values)
@@ -192,8 +201,7 @@ class Gathering:
 
     def _drawn(self, found: Contributions) -> Contributions:
         solutions = found.solutions
-        ends = (Column(Type.INT, solutions.start), Column(Type.INT, solutions.stop))
-        groups = Groups.of(words_of((*group_keys(self._form, solutions), *ends)), len(solutions))
+        groups = self._living_together(solutions)
         if not self._parts and len(groups) * _WORTH > len(solutions):
             self._drawing = False
             return found
@@ -203,6 +211,10 @@ class Gathering:
         drawn = Derived(stretches.start, stretches.stop, expires, time, arguments, (), ())
         values = zip(self._names, solutions.values, strict=True)
         return Contributions(drawn, tuple(_drawn(name, each, stretches) for name, each in values))
+
+    def _living_together(self, solutions: Derived) -> Groups:
+        ends = (Column(Type.INT, solutions.start), Column(Type.INT, solutions.stop))
+        return Groups.of(words_of((*group_keys(self._form, solutions), *ends)), len(solutions))
 
 
 def _drawn(name: str, column: Column, stretches: Stretches) -> Column | Added:

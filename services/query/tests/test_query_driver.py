@@ -305,6 +305,8 @@ async def test_why_proves_and_why_not_gives_a_reason_for_each_rule() -> None:
     assert 'ping("a", 5) @time(10)' in proof.text
     blocked = await world.query.why_not('loud("c") @time(30)', 45)
     assert 'ping("c", 0)' in blocked.text
+    assert isinstance(blocked.tree, dict)
+    assert "loud(h) := ping(h, n)" in str(blocked.tree["children"])
     low = await world.query.why_not('loud("b") @time(20)', 45)
     assert "guard" in low.text
     absent = await world.query.why('loud("c") @time(30)', 45)

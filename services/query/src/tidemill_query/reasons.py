@@ -10,7 +10,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
-from tidemill.datalog.why import why
+from tidemill.datalog.why import rule_text, why
 from tidemill.datalog.why_not import Reason as NotBecause
 from tidemill.datalog.why_not import why_not
 from tidemill.rpc.messages import Explanation, Json
@@ -55,7 +55,7 @@ def absence_in_ticks(
 ) -> Explanation:
     """One reason for each rule that could derive the record, each in the tick that it would come from."""
     found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters)
-    return _explained(record, found)
+    return _explained(history.program, record, found)
 
 
 def _tree(found: Proof) -> Json:
@@ -88,12 +88,19 @@ def absence(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
 ) -> Explanation:
     """One reason for each rule that could derive the record."""
-    return _explained(record, why_not(program, inputs, record, at, upper=upper, letters=letters))
+    found = why_not(program, inputs, record, at, upper=upper, letters=letters)
+    return _explained(program, record, found)
 
 
-def _explained(record: Record, found: Sequence[NotBecause]) -> Explanation:
+def _explained(program: CheckedProgram, record: Record, found: Sequence[NotBecause]) -> Explanation:
     nodes: list[Json] = [
-        {"fact": reason.render(), "rule": reason.rule, "kind": reason.reason, "children": []}
+        {
+            "fact": reason.render(),
+            "rule": reason.rule,
+            "text": "" if reason.rule is None else rule_text(program, reason.rule),
+            "kind": reason.reason,
+            "children": [],
+        }
         for reason in found
     ]
     return Explanation(

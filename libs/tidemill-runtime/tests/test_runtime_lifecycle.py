@@ -241,4 +241,4 @@ def test_memory_that_was_freed_is_taken_again_without_the_kernel() -> None:
     for way in ("kept", "given back"):
         command = [sys.executable, "-c", TAKEN_AGAIN, way]
         pages[way] = int(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert pages["kept"] < 50 < 1_000 < pages["given back"]
+    assert 4 * pages["kept"] < pages["given back"]

@@ -17,6 +17,8 @@ _ROWS_US, _COLUMNS_US = (4_500, 35.0), (10_000, 1.0)
 """What a window costs, and each row that it looks at."""
 _IDLE_ROWS_MAX = 1_000_000
 """Beside more rows than this the changes that come have to say first that it is worth it."""
+_KEPT_LONG = 64
+"""What was followed for so many steps was worth beginning."""
 _PATIENCE_US = 100_000
 """A beginning that costs no more is not thought about."""
 
@@ -94,15 +96,16 @@ class Balance:
     """Which of the two ways costs less, by a model: deterministic, and never more than about twice the better one.
 
     To follow begins with a pass over all rows alive. So a way is left only when what staying has cost beyond the
-    other one has come to as much as that pass. While nothing waits the pass delays nobody; there it is enough that
-    following was not left for too many changes since the last few, and who is interrupted in it twice as often lets
-    twice as many moments pass.
+    other one has come to as much as that pass. While nothing waits the pass delays nobody: there it is enough that
+    following was not left for too many changes since the last few, and following begun so is left for the first changes
+    that a window would save from waiting. Each time that such a pass was for nothing, twice as many moments go by without one.
     """
 
     def __init__(self) -> None:
         self._lost_us = 0.0
         self._few = True
-        self._interruptions = self._passes = 0
+        self._idly = False
+        self._failed = self._passes = self._kept = 0
 
     def begins_while_idle(self, alive: int) -> bool:
         """Whether to begin following in a moment in which nothing waits."""
@@ -113,13 +116,14 @@ class Balance:
 
     def interrupted(self) -> None:
         """A change came before following had begun."""
-        self._interruptions += 1
-        self._passes = (1 << min(self._interruptions, 16)) - 1
+        self._failed += 1
+        self._passes = (1 << min(self._failed, 16)) - 1
 
     def begun(self) -> None:
         """Following has begun while nothing waited."""
         self._lost_us = 0.0
-        self._interruptions = self._passes = 0
+        self._idly = True
+        self._passes = self._kept = 0
 
     def follows(self, following: bool, changes: int, alive: int, on_columns: bool) -> bool:
         """Whether to follow the next `changes` beside `alive` rows, which were followed until now or not."""
@@ -130,10 +134,17 @@ class Balance:
         if not following and more < 0:
             self._few = True
         if following:
-            stays = self._lost_us <= begin + _PATIENCE_US
+            stays = self._lost_us <= _PATIENCE_US + (0 if self._idly else begin)
+            self._kept += 1
+            if self._kept == _KEPT_LONG:
+                self._failed = 0
         else:
             stays = more >= 0 or self._lost_us < begin - _PATIENCE_US
         if not stays:
             self._lost_us = 0.0
             self._few = not following
+            if self._idly:
+                self.interrupted()
+            self._idly = False
+            self._kept = 0
         return following == stays

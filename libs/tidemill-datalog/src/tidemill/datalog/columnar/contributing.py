@@ -24,7 +24,11 @@ from tidemill.datalog.columnar.columns import (
     LATTICES_SEEN,
     Column,
     Unsuited,
+    absent_times,
     concatenated,
+    no_ends,
+    surely_absent,
+    surely_endless,
     words_of,
 )
 from tidemill.datalog.columnar.deriving import Derived
@@ -106,12 +110,24 @@ class Stretches:
         limbs_of(moved.limbs, moved.counts, self.runs.firsts)
         return moved.take(self.living)
 
+    def counted(self) -> I64Array:
+        """How many rows live in each record."""
+        if self.runs is None:
+            return np.bincount(self.ids, minlength=len(self.rows)).astype(np.int64, copy=False)
+        return self.runs.present[self.living]
+
     def times(self, solutions: Derived) -> tuple[Column, I64Array]:
         """Of each record the latest time and the soonest expiry."""
-        time = chosen(solutions.time, self.best(~solutions.time.values, solutions.time.known))
+        rows = len(self.rows)
+        if surely_absent(solutions.time):
+            time = absent_times(rows)
+        else:
+            time = chosen(solutions.time, self.best(~solutions.time.values, solutions.time.known))
+        if surely_endless(solutions.expires):
+            return time, no_ends(rows)
         ends = solutions.expires != END_WORD
         if not ends.any():
-            return time, np.full(len(self.rows), END_WORD, np.int64)
+            return time, no_ends(rows)
         soonest = self.best(solutions.expires, ends)
         return time, np.where(soonest >= 0, solutions.expires[soonest], END_WORD)
 

@@ -104,6 +104,8 @@ def _aggregate(name: str, values: Column | Added, stretches: Stretches) -> Colum
     if isinstance(values, Column):
         if name in EXTREMES:
             return stretches.extreme(name, values)
+        if name == "count" and values.nulls is None:
+            return Column(Type.INT, stretches.counted())
         values = numbers_of(name, values)
     sums = stretches.added(values)
     if name == "count":

@@ -110,7 +110,8 @@ class Rounded:
         self.grows = False
         self.traits = of.traits
         self.lattices = of.lattices
-        self.key = (*self._bounds.values(), self._expiries, len(self.rows), *of.carried)
+        ends = self._expiries if expiries else None
+        self.key = (*self._bounds.values(), ends, len(self.rows), *of.carried)
 
     def bounds(self, column: int) -> Bounds:
         """A range that holds the values of a column."""

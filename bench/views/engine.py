@@ -12,16 +12,8 @@ from tidemill.datalog import columnar
 from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar import (
-    Column,
-    ColumnChanges,
-    ColumnTable,
-    ColumnWindows,
-    RecordChanges,
-    Texts,
-)
+from tidemill.datalog.columnar import Column, ColumnTable, Texts
 from tidemill.datalog.columnar.columns import END_WORD, absent_times, no_ends
-from tidemill.datalog.evaluation import Engine, Evaluation
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import FactChanges, IncrementalEngine
@@ -29,6 +21,9 @@ from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine, Evaluation
+from tidemill.datalog.scratch.changing import ColumnChanges, RecordChanges
+from tidemill.datalog.scratch.windows import ColumnWindows
 
 I64Array = npt.NDArray[np.int64]
 Columns = list[npt.NDArray[np.int64]]

@@ -26,26 +26,20 @@ from tidemill.arrangement.relational import (
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.columnar import (
-    Column,
-    ColumnChanges,
-    Columns,
-    ColumnTable,
-    ColumnWindows,
-    RecordChanges,
-    Texts,
-)
+from tidemill.datalog.columnar import Column, Columns, ColumnTable, Texts
 from tidemill.datalog.columnar.bulk import Bulk
-from tidemill.datalog.columnar.changing import compared_columns
 from tidemill.datalog.columnar.columns import instants_of
 from tidemill.datalog.columnar.joining import Matching
-from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed, Limits
-from tidemill.datalog.evaluation.engine import presences_of
+from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, END, Presence
 from tidemill.datalog.records import Record, format_presence
+from tidemill.datalog.scratch import Engine, Evaluation
+from tidemill.datalog.scratch.changing import ColumnChanges, RecordChanges, compared_columns
+from tidemill.datalog.scratch.engine import presences_of
+from tidemill.datalog.scratch.windows import ColumnWindows
 from tidemill.testkit import tidelog, tidelog_columns
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import Example
@@ -271,7 +265,7 @@ def test_windows_in_which_all_turns_over_are_compared_where_they_meet(
         compared[1] += len(found) < len(given_[0]) + len(given_[1])
         return found
 
-    monkeypatch.setattr("tidemill.datalog.columnar.changing.compared_columns", counted)
+    monkeypatch.setattr("tidemill.datalog.scratch.changing.compared_columns", counted)
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_presence
+from tidemill.datalog.scratch import Engine
 
 PROGRAMS = {
     "closure": "reach(x, y) := edge(x, y); reach(x, z) := reach(x, y) ^ edge(y, z);",

@@ -9,12 +9,12 @@ import pytest
 from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import DEPTH_MAX, Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import Reason, why_not
 

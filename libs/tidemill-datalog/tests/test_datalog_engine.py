@@ -10,13 +10,7 @@ import pytest
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
-from tidemill.datalog.evaluation import (
-    Engine,
-    EngineState,
-    LimitPassed,
-    Limits,
-    evaluate,
-)
+from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.lattices import LATTICES, Lattice
@@ -24,6 +18,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.questions import answer
 from tidemill.datalog.records import Record, format_presence
+from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not

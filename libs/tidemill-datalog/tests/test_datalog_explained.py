@@ -8,13 +8,13 @@ import pytest
 
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 
 TEXT = """
 reach(x, y) := edge(x, y);

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.extremes import Extreme
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.sums import ExactSum
 
 PROGRAMS = {

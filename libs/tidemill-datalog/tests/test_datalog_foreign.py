@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill.testkit.foreign import clingo, metric
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import UPPER, Example, inputs, programs

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits, evaluate
+from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.incremental import (
     FactChange,
     IncrementalEngine,
@@ -27,6 +27,7 @@ from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.testkit.tidelog import (
     CATALOG,

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed
+from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Value, format_record
+from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.datalog.ticks import Ticker, present_at
 from tidemill.datalog.why import why
 from tidemill.testkit.steady import steady

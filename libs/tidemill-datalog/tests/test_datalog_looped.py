@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, LimitPassed, Limits
+from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
@@ -21,6 +21,7 @@ from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 
 PROGRAMS = {
     "closure": "path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ edge(y, z);",

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.evaluation import Engine, EngineState, LimitPassed, Limits
+from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
+from tidemill.datalog.scratch import Engine
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Engine, Evaluation, LimitPassed, Limits
+from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import AllOf, AnyOf, Comparison, Scan
 from tidemill.datalog.evaluation.words import scan_lines
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill.testkit import tidelog
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, LimitPassed, Limits
+from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
@@ -22,6 +22,7 @@ from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
 from tidemill.testkit import tidelog_columns

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.evaluation import Engine, LimitPassed
+from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_state import (
     Handed,
     carried_row,

@@ -10,11 +10,12 @@ import pytest
 from tidemill.arrangement.updates import consolidate
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
-from tidemill.datalog.evaluation import Engine, EngineState
+from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.incremental import FactBlock, IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill_compute.views.column_rows import column_updates
 from tidemill_compute.views.record_rows import row_of, shape_of_output
 from tidemill_compute.views.view_updates import block_table, differences, update_table

@@ -16,11 +16,11 @@ from tidemill.arrangement.updates import consolidate, empty_updates
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticking import TickPlan
 from tidemill.datalog.ticks import Message, Ticker, TickState, change_instants, present_at
 from tidemill.runtime.clock import ManualClock

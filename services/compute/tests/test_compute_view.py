@@ -19,10 +19,10 @@ from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.scratch import Engine
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus

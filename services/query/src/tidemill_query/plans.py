@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, pattern_scan
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.evaluation.scans import Scan
@@ -14,6 +13,7 @@ from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill_query.directory import ViewOf
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import ANY, Pattern
-from tidemill.datalog.evaluation.engine import Engine
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
@@ -33,6 +32,7 @@ from tidemill.datalog.evaluation.logical import LogicalPlan, components_of
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.values import equal
 
 WISH = "#ask:"

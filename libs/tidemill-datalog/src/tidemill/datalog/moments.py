@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidemill.datalog.evaluation.engine import Engine, load
 from tidemill.datalog.evaluation.failures import Failures
-from tidemill.datalog.evaluation.fixpoint import Strata, Timelines, Trace
+from tidemill.datalog.evaluation.fixpoint import Strata, Trace
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.runtime import observer
 from tidemill.datalog.evaluation.state import (
@@ -16,11 +15,12 @@ from tidemill.datalog.evaluation.state import (
     EstablishedSolution,
     LingeringSolution,
 )
-from tidemill.datalog.evaluation.tables import Key, Table
+from tidemill.datalog.evaluation.tables import Key, Table, Timelines
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.matching import Matcher
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import Engine, load
 from tidemill.datalog.values import INT_MIN
 
 
@@ -57,7 +57,7 @@ class RecordedHistory:
                 for name, found in inputs.items()
             }
             strata = engine.complete(loaded, BEGINNING, upper, None, only=only)
-            self._established = {n: known.known() for n, known in strata.established.items()}
+            self._established = {n: tuple(known.known()) for n, known in strata.established.items()}
             self._lives = {
                 number: [(life.end, life.solution) for life in known.lives]
                 for number, known in strata.lingering.items()

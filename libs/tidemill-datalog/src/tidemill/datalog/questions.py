@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidemill.datalog.evaluation.engine import Engine, load
 from tidemill.datalog.evaluation.failures import Failures
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.goals import Answer, Goal, ask
 from tidemill.datalog.presence import BEGINNING, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import Engine, load
 
 
 def answer(

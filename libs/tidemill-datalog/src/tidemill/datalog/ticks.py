@@ -10,16 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidemill.datalog.evaluation.engine import Engine, inject, presences_of
 from tidemill.datalog.evaluation.failures import ErrorPresence
-from tidemill.datalog.evaluation.fixpoint import Timelines
 from tidemill.datalog.evaluation.forms import RuleForm, Variable
 from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Table
+from tidemill.datalog.evaluation.tables import Key, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
 from tidemill.datalog.lattices import Parafacts, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value
+from tidemill.datalog.scratch.engine import Engine, inject, presences_of
 from tidemill.datalog.values import widen
 
 Fact: TypeAlias = "tuple[str, Key]"

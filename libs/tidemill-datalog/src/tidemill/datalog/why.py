@@ -16,7 +16,6 @@ from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.engine import Engine
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
 from tidemill.datalog.evaluation.tables import Key, Row
@@ -33,6 +32,7 @@ from tidemill.datalog.moments import History, Moment, RecordedHistory
 from tidemill.datalog.presence import BEGINNING, Instant, Presence
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.values import INT_MIN, Failed, equal
 
 Fact: TypeAlias = "tuple[str, Key]"

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
-from tidemill.datalog.evaluation.engine import Engine, load
 from tidemill.datalog.evaluation.failures import Failures, fact_text
 from tidemill.datalog.evaluation.forms import RuleForm, variables_of
 from tidemill.datalog.evaluation.runtime import observer, ticks, usable_clock
@@ -23,6 +22,7 @@ from tidemill.datalog.matching import (
 )
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
 from tidemill.datalog.records import Record, Value, format_record, format_value
+from tidemill.datalog.scratch.engine import Engine, load
 from tidemill.datalog.values import Failed, equal
 
 Cause: TypeAlias = Literal[

@@ -15,10 +15,11 @@ from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.evaluation import Engine, LimitPassed
+from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.scratch import Engine
 
 UPPER = 12
 """All instants of generated inputs lie in [0, UPPER)."""

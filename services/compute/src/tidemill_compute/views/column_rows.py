@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.datalog.columnar import Column, Columns, Texts, Unsuited, column_changes
+from tidemill.datalog.columnar import Column, Columns, Texts, Unsuited
 from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.scratch.changing import column_changes
 from tidemill_compute.views.record_rows import COLUMN_TYPES, PredicateShape, Row
 
 INSTANT_MAX = 1 << 53

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.datalog.evaluation import Engine, EngineState, Evaluation, LimitPassed
+from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
+from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window

@@ -9,11 +9,11 @@ from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.demand import ANY
-from tidemill.datalog.evaluation import Engine
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_presence
+from tidemill.datalog.scratch import Engine
 from tidemill.time import UsageError
 
 UPPER = 1_000_000

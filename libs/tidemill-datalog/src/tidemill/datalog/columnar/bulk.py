@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
-from tidemill.datalog.evaluation.fixpoint import Timelines
 from tidemill.datalog.evaluation.forms import RuleForm, Type
+from tidemill.datalog.evaluation.in_bulk import Beside
 from tidemill.datalog.evaluation.joins import Planner
 from tidemill.datalog.evaluation.logical import Component
 from tidemill.datalog.evaluation.state import EngineState
@@ -49,10 +49,6 @@ _SPARED_MOST = 4
 """Where more than one in so many facts fails, the row engine does them all."""
 _FAR = 1 << 53
 _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
-
-
-Beside: TypeAlias = "Callable[[RuleForm, int, Table], Timelines | None]"
-"""What a rule derives of some facts at one atom, row by row; None where that cannot be added to what others derive."""
 
 
 @dataclass(slots=True)

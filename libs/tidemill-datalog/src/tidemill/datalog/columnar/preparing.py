@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
 from tidemill.datalog.columnar.prefixes import Prefix
 from tidemill.datalog.evaluation.compiled import CLOCK_TRAITS
@@ -32,15 +33,25 @@ from tidemill.datalog.evaluation.joins import Plan, Probe, Step
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.evaluation.writing import head_expressions
 
-if TYPE_CHECKING:
-    from tidemill.datalog.columnar.joining import Matching
-
-Source: TypeAlias = "Callable[[Matching], Column]"
-"""Gathers a column of the facts that the matches have at some atom."""
-
 _ORDERS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 _WORD_MAX = 1 << 62
+
+
+class Gathering(Protocol):
+    """Matches of a rule, as far as columns are gathered from them."""
+
+    def field(self, atom: int, of: Callable[[Columns], Column]) -> Column:
+        """A column of the facts that they have at an atom."""
+        ...
+
+    def ticks(self, atom: int) -> I64Array:
+        """The instants that they have at an atom that is a clock."""
+        ...
+
+
+Source: TypeAlias = Callable[[Gathering], Column]
+"""Gathers a column of the facts that the matches have at some atom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +250,7 @@ class _Preparation:
         if not widens:
             return lambda matching: matching.field(atom, of)
 
-        def widened(matching: Matching) -> Column:
+        def widened(matching: Gathering) -> Column:
             column: Column = matching.field(atom, of)
             if column.kind is not Type.INT:
                 return column

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemill.datalog.evaluation.compiled import (
     ALL_TRAITS,
@@ -22,34 +22,18 @@ from tidemill.datalog.evaluation.compiled import (
 from tidemill.datalog.evaluation.failures import Failures
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.groups import aggregate
+from tidemill.datalog.evaluation.in_bulk import BulkEngine, Carrying
+from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import Component, reads_any
 from tidemill.datalog.evaluation.runtime import decorate, observer
 from tidemill.datalog.evaluation.solutions import Established, Lingering, Living
 from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Row, Table, Traits
+from tidemill.datalog.evaluation.tables import Key, Row, Table, Timelines, Traits
 from tidemill.datalog.evaluation.timelines import Part, absorb, merge_parts
 from tidemill.datalog.lattices import TALLIES, merge_parafacts
 from tidemill.datalog.presence import Instant
-from tidemill.time import UsageError
 
-if TYPE_CHECKING:  # importing it imports numba
-    from tidemill.datalog.columnar.bulk import Bulk
-    from tidemill.datalog.columnar.established import EstablishedColumns
-
-Timelines = dict[Key, list[Part]]
 NO_TRAITS = Traits(False, False, False, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What stops an evaluation that might not end, or not fit.
-
-    Rounds of one fixed point, rows of one predicate, values that one `set` collects.
-    """
-
-    rounds: int = 1_000_000
-    rows: int = 100_000_000
-    set_values: int = 1_000_000
 
 
 @dataclass(slots=True)
@@ -70,10 +54,6 @@ class Trace:
                     self.ranks.setdefault((predicate, key), self.round)
 
 
-class LimitPassed(UsageError):
-    """The evaluation was given up; no partial answer exists. `limit` names what was passed."""
-
-
 class Strata:
     """Evaluates the components of a program one after the other over one window."""
 
@@ -84,7 +64,7 @@ class Strata:
         tables: dict[str, Table],
         state: EngineState,
         limits: Limits,
-        bulk: Bulk | None = None,
+        bulk: BulkEngine | None = None,
     ) -> None:
         self._rules = {rule.form.number: rule for rule in rules}
         self._bulk = bulk.window(around, tables, state) if bulk is not None else None
@@ -95,7 +75,7 @@ class Strata:
         self._seen = observer(around.lattices)
         self.failures = Failures()
         self.trace: Trace | None = None
-        self.established: dict[int, Established | EstablishedColumns] = {}
+        self.established: dict[int, Carrying] = {}
         self.lingering: dict[int, Lingering] = {}
 
     def state(self) -> EngineState:

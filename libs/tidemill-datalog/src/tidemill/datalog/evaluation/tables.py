@@ -17,6 +17,8 @@ from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normali
 from tidemill.datalog.values import is_number
 
 Key: TypeAlias = "tuple[Any, ...]"
+Timelines: TypeAlias = dict[Key, list[Part]]
+"""For each key when it holds, with what."""
 Row: TypeAlias = "tuple[Any, ...]"
 Positions: TypeAlias = "tuple[int, ...]"
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from tidemill.datalog.evaluation.compiled import CompiledRule
-from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.fixpoint import Strata
+from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import Component
 from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Key, Row, Table
+from tidemill.datalog.evaluation.tables import Key, Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
 from tidemill.datalog.incremental.facts import Value, merged_value, row_of, same_value
 from tidemill.datalog.incremental.lent import Olds

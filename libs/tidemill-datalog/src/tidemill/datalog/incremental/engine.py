@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.engine import inject
-from tidemill.datalog.evaluation.fixpoint import Limits
+from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.evaluation.state import EngineState
@@ -40,6 +39,7 @@ from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
 from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import inject
 from tidemill.datalog.values import Failed, widen
 from tidemill.time import UsageError
 

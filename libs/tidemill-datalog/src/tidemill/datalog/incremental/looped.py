@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
 from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
+from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.tables import Key
 from tidemill.datalog.incremental.chains import ChainBuilder, Words, chain_of
 from tidemill.datalog.incremental.changes import FactBlock, Numbering

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.forms import Constant, RuleForm
+from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import (
     NEXT,
     SENT,

@@ -12,7 +12,6 @@ from typing import Any
 
 from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation.fixpoint import Limits
 from tidemill.datalog.evaluation.forms import (
     AtomForm,
     HeadForm,
@@ -20,6 +19,7 @@ from tidemill.datalog.evaluation.forms import (
     Term,
     Wildcard,
 )
+from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.sharing import CommonJoin, Judged, Use
 from tidemill.datalog.evaluation.tables import EXPIRES, PARAFACTS, TIME, Row
 from tidemill.datalog.incremental.matches import Matches, Target

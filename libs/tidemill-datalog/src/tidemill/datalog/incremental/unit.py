@@ -14,7 +14,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from tidemill.datalog.evaluation.fixpoint import LimitPassed, Limits
+from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.incremental.changes import FactBlock
 from tidemill.datalog.incremental.clocks import Ticking

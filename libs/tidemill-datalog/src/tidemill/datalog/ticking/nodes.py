@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, Limits
+from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
 from tidemill.datalog.presence import END, Instant
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.tick_state import Handed, carried_row, handed_from, tick_state_of
 from tidemill.datalog.ticks import Fact, Message, Ticker
 

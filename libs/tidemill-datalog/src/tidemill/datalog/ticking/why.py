@@ -11,15 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from tidemill.datalog.demand import Pattern, demanded, fits
-from tidemill.datalog.evaluation.engine import Engine
-from tidemill.datalog.evaluation.fixpoint import Timelines
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.state import EngineState, StateRow, decode_fields
-from tidemill.datalog.evaluation.tables import Key
+from tidemill.datalog.evaluation.tables import Key, Timelines
 from tidemill.datalog.moments import Moment
 from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.proofs import Kind, Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.tick_state import CARRIED
 from tidemill.datalog.ticking.history import Place, TickHistory
 from tidemill.datalog.ticks import Fact, Message, Told, given_facts

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.datalog.evaluation.engine import Engine, inject
 from tidemill.datalog.evaluation.forms import RuleForm
 from tidemill.datalog.evaluation.tables import Table
 from tidemill.datalog.presence import END
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import Engine, inject
 from tidemill.datalog.ticking.history import NodeHistory, Place, TickHistory
 from tidemill.datalog.why_not import Reason, Search, absent_input, rank
 

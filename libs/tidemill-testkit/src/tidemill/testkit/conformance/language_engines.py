@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.evaluation import Engine, ErrorPresence
+from tidemill.datalog.evaluation import ErrorPresence
 from tidemill.datalog.incremental import (
     ErrorChange,
     FactChange,
@@ -18,6 +18,7 @@ from tidemill.datalog.incremental import (
 from tidemill.datalog.incremental.ticks import IncrementalTick, IncrementalTicker
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticks import Tick, Ticker, TickState
 from tidemill.testkit.conformance.registry import Options
 from tidemill.testkit.conformance.values import CaseError

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
 from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
-from tidemill.datalog.evaluation.fixpoint import Limits, Strata, Timelines
+from tidemill.datalog.evaluation.fixpoint import Strata
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.profile import Profile
 from tidemill.datalog.evaluation.sharing import Sharing, places_alike
 from tidemill.datalog.evaluation.state import EngineState
-from tidemill.datalog.evaluation.tables import Row, Table
+from tidemill.datalog.evaluation.tables import Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import (
@@ -33,7 +34,7 @@ from tidemill.datalog.values import Value, widen
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar.bulk import Bulk
     from tidemill.datalog.columnar.columns import Columns
-    from tidemill.datalog.columnar.windows import WindowColumns
+    from tidemill.datalog.columnar.window_columns import WindowColumns
 
 
 COLUMNS_FROM = 2_000
@@ -175,7 +176,7 @@ class Engine:
 
         Columns of a window are prepared once, for every engine that takes them. Other inputs may come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
         """
-        from tidemill.datalog.columnar.windows import table_within  # imports numba
+        from tidemill.datalog.columnar.window_columns import table_within  # imports numba
 
         start: Instant = BEGINNING if lower is None else lower
         tables: dict[str, Table] = {

@@ -13,9 +13,9 @@ from tidemill.arrangement.relational import Groups, lone_rows, turns
 from tidemill.datalog.columnar.columns import END_WORD, Columns, Unsuited, surely_endless, words_of
 from tidemill.datalog.columnar.grouping import stacked
 from tidemill.datalog.columnar.tables import ColumnTable
-from tidemill.datalog.evaluation.engine import Engine, Evaluation, presences_of
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch.engine import Engine, Evaluation, presences_of
 
 
 @dataclass(frozen=True, slots=True)

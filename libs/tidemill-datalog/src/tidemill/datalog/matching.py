@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemill.datalog.evaluation.expressions import RUNTIME
 from tidemill.datalog.evaluation.forms import (
+    WIDEN,
     AbsentForm,
     AtomForm,
     Call,
@@ -33,7 +34,7 @@ _SIGNS: Mapping[str, Callable[..., Any]] = {
     for sign, name in {
         "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder",
         "neg": "negate", "==": "equal", "!=": "differ", "<": "less", "<=": "less_equal",
-        ">": "greater", ">=": "greater_equal",
+        ">": "greater", ">=": "greater_equal", WIDEN: "widen",
     }.items()
 }  # fmt: skip
 

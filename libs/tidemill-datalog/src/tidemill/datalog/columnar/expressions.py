@@ -21,7 +21,7 @@ from tidemill.datalog.columnar.functions import (
     order,
 )
 from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
+from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.functions import FUNCTIONS
 
 _KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT, bool: Type.BOOL}
@@ -121,6 +121,11 @@ class Calculator:
         if name in ("==", "!="):
             same = _equal(*arguments)
             return Column(Type.BOOL, same if name == "==" else ~same), None
+        if name == WIDEN:
+            (column,) = arguments
+            if column.kind is not Type.INT:
+                raise Unsuited
+            return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls), None
         if name in ORDERS:
             return order(name, arguments, self._texts)
         if name in ARITHMETIC:

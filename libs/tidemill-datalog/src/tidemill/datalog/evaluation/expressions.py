@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.datalog import values
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
+from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.evaluation.ranges import bounds_of
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
 from tidemill.datalog.functions import ScalarFunction
@@ -112,7 +112,7 @@ def type_of(expression: Expression, types: Mapping[str, Type]) -> Type:
         return Type.TEXT
     if name in _INT_FUNCTIONS:
         return Type.INT
-    if name == "float":
+    if name in ("float", WIDEN):
         return Type.FLOAT
     found = {type_of(argument, types) for argument in expression.arguments}
     if name in ("+", "-", "*", "/", "%", "neg", "abs", "bucket", "least", "greatest", "coalesce"):
@@ -144,6 +144,8 @@ def source_of(expression: Expression, scope: Scope) -> str:
         return _comparison(expression, scope)
     if expression.name in _CHECKED:
         return _arithmetic(expression, scope)
+    if expression.name == WIDEN:
+        return f"widen({source_of(expression.arguments[0], scope)})"
     function = scope.functions[expression.name]
     name = f"f_{expression.name}"
     scope.constants[name] = function.evaluate

@@ -31,6 +31,10 @@ class Variable:
     name: str
 
 
+WIDEN = "#widen"
+"""A call that no program writes: a whole number as the float that a column of floats holds in its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operator, by its sign (unary minus is `neg`), or a function, by its name."""

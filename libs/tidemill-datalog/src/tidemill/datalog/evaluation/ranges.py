@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Variable
+from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Variable
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
 from tidemill.datalog.values import INT_MAX, INT_MIN, Value, is_number
 
@@ -51,6 +51,9 @@ def _of_call(call: Call, arguments: list[Bounds]) -> Bounds | None:
         return _corners(_CORNERS[call.name], arguments, nullable)
     if call.name in ("/", "%"):
         return _quotient(call.name, arguments, nullable)
+    if call.name == WIDEN:
+        (known,) = arguments
+        return Bounds(float(known.low), float(known.high), nullable)
     if call.name in ("least", "greatest"):
         pick = min if call.name == "least" else max
         return Bounds(pick(a.low for a in arguments), pick(a.high for a in arguments), nullable)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
-from tidemill.datalog.evaluation.expressions import RUNTIME
+from tidemill.datalog.evaluation.expressions import RUNTIME, type_of
 from tidemill.datalog.evaluation.forms import (
+    WIDEN,
     AbsentForm,
     AtomForm,
     Call,
@@ -20,7 +21,7 @@ from tidemill.datalog.evaluation.forms import (
     Variable,
     Wildcard,
 )
-from tidemill.datalog.values import Failed, Value, negate
+from tidemill.datalog.values import Failed, Value, negate, widen
 
 
 def forms_of(checked: CheckedProgram) -> tuple[RuleForm, ...]:
@@ -137,7 +138,7 @@ class _Translation:
             return Wildcard()
         expression = self.expression(written)
         if isinstance(expression, Constant):
-            return expression
+            return _constant_as_kept(expression, kind)
         if isinstance(written, ast.Variable) and written.name not in self._rule.definitions:
             return Variable(written.name)
         self._types[column] = kind
@@ -145,14 +146,35 @@ class _Translation:
         return Variable(column)
 
     def _absent(self, atom: ResolvedAtom) -> AbsentForm:
-        def term(written: ast.Expression) -> Expression | Wildcard:
-            return Wildcard() if isinstance(written, ast.Wildcard) else self.expression(written)
+        def term(written: ast.Expression, kind: Type) -> Expression | Wildcard:
+            if isinstance(written, ast.Wildcard):
+                return Wildcard()
+            return self._as_kept(self.expression(written), kind)
 
-        return AbsentForm(
-            atom.predicate,
-            tuple(map(term, atom.terms)),
-            tuple((p.lattice, tuple(map(term, p.terms))) for p in atom.parafacts),
-        )
+        columns = () if atom.clock else self._checked.columns[atom.predicate]
+        kinds = [Type(kind) for _, kind in columns] or [Type.ANY] * len(atom.terms)
+        terms = [term(mine, kind) for mine, kind in zip(atom.terms, kinds, strict=True)]
+        lattices = []
+        for parafact in atom.parafacts:
+            of = self._lattice_types(atom.predicate, parafact.lattice, len(parafact.terms))
+            asked = [term(mine, kind) for mine, kind in zip(parafact.terms, of, strict=True)]
+            lattices.append((parafact.lattice, tuple(asked)))
+        return AbsentForm(atom.predicate, tuple(terms), tuple(lattices))
+
+    def _as_kept(self, expression: Expression, kind: Type) -> Expression:
+        """An expression as a column of a type holds its values: whole numbers are floats in one of floats."""
+        if isinstance(expression, Constant):
+            return _constant_as_kept(expression, kind)
+        if kind is not Type.FLOAT or type_of(expression, self._types) is not Type.INT:
+            return expression
+        return Call(WIDEN, (expression,))
+
+
+def _constant_as_kept(constant: Constant, kind: Type) -> Constant:
+    if kind is not Type.FLOAT or type(constant.value) is not int:
+        return constant
+    kept = widen(constant.value)
+    return constant if kept == constant.value else Constant(kept)
 
 
 def _folded(call: Call) -> Expression:

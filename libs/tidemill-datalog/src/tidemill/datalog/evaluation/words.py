@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tidemill.datalog import ast
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.forms import (
+    WIDEN,
     AbsentForm,
     Constant,
     Expression,
@@ -38,6 +39,8 @@ def _written(expression: Expression | Wildcard, names: Mapping[str, str]) -> ast
     if isinstance(expression, Variable):
         return ast.Variable(names.get(expression.name, expression.name), _NOWHERE)
     parts = tuple(_written(argument, names) for argument in expression.arguments)
+    if expression.name == WIDEN:
+        return parts[0]
     if expression.name == "neg":
         return ast.Unary("-", parts[0], _NOWHERE)
     if expression.name.isidentifier():

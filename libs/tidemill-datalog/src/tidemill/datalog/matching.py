@@ -25,7 +25,7 @@ from tidemill.datalog.evaluation.runtime import tick_at, ticks, usable_clock
 from tidemill.datalog.evaluation.tables import EXPIRES, FIRST, PARAFACTS, TIME, Key, Row, Table
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.presence import END
-from tidemill.datalog.values import Failed, Value, equal, widen
+from tidemill.datalog.values import FLOAT_EXACT_MAX, Failed, Value, equal, widen
 
 Bindings = dict[str, Value]
 
@@ -264,8 +264,6 @@ class Matcher:
         return result
 
 
-_EXACT_MAX = 1 << 53
-"""Floats below this are each the value of one whole number."""
 WILD = object()
 """Stands for `_` among wanted values."""
 
@@ -299,7 +297,7 @@ def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) 
             if type(value) is float and form.types.get(expression.name) is Type.INT:
                 if not value.is_integer():
                     return None
-                if abs(value) >= _EXACT_MAX:
+                if abs(value) >= FLOAT_EXACT_MAX:
                     continue  # of several whole numbers that became this one
                 value = int(value)
             if expression.name in bound and not equal(bound[expression.name], value):

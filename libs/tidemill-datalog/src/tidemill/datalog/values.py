@@ -16,6 +16,8 @@ from tidemill.datalog.records import Value as Value
 
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
+FLOAT_EXACT_MAX = 1 << 53
+"""Whole numbers up to this far from zero are each a float of their own."""
 
 DIVISION_BY_ZERO = "division by zero"
 OVERFLOW = "overflow"

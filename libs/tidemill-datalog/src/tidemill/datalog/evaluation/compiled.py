@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -45,7 +45,7 @@ from tidemill.datalog.evaluation.writing import (
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.lattices import TALLIES, Lattice
 from tidemill.datalog.presence import BEGINNING, Instant
-from tidemill.datalog.values import INT_MIN
+from tidemill.datalog.values import FLOAT_EXACT_MAX, INT_MIN
 
 Fail: TypeAlias = "Callable[[str, Instant, Instant, tuple[Row, ...]], None]"
 ALL_TRAITS = Traits(timed=True, timeless=True, expiring=True, decorated=True)
@@ -201,6 +201,8 @@ def scope_of(form: RuleForm, of_atoms: Mapping[int, Readable], around: Surroundi
                 if isinstance(term, Variable):
                     learn(term.name, _lattice_bounds(of_atoms[i], name))
     scope = Scope(form.types, bounds, around.functions, around.lattices)
+    if Type.FLOAT in form.types.values():
+        scope.inexact = frozenset(_inexact(form, of_atoms, around.checked))
     for atom in form.atoms:
         if atom.clock is not None:
             time = clock_time(atom)
@@ -211,6 +213,20 @@ def scope_of(form: RuleForm, of_atoms: Mapping[int, Readable], around: Surroundi
         bounds[LOWER] = Bounds(around.lower, around.lower, False)
         scope.names[LOWER] = "lower"
     return scope
+
+
+def _inexact(
+    form: RuleForm, of_atoms: Mapping[int, Readable], checked: CheckedProgram
+) -> Iterator[tuple[int, int]]:
+    """The columns of whole numbers, some beyond 2^53, that stand for variables which are floats."""
+    for i, atom in enumerate(form.atoms):
+        kinds = () if atom.is_clock else checked.columns[atom.predicate]
+        for position, (term, (_, kind)) in enumerate(zip(atom.terms, kinds, strict=False), 1):
+            if kind == "int" and isinstance(term, Variable):
+                known = of_atoms[i].bounds(position)
+                small = known.low >= -FLOAT_EXACT_MAX and known.high <= FLOAT_EXACT_MAX
+                if form.types.get(term.name) is Type.FLOAT and not small:
+                    yield i, position
 
 
 def _lattice_bounds(table: Readable, name: str) -> Bounds:

@@ -54,7 +54,9 @@ RUNTIME: Mapping[str, Any] = {
 class Scope:
     """What is known where an expression stands: type and range of every variable, names of constants.
 
-    `constants` collects the values that generated code refers to by name.
+    `constants` collects the values that generated code refers to by name. `inexact` are the places (atom,
+    column) that no value may be looked up in: whole numbers beyond 2^53 for a variable that is a float, where
+    several of them are one float.
     """
 
     types: Mapping[str, Type]
@@ -63,6 +65,7 @@ class Scope:
     lattices: Mapping[str, Lattice]
     names: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
+    inexact: frozenset[tuple[int, int]] = frozenset()
 
     def without_bounds(self) -> Scope:
         """The same names where nothing is known of the values."""

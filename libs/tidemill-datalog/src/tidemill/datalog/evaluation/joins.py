@@ -208,13 +208,19 @@ class Planner:
         probes: list[Probe] = []
         columns = _columns(atom)
         for position, term in columns:
+            if (i, position) in self._scope.inexact:
+                continue
             if isinstance(term, Constant) or (
                 isinstance(term, Variable) and term.name in self._bound
             ):
                 probes.append(Probe(position, term))
         known = {probe.position for probe in probes}
         for position, term in columns:
-            if position not in known and isinstance(term, Variable):
+            if (
+                position not in known
+                and isinstance(term, Variable)
+                and (i, position) not in self._scope.inexact
+            ):
                 probe = self._probe_of_condition(position, term.name)
                 if probe is not None:
                     probes.append(probe)
@@ -246,7 +252,11 @@ class Planner:
             return None, Limits()
         best: tuple[int | None, Limits] = None, Limits()
         for position, term in _columns(self._form.atoms[i]):
-            if isinstance(term, Variable) and term.name not in self._bound:
+            if (
+                isinstance(term, Variable)
+                and term.name not in self._bound
+                and (i, position) not in self._scope.inexact
+            ):
                 limits = self._limits(term.name)
                 if limits.both:
                     return position, limits

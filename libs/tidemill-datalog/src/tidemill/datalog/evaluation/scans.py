@@ -27,6 +27,7 @@ from tidemill.datalog.evaluation.forms import (
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES, TALLIES
 from tidemill.datalog.values import (
+    FLOAT_EXACT_MAX,
     INT_MAX,
     INT_MIN,
     Value,
@@ -43,7 +44,6 @@ TIME_AT = 0
 _SIGNS = {"==": equal, "<": less, "<=": less_equal, ">": greater, ">=": greater_equal}
 _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TESTED = frozenset({"int", "float", "text", "bool"})
-_EXACT = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def compared(position: int, kind: str, sign: str, value: Value) -> Test | None:
     if kind == "int" and type(value) is int:
         return Comparison(position, sign, value) if INT_MIN <= value <= INT_MAX else None
     if kind == "float" and type(value) in (int, float):
-        if type(value) is int and abs(value) > _EXACT:
+        if type(value) is int and abs(value) > FLOAT_EXACT_MAX:
             return None
         return Comparison(position, sign, float(value))  # type: ignore[arg-type]  # a number
     if (kind == "text" and type(value) is str) or (

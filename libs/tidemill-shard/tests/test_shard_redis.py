@@ -154,3 +154,26 @@ async def test_a_cancellation_that_the_client_forgets_is_not_forgotten() -> None
     careful.cancel()
     with pytest.raises(asyncio.CancelledError):
         await careful
+
+
+async def test_a_cancellation_that_an_error_hides_is_not_forgotten() -> None:
+    asked = asyncio.Event()
+
+    async def ask() -> str:
+        """As asyncio.wait_for may: the time is over, and the connection broken, at the same moment."""
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        raise Unavailable("the server is away")
+
+    hidden = asyncio.create_task(ask())
+    await asked.wait()
+    hidden.cancel()
+    with pytest.raises(Unavailable):
+        await hidden
+    asked.clear()
+    careful = asyncio.create_task(_uncancelled(ask))
+    await asked.wait()
+    careful.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await careful

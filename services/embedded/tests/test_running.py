@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.time import NotYet, Unavailable, UsageError
-from tidemill_embedded.running.runner import Supervised
+from tidemill_embedded.running.runner import CANCEL_AGAIN_S, Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 
 
@@ -126,3 +126,39 @@ async def test_what_is_waited_for_may_come_later() -> None:
     await asyncio.wait_for(runner.began.wait(), 10)
     assert supervised.health.ready
     await supervised.stop()
+
+
+class ForgetsOnce:
+    """Work that goes on after the first cancellation, as `asyncio.wait_for` lets it when both come at once."""
+
+    name = "Source/s"
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.forgotten = 0
+
+    async def prepare(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        try:
+            self.began.set()
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.forgotten += 1
+        ready()
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_work_that_forgets_a_cancellation_is_cancelled_again() -> None:
+    runner, clock = ForgetsOnce(), ManualClock()
+    supervised = Supervised(runner, clock, EmbeddedSettings())
+    supervised.start(lambda error: None)
+    await runner.began.wait()
+    stopping = asyncio.create_task(supervised.stop())
+    async with asyncio.timeout(10):
+        while not stopping.done():
+            await clock.advance(CANCEL_AGAIN_S)
+    assert runner.forgotten == 1
+    await stopping

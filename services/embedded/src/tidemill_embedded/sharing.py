@@ -28,7 +28,7 @@ from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import columns_of, row_schema
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.readers import ActionRunner
-from tidemill_embedded.running.runner import Health, Runner, Supervised
+from tidemill_embedded.running.runner import Health, Runner, Supervised, ended
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.world import World
 
@@ -238,8 +238,7 @@ class SharedWork:
             await work
             return False
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await ended(work, self._world.clock)
 
     def _live(self, item: str) -> Stored | None:
         whole, _ = without_share(item)

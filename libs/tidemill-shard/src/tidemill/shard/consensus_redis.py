@@ -217,17 +217,19 @@ class RedisConsensus:
 
 
 async def _uncancelled(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer, unless the caller was cancelled meanwhile.
+    """The answer, or the error, unless the caller was cancelled meanwhile.
 
     The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at
-    the moment at which it ends: after a pause of the process that is every time.
+    the moment at which it ends: after a pause of the process that is every time. An error that hides it would
+    be taken for a reason to try again.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
-    answer = await ask()
-    if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return answer
+    try:
+        return await ask()
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Version]:

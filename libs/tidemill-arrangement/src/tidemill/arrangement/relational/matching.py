@@ -14,7 +14,6 @@ Pairs = tuple[I64Array, I64Array, I64Array, I64Array]
 @compiled
 def _pair(
     ids: I64Array,
-    starts: I64Array,
     order: I64Array,
     low: I64Array,
     high: I64Array,
@@ -54,11 +53,11 @@ def _pairs(
     right: tuple[I64Array, I64Array],
 ) -> Pairs:
     room = np.empty((4, max(16, len(ids))), np.int64)
-    starts, order = buckets.starts, buckets.order
-    found = _pair(ids, starts, order, low, high, *left, *right, room)
+    order = buckets.order
+    found = _pair(ids, order, low, high, *left, *right, room)
     if found > room.shape[1]:
         room = np.empty((4, found), np.int64)
-        _pair(ids, starts, order, low, high, *left, *right, room)
+        _pair(ids, order, low, high, *left, *right, room)
     return room[0, :found], room[1, :found], room[2, :found], room[3, :found]
 
 

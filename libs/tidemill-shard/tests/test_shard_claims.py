@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import MemoryConsensus
-from tidemill.shard.claims import Claim, Claimant, claimant, tables, work_claimed
+from tidemill.shard.claims import Claim, Claimant, claimant, ended, tables, work_claimed
 from tidemill.shard.claims.tables import Member, Members, Owners, settled, to_claim, to_give_up
 from tidemill.shard.claims.working import _Tasks
 from tidemill.shard.stores import open_claims, open_consensus
@@ -282,6 +282,8 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
     held = {"a": claim}
 
     class Holder:
+        lease_s = 4.0
+
         def held(self) -> dict[str, Claim]:
             return dict(held)
 
@@ -292,7 +294,7 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
         begun += 1
         await asyncio.get_running_loop().create_future()
 
-    tasks = _Tasks(Holder(), work)  # type: ignore[arg-type]  # all of a claimant that is asked for
+    tasks = _Tasks(Holder(), work, ManualClock())  # type: ignore[arg-type]  # all of a claimant that is asked for
     tasks.begin()
     await asyncio.sleep(0)
     held.clear()
@@ -310,6 +312,71 @@ async def test_work_begins_again_when_its_claim_lapsed_and_is_confirmed_as_it_wa
     assert begun == 2
     assert tasks.stop([claim]) == [claim]
     await tasks.end()
+
+
+def test_work_that_forgets_a_cancellation_is_cancelled_again(world: World) -> None:
+    """As `asyncio.wait_for` lets it before Python 3.12: the item would stay with a replica that is to give it up."""
+    forgotten: list[str] = []
+    busy: Counter[str] = Counter()
+
+    def replica(name: str) -> asyncio.Task[None]:
+        async def work(claim: Claim) -> None:
+            busy[name] += 1
+            try:
+                try:
+                    await asyncio.get_running_loop().create_future()
+                except asyncio.CancelledError:
+                    forgotten.append(name)
+                await asyncio.get_running_loop().create_future()
+            finally:
+                busy[name] -= 1
+
+        return world.loop.create_task(
+            work_claimed(world.claimant(name), wanted, work, world.clock), name=name
+        )
+
+    async def wanted() -> list[str]:
+        return ["a", "b"]
+
+    async def story() -> None:
+        one = replica("one")
+        await world.clock.sleep(5)
+        assert busy == {"one": 2}
+        two = replica("two")
+        await world.clock.sleep(60)
+        assert forgotten == ["one"]
+        assert busy == {"one": 1, "two": 1}
+        one.cancel()
+        two.cancel()
+        await asyncio.gather(one, two, return_exceptions=True)
+        assert sorted(forgotten) == ["one", "one", "two"]
+        assert busy == {"one": 0, "two": 0}
+
+    world.loop.run_until_complete(story())
+
+
+async def test_who_ends_work_waits_until_it_has_ended_also_when_cancelled() -> None:
+    clearing, cleared = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            clearing.set()
+            await cleared.wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(ended(task, ManualClock()))
+    await clearing.wait()
+    ending.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not ending.done()
+    cleared.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert task.cancelled()
 
 
 def test_an_error_of_the_work_ends_it_all_and_a_lost_claim_does_not(world: World) -> None:

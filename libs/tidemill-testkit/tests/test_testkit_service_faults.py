@@ -20,6 +20,7 @@ from tidemill.testkit.service_faults.effects import check_effects
 from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.scene import ALIVE_MS, SKEW_MS
+from tidemill.testkit.service_faults.trouble import said_of_work
 from tidemill.testkit.service_faults.truth import Topic, Truth, bound_by, difference
 
 AT = 1_700_000_000_000
@@ -168,3 +169,17 @@ async def test_proxies_in_their_process_count_what_meets_a_fault() -> None:
         writer.close()
     server.close()
     await server.wait_closed()
+
+
+def test_what_a_process_works_on_is_read_from_its_log() -> None:
+    log = (
+        "2026-11-22T02:00:00Z info     claimed    component=resources epoch=3 item=Source/book role=reclock\n"
+        "2026-11-22T02:00:00Z info     running    component=resources resource=Source/book\n"
+        "2026-11-22T02:00:01Z info     let go     component=resources epoch=3 item=Source/book role=reclock\n"
+        "2026-11-22T02:00:02Z info     claimed    component=resources epoch=4 item=Source/book role=reclock\n"
+    )
+    assert said_of_work(log) == {
+        ("reclock", "Source/book", 3): "let go",
+        ("reclock", "Source/book", 4): "claimed",
+    }
+    assert said_of_work("") == {}

@@ -54,5 +54,6 @@ def happened_all(outcome: Outcome) -> None:
         "answers checked", "rows in them", "answers asked for twice", "reads at a held time", "since moved",
         "holds that since stood at", "effects of tell-file", "effects of tell-topic", "effects of tell-redis",
         "dead letters of flights", "dead letters of crew", "inserts written", "objects of the store checked", "records written",
+        "parts that one process works on",
     ):  # fmt: skip
         assert outcome.happened[what], what

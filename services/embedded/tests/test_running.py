@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tidemill.runtime.clock import ManualClock
+from tidemill.shard.claims.ending import CANCEL_AGAIN_S
 from tidemill.time import NotYet, Unavailable, UsageError
-from tidemill_embedded.running.runner import CANCEL_AGAIN_S, Supervised
+from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.settings import EmbeddedSettings
 
 

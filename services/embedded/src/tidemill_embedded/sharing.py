@@ -12,7 +12,7 @@ from typing import Any
 from tidemill.rpc.messages import Work
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, ViewSpec
-from tidemill.shard.claims import Claim, KeptClaimant, work_claimed
+from tidemill.shard.claims import Claim, KeptClaimant, ended, work_claimed
 from tidemill.time import Indeterminate, TidemillError, Unavailable
 from tidemill_embedded.applying.planning import plan_reader
 from tidemill_embedded.replicas.peers import Peers
@@ -28,7 +28,7 @@ from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import columns_of, row_schema
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.readers import ActionRunner
-from tidemill_embedded.running.runner import Health, Runner, Supervised, ended
+from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.world import World
 
@@ -198,10 +198,14 @@ class SharedWork:
 
     async def _work(self, role: str, claim: Claim) -> None:
         """Run one claimed part until the claim is over; what is changed begins again."""
-        await self._refreshed_anew()
-        while (stored := self._live(claim.item)) is not None:
-            if not await self._work_on(role, claim, stored):
-                return
+        log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
+        try:
+            await self._refreshed_anew()
+            while (stored := self._live(claim.item)) is not None:
+                if not await self._work_on(role, claim, stored):
+                    return
+        finally:
+            log.info("let go", role=role, item=claim.item, epoch=claim.epoch)
 
     async def _work_on(self, role: str, claim: Claim, stored: Stored) -> bool:
         """Run a part as it is declared; whether it is declared otherwise now."""
@@ -212,13 +216,11 @@ class SharedWork:
         supervised = Supervised(runner, self._world.clock, self._world.settings, claimed=True)
         _, share = without_share(claim.item)
         self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
-        log.info("claimed", role=role, item=claim.item, epoch=claim.epoch)
         try:
             return await self._until_changed(supervised, stored)
         finally:
             del self._held[role, claim.item]
             self._forget_source(claim.item)
-            log.info("let go", role=role, item=claim.item, epoch=claim.epoch)
             if self._live(claim.item) is None:
                 # It was deleted: what a late step of ours took again is given up once more.
                 with suppress(TidemillError):

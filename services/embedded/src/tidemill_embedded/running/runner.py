@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
+from tidemill.shard.claims import ended
 from tidemill.time import (
     BeforeSince,
     Fenced,
@@ -38,9 +39,6 @@ _MAY_COME = frozenset(("unknown-topic",))
 _PASSING = (Unavailable, Indeterminate, NotYet)
 _PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced, UnknownCollection)
 """Errors after which the same work may go on by itself; a claim may be faster than who makes its collections."""
-
-CANCEL_AGAIN_S = 2.0
-"""What is cancelled and has not ended after so long is cancelled once more."""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
@@ -139,23 +137,6 @@ class Supervised:
         self.health = RUNNING
         self._pause_s = self._settings.retry_s_min
         log.info("running", resource=self.runner.name)
-
-
-async def ended(task: asyncio.Task[Any], clock: Clock) -> None:
-    """Cancel a task until it has ended; how it ended is not told.
-
-    Libraries wait by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at the moment at
-    which it ends. When a process that stood still goes on, that is likely: what should have been over went on for ever.
-    """
-    while not task.done():
-        task.cancel()
-        pause = asyncio.ensure_future(clock.sleep(CANCEL_AGAIN_S))
-        try:
-            await asyncio.wait((task, pause), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pause.cancel()
-            await asyncio.gather(pause, return_exceptions=True)
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _cancelled() -> bool:

@@ -31,6 +31,7 @@ all claims before it.
 """
 
 from tidemill.shard.claims.claimant import LEASE_S, Claim, Claimant, Claiming, Owned
+from tidemill.shard.claims.ending import ended
 from tidemill.shard.claims.keeping import Keeper, KeptClaimant
 from tidemill.shard.claims.working import work_claimed
 
@@ -42,5 +43,6 @@ __all__ = [
     "Keeper",
     "KeptClaimant",
     "Owned",
+    "ended",
     "work_claimed",
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemill.shard.claims.claimant import Claim, Claiming
+from tidemill.shard.claims.ending import ended
 from tidemill.shard.ports import Clock
 from tidemill.time import Fenced, Indeterminate, Unavailable
 
@@ -27,10 +29,11 @@ async def work_claimed(
 
     `wanted` says which items there are. The work of an item is cancelled when its claim is over, also
     while Consensus cannot be reached, or when the item goes to another replica: that one begins once the
-    task has ended. Work that returns, or raises Fenced, has nothing more to do until the claim changes.
+    task has ended. Work that goes on all the same is cancelled again once a lease. Work that returns, or
+    raises Fenced, has nothing more to do until the claim changes.
     Raises: what else `work` raises (nothing is worked on any more then), or `wanted`, or Corrupt.
     """
-    tasks = _Tasks(claimant, work)
+    tasks = _Tasks(claimant, work, clock)
     watching: asyncio.Task[None] | None = None
     try:
         watching = asyncio.create_task(_stopped_in_time(claimant, tasks, clock))
@@ -41,7 +44,7 @@ async def work_claimed(
                 stopped = tasks.stop(surplus)
                 if stopped:
                     await claimant.give_up(stopped)
-            await tasks.under_way(clock, claimant.lease_s / RENEWALS_PER_LEASE)
+            await tasks.under_way(claimant.lease_s / RENEWALS_PER_LEASE)
     finally:
         if watching is not None:
             watching.cancel()
@@ -58,13 +61,42 @@ async def _stopped_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> N
         await clock.sleep(left_s if left_s > 0 else claimant.lease_s / RENEWALS_PER_LEASE)
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """The work of a claim, and when it was last cancelled."""
+
+    claim: Claim
+    task: asyncio.Task[None]
+    cancelled_s: float = float("-inf")
+
+    def cancel(self, now_s: float, again_s: float) -> None:
+        """Cancel it unless it has ended, or was cancelled less than `again_s` ago: it may be clearing up."""
+        if not self.task.done() and now_s - self.cancelled_s >= again_s:
+            self.cancelled_s = now_s
+            self.task.cancel()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and not with an error that is to be told."""
+        return self.task.done() and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error that is not the loss of its claim."""
+        if not self.task.done() or self.task.cancelled():
+            return False
+        error = self.task.exception()
+        return error is not None and not isinstance(error, Fenced)
+
+
 class _Tasks:
     """The work under way by item; at most one task each, however often an item comes and goes."""
 
-    def __init__(self, claimant: Claiming, work: Work) -> None:
+    def __init__(self, claimant: Claiming, work: Work, clock: Clock) -> None:
         self._claimant = claimant
         self._work = work
-        self._running: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
+        self._clock = clock
+        self._running: dict[str, _UnderWay] = {}
         self._leaving: set[str] = set()
 
     def begin(self) -> None:
@@ -74,47 +106,49 @@ class _Tasks:
             if item in self._running:
                 continue  # of an earlier claim, perhaps, that has not stopped yet
             task = asyncio.create_task(self._work(claim), name=f"{claim.group}/{item}")
-            self._running[item] = claim, task
+            self._running[item] = _UnderWay(claim, task)
 
     def stop_lost(self) -> None:
         """Cancel the work of claims that are over, and forget what has ended."""
         held = self._claimant.held()
-        for item, (claim, task) in list(self._running.items()):
-            if task.cancelled() and item not in self._leaving:
+        for item, work in list(self._running.items()):
+            if work.task.cancelled() and item not in self._leaving:
                 # The claim lapsed on our clock. If nobody has noticed, it counts again, and begins again.
                 del self._running[item]
-                continue
-            if held.get(item) == claim:
-                continue
-            if task.done() and not _failed(task):
+            elif held.get(item) == work.claim:
+                # A cancellation of an earlier lapse may have been forgotten: the next one is not to wait.
+                work.cancelled_s = float("-inf")
+            elif work.over:
                 del self._running[item]
-            elif not task.done() and not task.cancelling():
-                task.cancel()
+            else:
+                self._cancel(work)
+
+    def _cancel(self, work: _UnderWay) -> None:
+        work.cancel(self._clock.monotonic_s(), self._claimant.lease_s)
 
     def stop(self, claims: Iterable[Claim]) -> list[Claim]:
         """Cancel the work of these claims; those whose work has ended, to be given up."""
         stopped = []
         self._leaving = set()
         for claim in claims:
-            _, task = self._running.get(claim.item, (claim, None))
-            if task is None or (task.done() and not _failed(task)):
+            work = self._running.get(claim.item)
+            if work is None or work.over:
                 self._running.pop(claim.item, None)
                 stopped.append(claim)
-                continue
-            self._leaving.add(claim.item)
-            if not task.done() and not task.cancelling():
-                task.cancel()
+            else:
+                self._leaving.add(claim.item)
+                self._cancel(work)
         return stopped
 
-    async def under_way(self, clock: Clock, seconds: float) -> None:
+    async def under_way(self, seconds: float) -> None:
         """Return after `seconds`, or once something has stopped that is to be given up.
 
         Raises: what the work of an item raised, as soon as it did.
         """
-        pause = asyncio.ensure_future(clock.sleep(seconds))
+        pause = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
             while not pause.done() and not self._settle():
-                tasks = [task for _, task in self._running.values() if not task.done()]
+                tasks = [work.task for work in self._running.values() if not work.task.done()]
                 await asyncio.wait((pause, *tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
             pause.cancel()
@@ -123,22 +157,11 @@ class _Tasks:
     def _settle(self) -> bool:
         """Look at what has ended; whether something did that is to be given up. Raises: its error."""
         self.stop_lost()
-        for _, task in self._running.values():
-            if _failed(task):
-                task.result()
-        return any(self._running[item][1].done() for item in self._leaving & self._running.keys())
+        for work in self._running.values():
+            if work.failed:
+                work.task.result()
+        return any(self._running[item].task.done() for item in self._leaving & self._running.keys())
 
     async def end(self) -> None:
         """Cancel everything and wait for it."""
-        tasks = [task for _, task in self._running.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _failed(task: asyncio.Task[None]) -> bool:
-    """Whether it ended with an error that is not the loss of its claim."""
-    if not task.done() or task.cancelled():
-        return False
-    error = task.exception()
-    return error is not None and not isinstance(error, Fenced)
+        await asyncio.gather(*(ended(work.task, self._clock) for work in self._running.values()))

@@ -250,6 +250,7 @@ class Run:
         for row, count in rows_of("ledger", ledger.table).items():
             found[int(str(row[0]))] += count
         self._ledger.check(found)
+        await self._trouble.check_work()
         await self._check_store()
 
     async def _check_letters(self, source: str, wanted: Counter[tuple[int, int]]) -> None:

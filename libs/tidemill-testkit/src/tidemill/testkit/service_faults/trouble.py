@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -35,6 +36,22 @@ NOTICED_S_MAX = 60.0
 SERVICES = ("kill", "pause", "kill both")
 REDIS = ("silent", "refusing", "slow", "cut", "restart")
 BUCKET = ("silent", "refusing", "slow", "cut")
+
+
+CLAIMED = "claimed"
+_WORK = re.compile(r"(claimed|let go)\b.* epoch=(\d+) item=(\S+) role=(\S+)$", re.MULTILINE)
+
+
+def said_of_work(log: str) -> dict[tuple[str, str, int], str]:
+    """What a log says last of each role, item and epoch: `claimed` or `let go`."""
+    return {(role, item, int(epoch)): said for said, epoch, item, role in _WORK.findall(log)}
+
+
+def _has(
+    claims: Mapping[tuple[str, str], Owned], role: str, item: str, name: str, epoch: int
+) -> bool:
+    owned = claims.get((role, item))
+    return owned is not None and (owned.name, owned.epoch) == (name, epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +149,19 @@ class Trouble:
             await self._let_go(name, parts)
 
     async def _let_go(self, name: str, parts: Parts) -> None:
-        """Wait until a process that woke has let go what others have taken, by what it writes to its log."""
+        """Wait until a process that woke has let go what others have taken, by what it writes to its log.
+
+        What it had claimed and not begun, it may not know of: the claim was made as it stopped, or a store did not
+        answer. `check_work` sees what begins late and stays.
+        """
         member, woke_s = self._scene.member(name), self._scene.clock.monotonic_s()
         for (role, item), epoch in parts.claims.items():
-            words = f"epoch={epoch} item={item} role={role}"
             while role != "compaction" and member.running:
-                said = [line for line in member.log.splitlines() if line.endswith(words)]
-                if said and "let go" in said[-1]:
+                last = said_of_work(member.log).get((role, item, epoch))
+                if last != CLAIMED:
+                    known = "let go" if last else "had not begun"
                     self._outcome.happened[
-                        FELT + "a process woke and let go what others had taken"
+                        f"{FELT}a process woke and {known} what others had taken"
                     ] += 1
                     break
                 if self._scene.clock.monotonic_s() - woke_s > NOTICED_S_MAX:
@@ -149,6 +170,32 @@ class Trouble:
                     )
                     break
                 await self._scene.clock.sleep(0.1)
+
+    async def check_work(self) -> None:
+        """Wait until each process works on what it has claimed, and on nothing else, by what it wrote to its log."""
+        began_s = self._scene.clock.monotonic_s()
+        while True:
+            claims, works = await self._claims(), self._works()
+            wrong = [
+                f"{name} works on {item} of {role} by epoch {epoch}, and {claims.get((role, item))} has it"
+                for name, role, item, epoch in works
+                if not _has(claims, role, item, name, epoch)
+            ]
+            if not wrong or self._scene.clock.monotonic_s() - began_s > NOTICED_S_MAX:
+                break
+            await self._scene.clock.sleep(0.2)
+        self._outcome.happened["parts that one process works on"] += len(works)
+        self._outcome.violations.extend(wrong)
+
+    def _works(self) -> list[tuple[str, str, str, int]]:
+        """Which process works on what, and by which epoch."""
+        return [
+            (name, role, item, epoch)
+            for name, member in self._scene.fleet.members.items()
+            if member.running
+            for (role, item, epoch), last in said_of_work(self._scene.said(name)).items()
+            if last == CLAIMED
+        ]
 
     async def _moved(self, name: str, parts: Parts) -> bool:
         """Wait until everything that a process had is with another one; whether it had anything."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
@@ -75,6 +75,7 @@ class _Script:
 
 
 _APPEND, _TRIM = _Script.of(_COMPARE_AND_SET), _Script.of(_TRUNCATE)
+T = TypeVar("T")
 Client: TypeAlias = "Redis | RedisCluster"
 
 
@@ -165,7 +166,7 @@ class RedisConsensus:
         if not self._checked:
             await self._check()
         try:
-            return await _uncancelled(ask)
+            return await uncancelled(ask)
         except RedisClusterException as error:
             # The cluster has nobody for the slot now: nothing was sent.
             raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
@@ -216,8 +217,8 @@ class RedisConsensus:
         return Unavailable(message)
 
 
-async def _uncancelled(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer, or the error, unless the caller was cancelled meanwhile.
+async def uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the client answers, or its error, unless the caller was cancelled meanwhile.
 
     The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at
     the moment at which it ends: after a pause of the process that is every time. An error that hides it would

@@ -8,7 +8,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tidemill.shard.consensus_redis import durability_risks
+from tidemill.shard.consensus_redis import durability_risks, uncancelled
 from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
 
@@ -52,6 +52,9 @@ class RedisSink:
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         """Take the next fence; of what is in doubt, what is marked. Raises: UsageError, Unavailable."""
+        return await uncancelled(lambda: self._recovered(doubtful))
+
+    async def _recovered(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         _, marks, fences = self._keys
         client = self._client()
         try:
@@ -70,8 +73,10 @@ class RedisSink:
 
     async def fire(self, firings: Sequence[Firing]) -> None:
         """Raises: Fenced if another process has started since; Unavailable."""
-        if not firings:
-            return
+        if firings:
+            await uncancelled(lambda: self._fired(firings))
+
+    async def _fired(self, firings: Sequence[Firing]) -> None:
         client = self._client()
         try:
             script = client.register_script(_FIRE)

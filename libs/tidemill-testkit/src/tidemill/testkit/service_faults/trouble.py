@@ -152,12 +152,13 @@ class Trouble:
         """Wait until a process that woke has let go what others have taken, by what it writes to its log.
 
         What it had claimed and not begun, it may not know of: the claim was made as it stopped, or a store did not
-        answer. `check_work` sees what begins late and stays.
+        answer, or the claim is of a process of its name that was killed a moment before. `check_work` sees what begins
+        late and stays.
         """
         member, woke_s = self._scene.member(name), self._scene.clock.monotonic_s()
         for (role, item), epoch in parts.claims.items():
             while role != "compaction" and member.running:
-                last = said_of_work(member.log).get((role, item, epoch))
+                last = said_of_work(self._scene.said(name)).get((role, item, epoch))
                 if last != CLAIMED:
                     known = "let go" if last else "had not begun"
                     self._outcome.happened[

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tidemill.testkit.service_faults.effects import check_effects
 from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.scene import ALIVE_MS, SKEW_MS
-from tidemill.testkit.service_faults.trouble import said_of_work
+from tidemill.testkit.service_faults.trouble import Parts, Trouble, said_of_work
 from tidemill.testkit.service_faults.truth import Topic, Truth, bound_by, difference
 
 AT = 1_700_000_000_000
@@ -183,3 +184,43 @@ def test_what_a_process_works_on_is_read_from_its_log() -> None:
         ("reclock", "Source/book", 4): "claimed",
     }
     assert said_of_work("") == {}
+
+
+class Hasty(ManualClock):
+    """A clock that has come to the end of a sleep at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.move(seconds)
+        await asyncio.sleep(0)
+
+
+CLAIMED_LINE = "info claimed [claims] epoch=3 item=Source/book role=reclock\n"
+LET_GO_LINE = "info let go [claims] epoch=3 item=Source/book role=reclock\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "violations"),
+    [
+        ("", CLAIMED_LINE, ["reclock-a woke and kept Source/book, which others have"]),
+        ("", CLAIMED_LINE + LET_GO_LINE, []),
+        ("", "", []),
+        # The claim of a process of the same name that was killed.
+        (CLAIMED_LINE, "", []),
+    ],
+)
+async def test_who_keeps_what_others_have_is_found(
+    before: str, since: str, violations: list[str]
+) -> None:
+    class Place:
+        clock = Hasty()
+
+        def member(self, name: str) -> Any:
+            return type("Member", (), {"running": True, "log": before + since})
+
+        def said(self, name: str) -> str:
+            return since
+
+    outcome = Outcome()
+    trouble = Trouble(Place(), Random(0), outcome)  # type: ignore[arg-type]  # all of a scene that is asked for
+    await trouble._let_go("reclock-a", Parts({("reclock", "Source/book"): 3}))
+    assert outcome.violations == violations

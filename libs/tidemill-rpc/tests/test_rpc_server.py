@@ -52,6 +52,8 @@ from tidemill.time import (
     frontier,
 )
 
+WAIT_S_MAX = 120.0
+
 
 @dataclass
 class Seen:
@@ -76,7 +78,7 @@ async def connected(
     """A client of a server over the handlers."""
     server = await serve("127.0.0.1:0", handlers, handlers, handlers, **options)  # type: ignore[arg-type]
     try:
-        async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=10) as client:
+        async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S_MAX) as client:
             yield client, server
     finally:
         await server.stop(0)
@@ -119,10 +121,9 @@ async def test_leaving_a_subscription_ends_it_on_the_server() -> None:
         events = client.subscribe("flights", 12)
         await anext(events)
         await events.aclose()
-        for _turn in range(200):
-            if handlers.closed:
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not handlers.closed:
+                await asyncio.sleep(0.01)
     assert handlers.closed == ["flights"]
 
 
@@ -145,7 +146,7 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_told_where_to_resu
     async with connected(Torrent(), delivery=pace) as (client, _):
         events = client.subscribe("x")
         await anext(events)
-        await asyncio.wait_for(closed.wait(), 10)
+        await asyncio.wait_for(closed.wait(), WAIT_S_MAX)
         uppers = [0]
 
         async def follow() -> None:
@@ -284,7 +285,7 @@ async def test_the_deadline_of_the_caller_ends_a_read_and_leaves_a_write_open() 
 
 
 async def test_a_port_where_nobody_listens_is_unavailable() -> None:
-    async with AsyncClient("127.0.0.1:1", timeout_s=5) as client:
+    async with AsyncClient("127.0.0.1:1", timeout_s=WAIT_S_MAX) as client:
         with pytest.raises(Unavailable):
             await client.delete("View", "v")
 
@@ -312,11 +313,13 @@ async def test_health_names_each_service_and_reflection_comes_by_flag(reflect: b
     ):
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", "tidemill.query.v1.QueryService"):
-            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+            reply = await stub.Check(
+                health_pb2.HealthCheckRequest(service=name), timeout=WAIT_S_MAX
+            )
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
         lister = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
-        call = lister.ServerReflectionInfo(iter([asked]), timeout=5)
+        call = lister.ServerReflectionInfo(iter([asked]), timeout=WAIT_S_MAX)
         if reflect:
             names = [one.name for one in (await anext(aiter(call))).list_services_response.service]
             assert "tidemill.catalog.v1.CatalogService" in names
@@ -329,7 +332,7 @@ async def test_the_blocking_client_has_the_same_calls() -> None:
     handlers = MemoryHandlers({"flights": flights()})
 
     def use(port: int) -> None:
-        with BlockingClient(f"127.0.0.1:{port}", timeout_s=5) as client:
+        with BlockingClient(f"127.0.0.1:{port}", timeout_s=WAIT_S_MAX) as client:
             assert client.snapshot("flights").table.num_rows == 3
             assert client.ask("flights(c, d)", 10).table.num_rows == 1
             events = client.subscribe("flights", 12)
@@ -350,16 +353,16 @@ async def test_an_old_connection_takes_no_new_calls_and_lets_streams_go_on() -> 
     server = await serve("127.0.0.1:0", MemoryHandlers(), connection_age_s=0.5)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S_MAX)
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
         state = channel.get_state()
         while state is grpc.ChannelConnectivity.READY:
             await channel.wait_for_state_change(state)
             state = channel.get_state()
         # The old connection has been given up for new calls: the next one makes another.
-        reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S_MAX)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
-        stopping = asyncio.create_task(server.stop(30))
+        stopping = asyncio.create_task(server.stop(WAIT_S_MAX))
         # The stream of the old one is still there, and is told that the server stops.
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watching.cancel()

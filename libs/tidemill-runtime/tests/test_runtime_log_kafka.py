@@ -39,7 +39,6 @@ async def test_the_kafka_log_conforms(law: Law, kafka_bootstrap: str) -> None:
     await law(open_log, f"law-{next(NUMBERS)}")
 
 
-@pytest.mark.timeout(60)
 async def test_a_reader_that_is_closed_before_it_has_read_leaves_its_user_alone(
     kafka_bootstrap: str,
 ) -> None:
@@ -51,7 +50,6 @@ async def test_a_reader_that_is_closed_before_it_has_read_leaves_its_user_alone(
         assert await log.bounds(topic) == {0: (0, 0)}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("point", ["begin_transaction", "send_batch", "commit_transaction"])
 async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_nothing(
     point: str, kafka_bootstrap: str
@@ -90,7 +88,6 @@ async def test_whoever_is_paused_within_an_append_and_replaced_has_appended_noth
         await reader.close()
 
 
-@pytest.mark.timeout(60)
 async def test_a_writer_that_was_refused_leaves_nothing_that_the_event_loop_complains_of(
     kafka_bootstrap: str,
 ) -> None:
@@ -108,7 +105,6 @@ async def test_a_writer_that_was_refused_leaves_nothing_that_the_event_loop_comp
     assert complaints == []
 
 
-@pytest.mark.timeout(60)
 async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: str) -> None:
     topic = f"transactions-{next(NUMBERS)}"
     async with closing(KafkaLog(kafka_bootstrap)) as log:
@@ -133,7 +129,6 @@ async def test_records_of_aborted_transactions_are_passed_over(kafka_bootstrap: 
         assert found == [b"kept"]
 
 
-@pytest.mark.timeout(60)
 async def test_a_recreated_topic_is_an_error_not_a_jump(kafka_bootstrap: str) -> None:
     topic = f"recreated-{next(NUMBERS)}"
     async with closing(KafkaLog(kafka_bootstrap)) as log:
@@ -154,7 +149,6 @@ async def test_a_recreated_topic_is_an_error_not_a_jump(kafka_bootstrap: str) ->
         assert reader.positions() == {0: 10}
 
 
-@pytest.mark.timeout(60)
 async def test_a_producer_that_was_used_appends_to_partitions_that_were_just_added(
     kafka_bootstrap: str,
 ) -> None:
@@ -168,7 +162,7 @@ async def test_a_producer_that_was_used_appends_to_partitions_that_were_just_add
         await admin.start()
         await admin.create_partitions({topic: NewPartitions(3)})
         await admin.close()
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(240):
             while (await log.topics()).get(topic) != 3:
                 await asyncio.sleep(0.02)
         places = await log.append(topic, [Entry(None, b"2", 2), Entry(None, b"1", 1)])
@@ -177,7 +171,6 @@ async def test_a_producer_that_was_used_appends_to_partitions_that_were_just_add
         await writer.close()
 
 
-@pytest.mark.timeout(60)
 async def test_deleted_records_leave_the_bounds(kafka_bootstrap: str) -> None:
     topic = f"deleted-{next(NUMBERS)}"
     async with closing(KafkaLog(kafka_bootstrap)) as log:

@@ -183,9 +183,21 @@ def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
         assert opened_at_once(tmp_path / f"{n}.sqlite", sqlite_file.keep_log) == ["wal"] * 5
 
 
-def test_sqlite_alone_would_refuse_some_of_those(tmp_path: Path) -> None:
-    def alone(connection: sqlite3.Connection) -> object:
-        return connection.execute("pragma journal_mode=wal")
+def test_sqlite_alone_refuses_whoever_comes_while_another_one_writes(tmp_path: Path) -> None:
+    def opened() -> sqlite3.Connection:
+        return sqlite3.connect(
+            tmp_path / "new.sqlite", timeout=3600.0, isolation_level=None, check_same_thread=False
+        )
 
-    tried = (opened_at_once(tmp_path / f"{n}.sqlite", alone) for n in range(2000))
-    assert any("database is locked" in told for told in tried)
+    with closing(opened()) as one, closing(opened()) as two, ThreadPoolExecutor(1) as thread:
+        one.execute("begin immediate")
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            two.execute("pragma journal_mode=wal")  # at once: it might have waited for an hour
+        refused = threading.Event()
+        two.set_trace_callback(lambda said: refused.set() if "begin" in said else None)
+        waiting = thread.submit(sqlite_file.keep_log, two)
+        assert refused.wait(60)  # as SQLite alone, and now it waits
+        assert not waiting.done()
+        one.execute("commit")
+        waiting.result()
+        assert two.execute("pragma journal_mode").fetchone() == ("wal",)

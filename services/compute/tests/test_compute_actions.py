@@ -268,7 +268,7 @@ async def test_an_action_over_a_collection_that_is_closed_comes_to_its_end(tmp_p
     await world.feed(0, END)
     await world.now.compare_and_append("alarm", frontier(END), frontier(), None, writer="test")
     for _ in range(2):
-        await asyncio.wait_for(world.action(world.now, FileSink(path)).fire_forever(), 60)
+        await asyncio.wait_for(world.action(world.now, FileSink(path)).fire_forever(), 240)
         assert sorted(fired(path.read_text().splitlines())) == expected(world.alarms)
 
 

@@ -31,6 +31,8 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 
 END = 60
+WAIT_S_MAX = 240.0
+"""Loops may be compiled in a thread while virtual time passes."""
 PING = pa.schema(
     [("h", pa.string()), ("n", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]
 )
@@ -162,14 +164,10 @@ class World:
     async def until(self, task: asyncio.Task[None], done: Any) -> None:
         """Let a task run until something has held for a while, or it ends."""
         held = 0
-        for _ in range(4_000):
-            held = held + 1 if done() else 0
-            if task.done() or held > 20:
-                break
-            await asyncio.sleep(0)
-            await self.clock.advance(0.05)
-        else:
-            raise AssertionError("it does not come to an end")
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not task.done() and held <= 20:
+                held = held + 1 if done() else 0
+                await self.clock.advance(0.05)
 
     async def change_over(self, fuse: Fuse, random: Random, upper: int) -> bool:
         """One life of the process that changes the program; whether it has been changed."""

@@ -19,12 +19,14 @@ from tidemill.time import Fenced, Indeterminate, Unavailable
 from tidemill_compute.actions.outbox import Firing
 from tidemill_compute.actions.sink_log import LogSink
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 OUTBOX = [Firing(f"k{n:02}", "calls", n, f"p({n})", f"[{n}]", n) for n in range(12)]
 BATCH = 4
-DEADLINE_S = 3.0
-"""A transaction may last twice as long, then the broker ends it."""
+DEADLINE_S = 240.0
+"""However busy the machine is."""
+AWAY_S = 3.0
+"""For a broker that is away."""
 TRIED_AGAIN = (Unavailable, Indeterminate, Fenced)
 
 Step = Callable[..., Awaitable[Any]]
@@ -43,8 +45,8 @@ def broker() -> Iterator[Server]:
 
 
 @asynccontextmanager
-async def opened(broker: Server) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(broker.address, deadline_s=DEADLINE_S)
+async def opened(broker: Server, deadline_s: float = DEADLINE_S) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog(broker.address, deadline_s=deadline_s)
     try:
         yield log
     finally:
@@ -193,7 +195,6 @@ async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_sam
     topic = f"late-{token_hex(4)}"
     # The process is allowed to wait for longer than the broker is.
     async with opened(broker) as log, opened(broker) as patient:
-        patient._deadline_s = 20 * DEADLINE_S
 
         async def until_it_was_ended(step: Step) -> Any:
             begun = await log.bounds(topic)
@@ -238,10 +239,11 @@ async def test_a_broker_that_is_killed_at_a_commit_has_done_it_or_not_and_never_
         await asyncio.to_thread(broker.control, "kill", "1")
         return await committing
 
-    async with opened(broker) as log:
+    async with opened(broker, AWAY_S) as log:
         with monkeypatch.context() as patch:
             faults = Faults(patch, "commit_transaction", killed_at)
-            outcome = await asyncio.gather(live(log, topic), return_exceptions=True)
+            while not faults.struck:  # a machine that stood still is no broker that was killed
+                outcome = await asyncio.gather(live(log, topic), return_exceptions=True)
             assert faults.struck == 1
         assert isinstance(outcome[0], TRIED_AGAIN), outcome
         await asyncio.to_thread(broker.control, "start", "1")

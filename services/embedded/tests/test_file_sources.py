@@ -47,7 +47,7 @@ async def until(
     """Wait until the column `n` of a collection holds exactly these numbers at its latest instant."""
     found: list[int] = []
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while found != expected:
                 await asyncio.sleep(0.02)
                 upper = sole_time((await process.world.collections.status(collection)).upper)
@@ -62,7 +62,7 @@ async def until(
 async def mapped(process: Process, count: int) -> None:
     """Wait until so many rows of `limits` have their instant of the timeline."""
     collections = process.world.collections
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (await collections.stored("limits/raw")).num_rows < count:
             await asyncio.sleep(0.02)
         raw = sole_time((await collections.status("limits/raw")).upper)
@@ -83,7 +83,7 @@ async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> Non
     async with running(tmp_path) as process:
         (folder / "c.csv").write_text("n,t\n5,v\n")
         await until(process, "rows", [1, 2, 3, 4, 5])
-        rows = (await process.query.snapshot("rows", None, 5.0)).table.to_pylist()
+        rows = (await process.query.snapshot("rows", None, 120.0)).table.to_pylist()
         assert {row["n"]: row["t"] for row in rows}[3] == "p\nq"
         bound = process.system._running["Source", "rows"].runner.remap.counts.bound
         assert bound == {0: 3, 1: 1, 2: 1}
@@ -97,7 +97,7 @@ async def test_a_file_with_other_columns_stalls_the_source_and_tells_which(tmp_p
         await apply(process, source("s", folder, "csv"))
         await until(process, "s", [1])
         (folder / "b.csv").write_text("n,other\n2,b\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (status := await process.system.describe("Source", "s")).reason != "Stalled":
                 await asyncio.sleep(0.02)
         assert "b.csv has the columns n, other, the source has n, t" in status.message

@@ -51,10 +51,10 @@ async def gain(process: Process, form: str, more: str) -> None:
 async def until_holds(process: Process, *rows: tuple[object, ...]) -> None:
     found: list[tuple[object, ...]] = []
     with suppress(TimeoutError):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while found != sorted(rows):
                 with suppress(TidemillError):
-                    table = (await process.query.snapshot("orders", None, 5.0)).table
+                    table = (await process.query.snapshot("orders", None, 120.0)).table
                     kept = table.drop_columns(["_diff"])
                     found = sorted(zip(*(c.to_pylist() for c in kept.columns), strict=True))
                 await asyncio.sleep(0.02)

@@ -42,6 +42,7 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.twins.keyed import Happened, broken, rows_at
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
@@ -56,6 +57,7 @@ from tidemill_reclock.settings import ReclockSettings
 from tidemill_remap.driver import RemapDriver
 
 INTERVAL_MS = 100
+WAIT_S_MAX = 240.0
 PARTITIONS = 3
 ROWS = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string())])
 TARGET = ReclockTarget("s", "s/remap", "s", "s/letters", CHANGE_SCHEMA, LETTER_SCHEMA)
@@ -214,16 +216,25 @@ class World:
         assert len(letters) == self.bad + len(said)
 
 
-async def until_all_is_written(world: World, process: asyncio.Task[None]) -> None:
-    """Let time pass in small steps until the process has died, or has written everything."""
+@pytest.fixture
+async def in_turn() -> None:
+    """Virtual time does not wait for a thread that reads or writes a file."""
+    threads_in_turn(1)
+
+
+async def until_all_is_written(
+    world: World, process: asyncio.Task[None], pause_s: float = 0.0
+) -> None:
+    """Let time pass in small steps until the process has died, or has written everything.
+
+    With `pause_s` for threads and stores between two steps; without, nobody may need real time.
+    """
     # A probe of a later instant sees all that was in the log by now.
     target = world.clock.now_ms() + 2 * INTERVAL_MS
-    for _ in range(4_000):
-        if process.done() or sole_time((await world.now.status("s")).upper) > target:
-            return
-        await asyncio.sleep(0)
-        world.clock.move(0.02)
-    pytest.fail("the source stands still")
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not process.done() and sole_time((await world.now.status("s")).upper) <= target:
+            await asyncio.sleep(pause_s)
+            world.clock.move(0.02)
 
 
 async def ended(process: asyncio.Task[None]) -> None:
@@ -236,6 +247,7 @@ async def ended(process: asyncio.Task[None]) -> None:
         raise AssertionError("the source failed") from how
 
 
+@pytest.mark.usefixtures("in_turn")
 @pytest.mark.parametrize("kind", ["upsert", "debezium"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_processes_that_die_at_any_write_hold_what_the_oracle_holds(
@@ -261,6 +273,7 @@ async def test_processes_that_die_at_any_write_hold_what_the_oracle_holds(
     await world.log.close()
 
 
+@pytest.mark.usefixtures("in_turn")
 async def test_two_processes_of_one_keyed_source_write_what_one_would(tmp_path: Path) -> None:
     random, world = Random(5), World(tmp_path, "debezium")
     await world.create()
@@ -316,7 +329,7 @@ async def test_changes_that_a_job_has_written_are_what_the_oracle_holds(
     process = asyncio.create_task(world.run(world.process(Fuse(None))))
     for _ in range(2):
         # The first may end with a binding that `bind` had asked a real store for when it was cancelled.
-        await until_all_is_written(world, process)
+        await until_all_is_written(world, process, 0.001)
     await ended(process)
     await world.check()
     assert world.bad

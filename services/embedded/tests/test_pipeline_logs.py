@@ -93,13 +93,13 @@ async def running(folder: Path) -> AsyncIterator[Process]:
 
 
 async def until_upper(process: Process, collection: str, upper: int) -> None:
-    async with asyncio.timeout(60):
-        held = await process.world.collections.wait_for_upper(collection, upper - 1, 60.0)
+    async with asyncio.timeout(240):
+        held = await process.world.collections.wait_for_upper(collection, upper - 1, 240.0)
     assert sole_time(held) >= upper
 
 
 async def rows(process: Process, goal: str, at: int) -> list[tuple[object, ...]]:
-    answer = await process.query.ask(goal, at, 20.0)
+    answer = await process.query.ask(goal, at, 120.0)
     names = [n for n in answer.table.column_names if n not in ("time", "expires", "_diff")]
     return sorted(tuple(row[name] for name in names) for row in answer.table.to_pylist())
 
@@ -148,5 +148,5 @@ async def check(process: Process, given: Given) -> None:
         assert await rows(process, "fine(t)", at) == [(t,) for t in limits if t not in full]
         counts = sorted((t, sum(x == t for x, _ in over)) for t in full)
         assert await rows(process, "summary/count(t) @count(n)", at) == counts
-    letters = await process.query.snapshot("readings/deadletters", None, 20.0)
+    letters = await process.query.snapshot("readings/deadletters", None, 120.0)
     assert sorted(letters.table["raw"].to_pylist()) == sorted(given.broken)

@@ -147,7 +147,7 @@ def check(system: Fleet, load: Load, query: str) -> None:
     system.asked(query, lambda client: reached(client, upper))
     with Client(system.address(query)) as client:
         for at in (SKEW + 15_000, load.now - HOUR - SKEW, upper - 1):
-            table = client.query("late(p, d)", as_of=at, timeout_s=20).table
+            table = client.query("late(p, d)", as_of=at, timeout_s=120).table
             pairs = zip(table["p"].to_pylist(), table["d"].to_pylist(), strict=True)
             assert sorted(set(pairs)) == load.late_at(at)
 

@@ -138,7 +138,7 @@ def shown(client: object) -> str:
 
 
 def scraped(system: Fleet, name: str) -> str:
-    with urlopen(f"{system.address(name, 'http')}/metrics", timeout=20) as answer:
+    with urlopen(f"{system.address(name, 'http')}/metrics", timeout=120) as answer:
         return str(answer.read().decode())
 
 
@@ -165,7 +165,7 @@ def posted(server: UpProcess, trust: ssl.SSLContext, token: str | None) -> int:
     url = f"{server.address('http')}/v1/sources/pushed/rows"
     request = Request(url, b'{"n": 1}\n{"n": 2}\n', headers)
     try:
-        with urlopen(request, timeout=20, context=trust) as answer:
+        with urlopen(request, timeout=120, context=trust) as answer:
             return int(answer.status)
     except HTTPError as error:
         with error:
@@ -177,7 +177,7 @@ def test_the_http_port_has_tls_and_asks_for_tokens_as_the_other_one_does(tmp_pat
     trust = ssl.create_default_context(cafile=str(made.authority))
     with up_process(tmp_path, *arguments) as server:
         assert server.address("http").startswith("https://")
-        with urlopen(f"{server.address('http')}/metrics", timeout=20, context=trust) as answer:
+        with urlopen(f"{server.address('http')}/metrics", timeout=120, context=trust) as answer:
             assert b"tidemill_claims_held" in answer.read()
         with connect(
             server.address("grpc"),
@@ -209,5 +209,5 @@ def test_the_http_port_has_tls_and_asks_for_tokens_as_the_other_one_does(tmp_pat
             (server.address("http").replace("https:", "http:"), None),
         ):
             with pytest.raises((URLError, ConnectionError)):
-                urlopen(f"{url}/metrics", timeout=20, context=context)
+                urlopen(f"{url}/metrics", timeout=120, context=context)
         assert "ann-token" not in server.log.read_text()

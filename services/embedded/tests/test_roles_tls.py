@@ -59,7 +59,7 @@ def command(system: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
             "--address", system.address("front"), "--token-file", "ann.token",
             "--tls-ca", "ours.pem",
         ],
-        cwd=system.folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=system.folder, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

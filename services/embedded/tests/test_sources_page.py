@@ -40,10 +40,10 @@ async def until_holds(
 ) -> None:
     found: object = None
     with suppress(TimeoutError):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while found != rows:
                 with suppress(TidemillError):
-                    table = (await process.query.snapshot(source, None, 5.0)).table
+                    table = (await process.query.snapshot(source, None, 120.0)).table
                     found = sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
                 await asyncio.sleep(0.02)
     assert found == rows
@@ -73,7 +73,7 @@ async def test_the_last_value_of_a_key_is_its_row_also_after_a_restart(tmp_path:
     async with running(tmp_path) as process:
         await write(process, ("nail", b'{"pieces": 9}'), ("bolt", None), ("screw", None))
         await until_holds(process, "stock", names, [("nail", 9)])
-        letters = (await process.query.snapshot("stock/deadletters", None, 5.0)).table
+        letters = (await process.query.snapshot("stock/deadletters", None, 120.0)).table
         assert letters["offset"].to_pylist() == [2]
         status = await process.system.describe("Source", "stock")
         assert status.ready
@@ -95,7 +95,7 @@ async def test_changes_of_a_database_are_checked_against_what_is_held(tmp_path: 
         await process.system.apply([ResourceDocument(BLOCKS["customers"], "page.yaml")])
         await process.world.log.append("customers", [Entry(b"k", change) for change in changes])
         await until_holds(process, "customers", ("id", "name"), [(2, "Bo")])
-        letters = (await process.query.snapshot("customers/deadletters", None, 5.0)).table
+        letters = (await process.query.snapshot("customers/deadletters", None, 120.0)).table
         said = sorted(
             zip(letters["offset"].to_pylist(), letters["reason"].to_pylist(), strict=True)
         )
@@ -105,7 +105,7 @@ async def test_changes_of_a_database_are_checked_against_what_is_held(tmp_path: 
             (8, "the key changes within one record"),
         ]
         await process.world.log.append("customers", [Entry(b"k", b'{"op": "t"}')])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (await process.system.describe("Source", "customers")).reason != "Stalled":
                 await asyncio.sleep(0.02)
         assert "truncated" in (await process.system.describe("Source", "customers")).message
@@ -151,7 +151,7 @@ async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_p
         rows = [(b"nail", b'{"pieces": 7}'), (b"bolt", b"{"), (b"nut", b"[]")]
         await log.append("stock", [Entry(key, value) for key, value in rows])
         found: list[object] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while len(found) < 2:
                 with suppress(UsageError):
                     high = (await log.bounds("tidemill.deadletters"))[0][1]

@@ -72,7 +72,7 @@ async def put(process: Process, node: int, key: str, value: int, diff: int = 1) 
 
 
 async def answer(process: Process, goal: str, at: int) -> set[tuple[object, ...]]:
-    table = (await process.query.ask(goal, at, 20.0)).table.drop_columns(["_diff"])
+    table = (await process.query.ask(goal, at, 120.0)).table.drop_columns(["_diff"])
     return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 

@@ -70,7 +70,7 @@ def push(server: UpProcess, rows: list[tuple[str, int, int]]) -> None:
 
 
 def rows_at(client: Client, goal: str, at: int) -> list[tuple[object, ...]]:
-    table = client.query(goal, as_of=at, timeout_s=20).table
+    table = client.query(goal, as_of=at, timeout_s=120).table
     names = [name for name in table.column_names if name not in ("time", "expires")]
     return sorted(tuple(row[name] for name in names) for row in table.to_pylist())
 
@@ -139,10 +139,7 @@ def test_a_second_server_on_the_same_directory_is_refused_in_one_line(tmp_path: 
         address = (tmp_path / "state" / "grpc.address").read_text()
         second.start()
         (tmp_path / "state" / "grpc.address").write_text(address)
-        deadline = time.monotonic() + 30
-        while second.running and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not second.running
+        assert second.ended() != 0
         lines = second.log.read_text().strip().splitlines()
         assert len(lines) == 1, lines
         assert "tidemill up:" in lines[0]

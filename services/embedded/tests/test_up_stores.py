@@ -49,7 +49,7 @@ def planes(server: UpProcess) -> pa.Table:
     return server.until(
         lambda client: (
             table
-            if (table := client.query("planes", timeout_s=20).table).num_rows == len(PLANES)
+            if (table := client.query("planes", timeout_s=120).table).num_rows == len(PLANES)
             else None
         )
     )

@@ -78,7 +78,7 @@ def test_every_metric_of_the_catalogue_has_a_sample(tmp_path: Path) -> None:
         with server.client() as client:
             list(client.subscribe("late(p, d)", start=0, until=5_000))
         wanted = {metric.name for metric in CATALOGUE} - QUIET
-        server.until(lambda _: True if not missing(scraped(server), wanted) else None, 20.0)
+        server.until(lambda _: True if not missing(scraped(server), wanted) else None)
         server.until(lambda _: True if all(line in scraped(server) for line in COUNTED) else None)
 
 

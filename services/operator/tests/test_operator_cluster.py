@@ -36,7 +36,7 @@ VIEW = {
     "spec": {"program": "late(n) := flight(n);", "inputs": {"flight": "flights"}},
 }
 ARRANGEMENT = {"metadata": {"name": "by-n"}, "spec": {"collection": "flights", "key": ["n"]}}
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 def connected(api: ApiServer) -> KubernetesApi:

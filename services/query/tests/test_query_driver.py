@@ -244,7 +244,7 @@ async def test_tables_are_read_at_one_instant() -> None:
 async def collected(world: World, goal: str, start: int | None, until: int) -> list[Event]:
     events = world.query.subscribe(goal, start, True, until)
     found: list[Event] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         reading = asyncio.ensure_future(_all(events, found))
         while not reading.done():
             await world.clock.advance(0.6)

@@ -25,7 +25,7 @@ from tidemill.shard.stores import open_claims
 from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, UnknownCollection
 
 T = TypeVar("T")
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 240.0
 CALL_S = 20.0
 
 
@@ -202,5 +202,5 @@ def fleet(folder: Path, lease_s: float = 2.0) -> Iterator[Fleet]:
         assert zygote.stdin is not None
         assert zygote.stdout is not None
         zygote.stdin.close()
-        zygote.wait(30)
+        zygote.wait(WAIT_S_MAX)
         zygote.stdout.close()

@@ -19,7 +19,8 @@ from tidemill.time import Indeterminate, NotYet, TidemillError, Unavailable, Unk
 
 T = TypeVar("T")
 
-START_S_MAX = 60.0
+START_S_MAX = 240.0
+"""Patience only: a start takes two seconds, or many on a machine that is busy."""
 
 
 class UpProcess:
@@ -47,7 +48,7 @@ class UpProcess:
         """End the process with a signal; its exit status."""
         assert self._process is not None
         self._process.send_signal(how)
-        status = self._process.wait(30)
+        status = self._process.wait(START_S_MAX)
         self._process = None
         return status
 
@@ -85,7 +86,7 @@ class UpProcess:
             time.sleep(0.05)
         return address.read_text().strip()
 
-    def until(self, ask: Callable[[Client], T | None], timeout_s: float = 60.0) -> T:
+    def until(self, ask: Callable[[Client], T | None], timeout_s: float = START_S_MAX) -> T:
         """What `ask` answers, asked again until it is something; the server may be starting."""
         deadline = time.monotonic() + timeout_s
         said: object = None

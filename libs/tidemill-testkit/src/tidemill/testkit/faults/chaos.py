@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,9 +37,14 @@ from tidemill.testkit.servers import Server
 from tidemill.time import Frontier, Indeterminate, Unavailable
 
 PARTS = ("transactor-1", "transactor-2", "transactor-3", "writer-4", "writer-5", "compactor-6")
-STOPPED_S_MAX = 60.0
-PATIENT_S = 20.0
+STOPPED_S_MAX = 180.0
+FELT_S_MAX = 120.0
+PATIENT_S = 60.0
 """How long whoever checks waits for an answer."""
+
+
+Felt = frozenset[str]
+"""What processes write down when they meet something; one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,16 @@ class Outcome:
 class Round:
     """One round of trouble, then rest, then the check of everything that was written down.
 
-    The trouble lasts `seconds`, and until each kind of fault has happened. The schedule of faults follows from the seed; what real processes make of it does not.
+    The trouble lasts `seconds`, and until each kind of fault has happened and the processes have written
+    down each of `felt`, but no longer than FELT_S_MAX. The schedule of faults follows from the seed; what
+    real processes make of it does not.
     """
 
-    def __init__(self, place: Place, seed: int, folder: Path, lives: Lives) -> None:
+    def __init__(
+        self, place: Place, seed: int, folder: Path, lives: Lives, felt: Collection[Felt] = ()
+    ) -> None:
         self.outcome = Outcome()
+        self._felt = felt
         self._place = place
         self._seed = seed
         self._random = Random(seed)
@@ -154,7 +164,7 @@ class Round:
         ]
         kinds += ["restart redis"] if self._place.redis else []
         due, passes = list(kinds), 0
-        while passes == 0 or self._clock.monotonic_s() < end_s:
+        while passes == 0 or self._clock.monotonic_s() < end_s or self._unfelt(end_s):
             await self._clock.sleep(0.1 + self._random.random() * 0.4)
             kind = due.pop(self._random.randrange(len(due)))
             if not due:
@@ -181,6 +191,15 @@ class Round:
                     self._ends[end].set_mode(mode)  # type: ignore[arg-type]  # one of its modes
                     await self._clock.sleep(0.3 + self._random.random() * 1.2)
                     self._ends[end].set_mode("open")
+
+    def _unfelt(self, end_s: float) -> bool:
+        """Whether the processes have not met everything yet that they are to meet."""
+        if not self._felt or self._clock.monotonic_s() > end_s + FELT_S_MAX:
+            return False
+        written = b"".join(file.read_bytes() for file in self._histories())
+        return not all(
+            any(msgspec.json.encode(way) in written for way in ways) for ways in self._felt
+        )
 
     async def _kill(self, name: str) -> None:
         self._lives.signal(self._pids[name], signal.SIGKILL)

@@ -1,0 +1,56 @@
+"""Work of threads in turns of the event loop, for tests that move a virtual clock.
+
+Virtual time that is moved on with every turn of the loop does not wait for a real thread: how far it runs ahead
+until the thread is done is settled by the load of the machine. Here it is settled by a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random  # noqa: TID251  seeded by who asks
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+TURNS_MAX = 4
+"""So many turns at most pass before work is done, and again before anybody is told."""
+
+
+def threads_in_turn(seed: int) -> None:
+    """Let the running event loop do itself what it is asked to have done by threads, a few turns later.
+
+    The work is done, and its outcome told, after numbers of turns drawn from the seed; whoever gives up waiting
+    does not stop it, as with a thread. Not for work that waits for something to happen on the loop.
+    """
+    random, loop = Random(seed), asyncio.get_running_loop()
+
+    def run_in_executor(_: object, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def tell(call: Callable[[Any], None], what: object) -> None:
+            if not outcome.done():
+                call(what)
+
+        def do() -> None:
+            try:
+                found = work(*arguments)
+            except Exception as error:
+                later(partial(tell, outcome.set_exception, error))
+            else:
+                later(partial(tell, outcome.set_result, found))
+
+        later(do)
+        return outcome
+
+    def later(call: Callable[[], None]) -> None:
+        _after(loop, random.randrange(1, TURNS_MAX + 1), call)
+
+    setattr(loop, "run_in_executor", run_in_executor)  # noqa: B010  a method, for this loop alone
+
+
+def _after(loop: asyncio.AbstractEventLoop, turns: int, call: Callable[[], None]) -> None:
+    if turns == 0:
+        call()
+    else:
+        loop.call_soon(_after, loop, turns - 1, call)

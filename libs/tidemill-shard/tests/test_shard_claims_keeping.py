@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.ids import random_id
-from tidemill.shard import MemoryConsensus
+from tidemill.shard import Consensus, MemoryConsensus, Version
 from tidemill.shard.claims import Claim, Claimant, Keeper, KeptClaimant, work_claimed
 from tidemill.shard.claims.keeping import PATIENCE_S
-from tidemill.shard.stores import open_claims
 from tidemill.testkit.faults.claims_replica import LEASE_S, Replica, begin_replica
 from tidemill.testkit.faults.network import Network, RemoteConsensus
 from tidemill.testkit.faults.virtual_loop import VirtualLoop
@@ -123,15 +121,63 @@ def test_work_that_is_stuck_for_good_loses_it_too() -> None:
 
 LOOKED_LEASES = 2.0
 REAL_LEASE_S = 2.0
+TICK_S = 0.01
+
+
+class TimeOfThreads:
+    """A clock that goes no faster than the threads of this process: a machine that stands still ends no lease."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick)
+        self._thread.start()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_S):
+            self._ticks += 1
+
+    def now_ms(self) -> int:
+        return int(1000 * self.monotonic_s())
+
+    def monotonic_s(self) -> float:
+        return self._ticks * TICK_S
+
+    async def sleep(self, seconds: float) -> None:
+        end_s = self.monotonic_s() + seconds
+        while self.monotonic_s() < end_s:
+            await asyncio.sleep(TICK_S)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+class OfTwoThreads(MemoryConsensus):
+    """A Consensus for event loops of two threads, which never waits for a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        with self._lock:
+            return await super().compare_and_set(key, expected, version)
+
+
+@pytest.fixture
+def clock() -> Iterator[TimeOfThreads]:
+    clock = TimeOfThreads()
+    yield clock
+    clock.end()
 
 
 async def _wanted() -> list[str]:
     return ["a"]
 
 
-async def _epoch_that_another_gets(place: str) -> int | None:
+async def _epoch_that_another_gets(clock: TimeOfThreads, consensus: Consensus) -> int | None:
     """What a second replica has claimed after looking for some leases; None if nothing was to be had."""
-    clock, consensus = SystemClock(), open_claims(place)
     other = Claimant(consensus, "role", clock, random_id, name="other", lease_s=REAL_LEASE_S)
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < LOOKED_LEASES * REAL_LEASE_S and not other.held():
@@ -139,13 +185,12 @@ async def _epoch_that_another_gets(place: str) -> int | None:
         await clock.sleep(REAL_LEASE_S / 10)
     epoch = next((claim.epoch for claim in other.held().values()), None)
     await other.leave()
-    await consensus.close()
     return epoch
 
 
-async def _lived_through_a_busy_loop(place: str, *, kept: bool) -> tuple[int, int | None]:
+async def _lived_through_a_busy_loop(clock: TimeOfThreads, *, kept: bool) -> tuple[int, int | None]:
     """Block this event loop while another replica looks: the epoch before, and the one that it got."""
-    clock, consensus = SystemClock(), open_claims(place)
+    consensus = OfTwoThreads()
     plain = Claimant(consensus, "role", clock, random_id, name="busy", lease_s=REAL_LEASE_S)
     keeper = Keeper(clock)
     owner = keeper.kept(plain) if kept else plain
@@ -160,25 +205,22 @@ async def _lived_through_a_busy_loop(place: str, *, kept: bool) -> tuple[int, in
     before = owner.held()["a"].epoch
     with ThreadPoolExecutor(1) as another:
         # Nobody runs on this event loop meanwhile.
-        after = another.submit(lambda: asyncio.run(_epoch_that_another_gets(place))).result()
+        looked = another.submit(lambda: asyncio.run(_epoch_that_another_gets(clock, consensus)))
+        after = looked.result()
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
-    await keeper.close(consensus.close if kept else _nothing)
-    if not kept:
-        await consensus.close()
+    await keeper.close(consensus.close)
     return before, after
 
 
-async def _nothing() -> None:
-    return
-
-
-async def test_a_thread_keeps_the_claims_of_an_event_loop_that_is_blocked(tmp_path: Path) -> None:
-    _, after = await _lived_through_a_busy_loop(f"sqlite:{tmp_path}/state", kept=True)
+async def test_a_thread_keeps_the_claims_of_an_event_loop_that_is_blocked(
+    clock: TimeOfThreads,
+) -> None:
+    _, after = await _lived_through_a_busy_loop(clock, kept=True)
     assert after is None
 
 
-async def test_without_the_thread_they_are_taken_over(tmp_path: Path) -> None:
-    before, after = await _lived_through_a_busy_loop(f"sqlite:{tmp_path}/state", kept=False)
+async def test_without_the_thread_they_are_taken_over(clock: TimeOfThreads) -> None:
+    before, after = await _lived_through_a_busy_loop(clock, kept=False)
     assert after is not None
     assert after > before

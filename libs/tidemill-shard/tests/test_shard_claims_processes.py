@@ -15,7 +15,7 @@ from tidemill.testkit.faults.lives import Lives
 
 ITEMS = ("a", "b", "c", "d", "e")
 LEASE_S = 0.8
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 240.0
 STOP_S_MAX = 8.0
 """Who stands still in the middle of a transaction of SQLite holds up everybody: it is let go, and stopped again."""
 

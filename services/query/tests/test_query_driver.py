@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +15,20 @@ from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
-from tidemill.rpc.messages import Changes, Event, Progress
+from tidemill.rpc.messages import Answer, Changes, Event, Progress
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, Limits, MemoryBlob, MemoryConsensus
+from tidemill.shard import (
+    Collections,
+    Description,
+    Limits,
+    MemoryBlob,
+    MemoryConsensus,
+    ReadCapability,
+)
 from tidemill.shard.part_store import LIMITS
 from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
 from tidemill_query.directory import Readable, ViewOf
-from tidemill_query.driver import QueryDriver
+from tidemill_query.driver import CHOICES_MAX, QueryDriver
 from tidemill_query.settings import QuerySettings
 
 PING = pa.schema(
@@ -180,6 +187,76 @@ async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:
         await world.query.snapshot("v/loud", 100, None)
     with pytest.raises(BeforeSince):
         await world.query.snapshot("v/loud", 69, None)
+
+
+class Paused:
+    """The process stands still between choosing an instant and reading, so many times: since passes meanwhile."""
+
+    def __init__(self, world: World, times: int) -> None:
+        self.times = 0
+        glance, history = world.collections.glance, world.collections.read_hold
+
+        async def pause() -> None:
+            if self.times < times:
+                self.times += 1
+                for name in ("v/loud", "ping"):
+                    upper = sole_time((await world.collections.status(name)).upper)
+                    await world.write(name, upper + 100)
+
+        async def late_glance(*args: Any, **named: Any) -> pa.Table | None:
+            await pause()
+            return await glance(*args, **named)
+
+        async def late_hold(*args: Any, **named: Any) -> ReadCapability:
+            await pause()
+            return await history(*args, **named)
+
+        world.collections.glance = late_glance  # type: ignore[method-assign]
+        world.collections.read_hold = late_hold  # type: ignore[method-assign]
+
+
+QUESTIONS: dict[str, Callable[[QueryDriver, int | None], Awaitable[object]]] = {
+    "snapshot": lambda query, at: query.snapshot("v/loud", at, None),
+    "goal": lambda query, at: query.ask("loud(h)", at, None),
+    "tables": lambda query, at: query.tables(["v/loud", "ping"], at, None),
+    "why": lambda query, at: query.why('loud("c") @time(30)', at),
+    "why not": lambda query, at: query.why_not('loud("b") @time(20)', at),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_a_question_without_an_instant_chooses_anew_when_its_process_stood_still(
+    question: str,
+) -> None:
+    ask = QUESTIONS[question]
+    for times, asked in ((2, None), (1, 99), (CHOICES_MAX + 1, None)):
+        world = World(retain_ms=30)
+        await world.create()
+        await world.pings()
+        paused = Paused(world, times)
+        if times == 2:
+            answer = await ask(world.query, asked)
+            assert paused.times == 2
+            for each in answer.values() if isinstance(answer, dict) else [answer]:
+                if isinstance(each, Answer):
+                    assert (each.as_of, names(each.table, each.table.column_names[0])) == (
+                        299, ["c"] if each.collection == "v/loud" else ["b", "c"],
+                    )  # fmt: skip
+            continue
+        with pytest.raises(BeforeSince):
+            await ask(world.query, asked)
+        assert paused.times == min(times, CHOICES_MAX)
+
+
+async def test_a_subscription_from_now_begins_where_it_holds() -> None:
+    world = World(retain_ms=30)
+    await world.create()
+    await world.pings()
+    paused = Paused(world, 1)
+    found: list[Event] = []
+    await _all(world.query.subscribe("loud(h)", None, True, 200), found)
+    assert paused.times == 1
+    assert [names(e.table) for e in found if isinstance(e, Changes)] == [["c"]]
 
 
 async def test_a_question_changes_nothing_unless_garbage_collection_is_faster_than_it() -> None:

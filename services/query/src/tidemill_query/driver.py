@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +29,7 @@ from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, Updates
 from tidemill.shard.pruning import Equal
 from tidemill.time import (
+    BeforeSince,
     CapabilityExpired,
     Frontier,
     NotYet,
@@ -45,6 +47,12 @@ from tidemill_query.settings import QuerySettings
 
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
+
+
+CHOICES_MAX = 8
+"""So often an instant is chosen for a question that names none, before it is said that its history was let go."""
+
+T = TypeVar("T")
 
 
 def sole_or_zero(held: Frontier) -> int:
@@ -92,6 +100,17 @@ class QueryDriver:
             await self._clock.sleep(self._settings.session_lease_ms / 4000)
             await self._collections.renew(held)
 
+    async def _chosen(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
+        """The answer; where nobody asked for an instant and the history of the chosen one is let go meanwhile, anew.
+
+        The process may stand still for longer than a collection is retained. Raises: BeforeSince for an
+        instant that was asked for, or if that happens at every choice.
+        """
+        for _ in range(0 if as_of is not None else CHOICES_MAX - 1):
+            with suppress(BeforeSince):
+                return await answer()
+        return await answer()
+
     async def _instant(self, collection: str, as_of: int | None, wait_s: float | None) -> int:
         """The asked instant once it is definite, or the latest one that is."""
         if as_of is None:
@@ -111,7 +130,8 @@ class QueryDriver:
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The whole collection at one instant."""
-        return await self._answer(self._collection_id(collection), as_of, wait_s)
+        found = self._collection_id(collection)
+        return await self._chosen(as_of, lambda: self._answer(found, as_of, wait_s))
 
     def _collection_id(self, name: str) -> str:
         return self._directory.find(name).collection
@@ -132,6 +152,9 @@ class QueryDriver:
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
+        return await self._chosen(as_of, lambda: self._asked(goal, as_of, wait_s))
+
+    async def _asked(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         name, rest = split_name(goal)
         readable = self._directory.find(name)
         if not rest:
@@ -170,8 +193,11 @@ class QueryDriver:
         name, rest = split_name(goal)
         readable = self._directory.find(name)
         compiled = row_goal(goal, readable) if rest else None
-        at = await self._instant(readable.collection, None, math.inf) if start is None else start
         async with self._following(readable.collection) as held:
+            # NB: chosen under the hold: what is let go before it is not chosen.
+            at = (
+                await self._instant(readable.collection, None, math.inf) if start is None else start
+            )
             stream = self._collections.subscribe(
                 held, at, snapshot=snapshot, up_to=until, where=compiled and compiled.where
             )
@@ -192,10 +218,14 @@ class QueryDriver:
     ) -> Mapping[str, Answer]:
         """All named collections at one instant, by default the latest at which all are definite."""
         ids = {name: self._collection_id(name) for name in names}
-        if as_of is None and ids:
-            latest = [await self._instant(each, None, wait_s) for each in ids.values()]
-            as_of = min(latest)
-        return {name: await self._answer(each, as_of, wait_s) for name, each in ids.items()}
+
+        async def answers() -> Mapping[str, Answer]:
+            at = as_of
+            if at is None and ids:
+                at = min([await self._instant(each, None, wait_s) for each in ids.values()])
+            return {name: await self._answer(each, at, wait_s) for name, each in ids.items()}
+
+        return await self._chosen(as_of, answers)
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
@@ -227,11 +257,13 @@ class QueryDriver:
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
         """The proof of a record that is present."""
-        return await self._explained(record, as_of, reasons.proof, reasons.proof_in_ticks)
+        ways = reasons.proof, reasons.proof_in_ticks
+        return await self._chosen(as_of, lambda: self._explained(record, as_of, *ways))
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
-        return await self._explained(record, as_of, reasons.absence, reasons.absence_in_ticks)
+        ways = reasons.absence, reasons.absence_in_ticks
+        return await self._chosen(as_of, lambda: self._explained(record, as_of, *ways))
 
     async def _explained(
         self, record: str, as_of: int | None, reason: reasons.Reason, over_ticks: reasons.TickReason

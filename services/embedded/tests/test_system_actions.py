@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.time import UsageError
 from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
@@ -187,3 +188,60 @@ async def test_an_action_made_together_with_its_views_fires_nothing_of_their_his
             while (await process.world.collections.status("tell/done")).upper.less_equal(at):
                 await asyncio.sleep(0.02)
     assert undone(tmp_path, "named.jsonl") == [["N2"]]
+
+
+async def test_an_action_is_refused_that_would_fire_from_before_what_is_known_and_told_what_works(
+    tmp_path: Path,
+) -> None:
+    def tell(fire_from: object) -> list[ResourceDocument]:
+        text = RELATIONS.split("---")[0].replace("sink:", f"fireFrom: {fire_from}, sink:")
+        return [ResourceDocument(text.replace("FOLDER", str(tmp_path)), "tell.yaml")]
+
+    async with running(tmp_path) as process:
+        views = (FLIGHTS + "---".join(["", *RELATIONS.split("---")[1:]])).replace("RETAINED", "0s")
+        await process.system.apply([ResourceDocument(views, "views.yaml")])
+        rows = pa.table({"plane": ["N1"], "delay": [45]})
+        at = (await process.system.insert("flights", rows)).time
+        async with asyncio.timeout(60):
+            while (await process.world.collections.status("above/named")).since.less_equal(at):
+                await asyncio.sleep(0.02)
+        with pytest.raises(UsageError) as refused:
+            await process.system.apply(tell(at))
+        assert refused.value.details["reason"] == "FireFrom"
+        assert str(refused.value).startswith("tell.yaml:5:49: Action/tell: spec.fireFrom: ")
+        first = refused.value.details["since"]
+        assert f"{at} is forgotten: above/named is known from {first} on" in str(refused.value)
+        assert f"fireFrom: beginning for all that is known, or {first} or later" in str(
+            refused.value
+        )
+        assert await process.system.get("Action", None) == []
+        applied = await process.system.apply(tell("beginning"))
+        assert [each.name for each in applied] == ["tell"]
+        async with asyncio.timeout(60):
+            while (await process.world.collections.status("tell/done")).upper.less_equal(first):
+                await asyncio.sleep(0.02)
+    assert undone(tmp_path, "named.jsonl") == [["N1"]]
+
+
+async def test_an_action_made_with_a_view_that_never_knew_what_it_asks_for_stalls_and_says_what_works(
+    tmp_path: Path,
+) -> None:
+    flights, text = (
+        each.replace("RETAINED", "0s").replace("FOLDER", str(tmp_path))
+        for each in (FLIGHTS, RELATIONS)
+    )
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(flights, "flights.yaml")])
+        rows = pa.table({"plane": ["N1"], "delay": [45]})
+        at = (await process.system.insert("flights", rows)).time
+        async with asyncio.timeout(60):
+            while (await process.world.collections.status("flights")).since.less_equal(at):
+                await asyncio.sleep(0.02)
+        asked = text.replace("sink:", f"fireFrom: {at}, sink:")
+        await process.system.apply([ResourceDocument(asked, "asked.yaml")])
+        async with asyncio.timeout(60):
+            while (await process.system.describe("Action", "tell")).reason != "Stalled":
+                await asyncio.sleep(0.02)
+        told = (await process.system.describe("Action", "tell")).message
+        assert told.startswith(f"{at} is forgotten: above/named is known from ")
+        assert "on; delete the action, and apply it with fireFrom: beginning for all" in told

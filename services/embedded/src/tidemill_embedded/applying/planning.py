@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
 from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
+from tidemill_embedded.running.readers import refuse_forgotten
 from tidemill_embedded.running.sources import file_origin, header_of, in_own_log, topic_of
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
@@ -272,6 +274,7 @@ async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
             world.shapes.plan(stored)
             done.append(stored)
     done += _planned_readers(readers, world.shapes)
+    await _refuse_forgotten(readers, world)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
             world.shapes.plan(stored)
@@ -313,6 +316,17 @@ def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:
             raise refused
         waiting = left
     return done
+
+
+async def _refuse_forgotten(readers: Sequence[Stored], world: World) -> None:
+    """Refuse actions that would fire from before what is known. Raises: UsageError with its place."""
+    for stored in readers:
+        if isinstance(stored.resource.spec, ActionSpec):
+            watched = watched_by(stored.resource.spec, stored.resource, world.shapes)
+            with suppress(UnknownCollection):  # one of a view that is made together with it
+                since = (await world.collections.status(watched.collection)).since
+                with located(stored.resource, "spec", "fireFrom"):
+                    refuse_forgotten(stored.resource.spec, watched.name, since)
 
 
 def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:

@@ -12,7 +12,7 @@ from tidemill.datalog.goals import goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, retained_ms
 from tidemill.shard import Description
-from tidemill.time import U64_MAX, U64_TIME, Frontier, frontier
+from tidemill.time import U64_MAX, U64_TIME, Frontier, UsageError, frontier, sole_time
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Sink
@@ -63,6 +63,20 @@ class TableRunner:
     async def release(self) -> None:
         """Close it."""
         await self._world.close(self.collection, frozenset())
+
+
+def refuse_forgotten(
+    spec: ActionSpec, watched: str, since: Frontier, instead: str = "write"
+) -> None:
+    """Raises: UsageError if an action is to fire from before what is known of the collection that it watches."""
+    asked = spec.fire_from
+    if isinstance(asked, int) and not since.empty and not since.less_equal(asked):
+        first = sole_time(since)
+        raise UsageError(
+            f"{asked} is forgotten: {watched} is known from {first} on; {instead} fireFrom: beginning for all "
+            f"that is known, or {first} or later",
+            reason="FireFrom", since=first,
+        )  # fmt: skip
 
 
 class ActionRunner:
@@ -157,7 +171,12 @@ class ActionRunner:
         return frontier(U64_MAX) if there.empty else upper.join(there, U64_TIME)
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Fire."""
+        """Fire. Raises: UsageError if it is to fire from before what is known."""
+        status = await self._world.collections.status(self.outbox)
+        if status.upper == status.since:
+            watched = await self._world.collections.status(self._watched.collection)
+            instead = "delete the action, and apply it with"
+            refuse_forgotten(self._spec, self._watched.name, watched.since, instead)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.driver.fire_forever())

@@ -235,7 +235,7 @@ async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_a
     """A correction says null only of what is absent; a value that comes back fires no second time."""
     world, path = World(3), tmp_path / "calls.jsonl"
     schema = pa.schema([("tank", pa.string()), ("count", pa.int64())])
-    shape = PredicateShape("often", schema, 1, timed=False, lattices=(("count", 1),))
+    shape = PredicateShape("often", schema, 1, timed=False, lattices=(("count", ("int",)),))
     goal = goal_over("often(tank) @count(2)", {"often": (("tank", "text"),)}, "calls")
     world.target = replace(world.target, goal=goal, shape=shape)
     rows = [("a", 1, 1, 1), ("b", 2, 1, 1)]

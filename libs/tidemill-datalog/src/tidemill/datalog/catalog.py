@@ -16,7 +16,8 @@ class InputSchema:
     """One input collection.
 
     `columns` are (name, type) in order; a name is empty where the columns of an input have none.
-    `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins).
+    `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins). `lattices` that its
+    records carry beside time and expiry, as outputs of other programs do, have the types of their values.
     """
 
     name: str
@@ -24,6 +25,7 @@ class InputSchema:
     columns: tuple[tuple[str, ColumnType], ...]
     timeline: str = "default"
     rows_expire: bool = True
+    lattices: tuple[tuple[str, tuple[ColumnType, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

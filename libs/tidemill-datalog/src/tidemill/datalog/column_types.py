@@ -98,6 +98,7 @@ def infer_types(
     types = Types({predicate: _unknown(len(columns)) for predicate, columns in names.items()})
     for name, schema in inputs.items():
         types.columns[name] = tuple(kind for _, kind in schema.columns)
+        types.lattices[name] = dict(schema.lattices)
     writers, readers = _by_predicate(rules)
     mistaken: dict[int, Diagnostic] = {}
     for component in order:

@@ -51,7 +51,7 @@ class LivingInput:
         self._rows: LivingRows | None = LivingRows(record_of(shape))
         self.columns: LivingColumns | None = None
         self.facts: FactVersion | None = None
-        self._suited = not shape.lattices
+        self._suited = not shape.lattices and not shape.written
         self._changes: list[pa.Table] = []
         self._times: Times = NO_TIMES
         self.shared.join(self)
@@ -182,7 +182,7 @@ class LivingInput:
 
     def hold_facts(self, pause: Pause | None = None) -> FactVersion | None:
         """The rows as facts that are shared, for who follows them by `walk`; None where they carry more than a time and an expiry."""
-        if self.shape.lattices:
+        if self.shape.lattices or self.shape.written:
             return None
         if self.facts is None:
             self.shared.begin(self, lambda: paused(self._given_present(), pause))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.records import Record, format_value
+from tidemill.datalog.records import Record, format_value, parse_record
 
 Row: TypeAlias = "tuple[object, ...]"
 
@@ -21,7 +22,7 @@ ARROW_TYPES = {
     "set": pa.string(),
     "any": pa.string(),
 }
-"""Types of the language as columns. Sets travel in their text form."""
+"""Types of the language as columns. Sets travel in their text form, lattices of several values too."""
 
 NODE = "node"
 """The column that says which node of a view derives a row."""
@@ -31,29 +32,38 @@ COLUMN_TYPES = {pa.int64(): "int", pa.float64(): "float", pa.string(): "text", p
 
 @dataclass(frozen=True, slots=True)
 class PredicateShape:
-    """The columns of a collection of records: how many are arguments, and which lattices follow."""
+    """The columns of a collection of records: how many are arguments, and which lattices follow, with the types of their values.
+
+    `written` are the columns that hold their values in the text form: sets, and lattices of several values.
+    """
 
     predicate: str
     schema: pa.Schema
     arguments: int
     timed: bool
-    lattices: tuple[tuple[str, int], ...] = ()
+    lattices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    written: frozenset[int] = frozenset()
 
     @property
     def argument_columns(self) -> tuple[tuple[str, str], ...]:
         """Names and language types of the arguments."""
-        fields = [self.schema.field(i) for i in range(self.arguments)]
-        return tuple((field.name, COLUMN_TYPES[field.type]) for field in fields)
+        return tuple((self.schema.field(at).name, self._kind(at)) for at in range(self.arguments))
+
+    def _kind(self, at: int) -> str:
+        return "set" if at in self.written else COLUMN_TYPES[self.schema.field(at).type]
 
     def with_node(self) -> PredicateShape:
         """The shape with the node that says it as first argument."""
         schema = self.schema.insert(0, pa.field(NODE, pa.int64()))
-        return replace(self, schema=schema, arguments=self.arguments + 1)
+        written = frozenset(at + 1 for at in self.written)
+        return replace(self, schema=schema, arguments=self.arguments + 1, written=written)
 
 
 def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:
     """The shape of what a program derives for `predicate`."""
-    fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in checked.columns[predicate]]
+    columns = checked.columns[predicate]
+    fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns]
+    written = {at for at, (_, kind) in enumerate(columns) if kind == "set"}
     arguments = len(fields)
     timed = predicate in checked.carries_time
     if timed:
@@ -61,10 +71,13 @@ def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:
     lattices = []
     for lattice in checked.lattices_of(predicate):
         types = checked.lattice_types[predicate, lattice]
-        lattices.append((lattice, len(types)))
+        lattices.append((lattice, types))
+        if len(types) > 1 or types[0] == "set":
+            written.add(len(fields))
         kind = ARROW_TYPES[types[0]] if len(types) == 1 else pa.string()
         fields.append(pa.field(lattice, kind))
-    return PredicateShape(predicate, pa.schema(fields), arguments, timed, tuple(lattices))
+    schema = pa.schema(fields)
+    return PredicateShape(predicate, schema, arguments, timed, tuple(lattices), frozenset(written))
 
 
 def shape_of_relation(predicate: str, schema: pa.Schema) -> PredicateShape:
@@ -96,7 +109,7 @@ def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
         return (
             *arguments,
             *times,
-            *(_column(values.get(lattice), width) for lattice, width in shape.lattices),
+            *(_column(values.get(lattice), len(types)) for lattice, types in shape.lattices),
         )
 
     return row
@@ -104,7 +117,18 @@ def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
 
 def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
     """How a row of this shape becomes a record."""
-    n, predicate = shape.arguments, shape.predicate
+    n, predicate, written = shape.arguments, shape.predicate, sorted(shape.written)
+    if written:
+        plain = record_of(replace(shape, written=frozenset()))
+
+        def read(row: Row) -> Record:
+            values = list(row)
+            for at in written:
+                if isinstance(values[at], str):
+                    values[at] = _read(values[at])
+            return plain(tuple(values))
+
+        return read
     if not shape.timed and not shape.lattices:
         return lambda row: Record(predicate, row)  # type: ignore[arg-type]  # columns hold values
     first_lattice = n + 2 if shape.timed else n
@@ -128,6 +152,13 @@ def table_of(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     if not len(schema):
         return pa.table({"": pa.nulls(len(rows))}).select([])
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+@lru_cache(maxsize=4_096)
+def _read(text: str) -> object:
+    """The value that a column holds in its text form, or the values of a lattice of several."""
+    values = parse_record(f"values({text})").arguments
+    return values[0] if len(values) == 1 else values
 
 
 def _column(value: object, width: int) -> object:

@@ -300,7 +300,8 @@ class SharedInputs:
         """What is shared of a collection of which only the scan is read; None: all of it."""
         narrowed = None if scan is None else scan.nameless
         fields = tuple((field.name, str(field.type)) for field in shape.schema)
-        key = (collection, fields, shape.arguments, shape.timed, shape.lattices, narrowed)
+        carried = (shape.lattices, shape.written)
+        key = (collection, fields, shape.arguments, shape.timed, carried, narrowed)
         found = self._inputs.get(key)
         if found is None:
             found = self._inputs[key] = SharedInput()

@@ -67,12 +67,14 @@ class Named:
     def as_input(self, predicate: str) -> InputSchema:
         """The collection as an input of a program, under a predicate's name."""
         columns: Any = self.shape.argument_columns
+        lattices: Any = self.shape.lattices
         return InputSchema(
             predicate,
             "events" if self.shape.timed else "relation",
             columns,
             self.timeline,
             self.ends,
+            lattices,
         )
 
     def readable(self) -> Readable:

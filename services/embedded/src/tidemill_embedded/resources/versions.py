@@ -134,8 +134,7 @@ def refuse_other_columns(predicate: str, was: Named, now: Named | None) -> None:
             "it, or delete the view first",
             reason="Incompatible",
         )
-    same = was.shape.schema == now.shape.schema and was.shape.lattices == now.shape.lattices
-    if not (same and was.shape.timed == now.shape.timed):
+    if was.shape != now.shape:
         raise UsageError(
             f"the output {predicate} has the columns {_columns(was)}, and would have {_columns(now)}: "
             "give it another name, or delete the view first",

@@ -24,6 +24,7 @@ from tidemill.datalog.lattices import (
     TALLIES,
     Lattice,
     Parafacts,
+    Tally,
     observe_parafacts,
     tally,
 )
@@ -352,7 +353,9 @@ def inject(record: Record, lattices: Mapping[str, Lattice]) -> Parafacts:
     for name, seen in record.parafacts:
         values = seen if isinstance(seen, tuple) else (seen,)
         if name in TALLIES:
-            inner.append((name, tally(name, _contributions(name, record, values[0]))))
+            inner.append((name, _given_tally(name, record, values[0])))
+        elif name == "count_distinct":
+            inner.append((name, frozenset(_given(record, values[0]))))
         else:
             inner.append((name, lattices[name].inject(*values)))
     return tuple(sorted(inner, key=_name))
@@ -362,11 +365,16 @@ def _name(item: tuple[str, Any]) -> str:
     return item[0]
 
 
-def _contributions(name: str, record: Record, value: Value) -> dict[tuple[Any, ...], Value]:
-    """Contributions that make a delivered count, sum or average what it is."""
+def _given_tally(name: str, record: Record, value: Value) -> Tally:
+    """A delivered count, sum or average, with contributions that make it what it is."""
     if name == "count" and type(value) is int:
-        return {("given", *record.key, i): 1 for i in range(value)}
-    return {("given", *record.key): value}
+        return Tally(name, value, lambda: dict.fromkeys(_given(record, value), 1))
+    return tally(name, {("given", *record.key): value})
+
+
+def _given(record: Record, count: Value) -> Iterator[tuple[Any, ...]]:
+    """As many identities as were counted: nobody else's."""
+    return (("given", *record.key, i) for i in range(count if type(count) is int else 0))
 
 
 def presences_of(

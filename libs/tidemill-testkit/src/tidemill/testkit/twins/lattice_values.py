@@ -24,6 +24,15 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
     return first
 
 
+def given_value(lattice: str, seen: Sequence[Any], record: Any) -> Any:
+    """The inner value of what an input's record carries: a count is so many contributions of its own."""
+    if lattice == "count":
+        return frozenset(((record, at), 1) for at in range(seen[0]))
+    if lattice == "count_distinct":
+        return frozenset((record, at) for at in range(seen[0]))
+    return inject(lattice, seen, ("given", record))
+
+
 def _merge(lattice: str, a: Any, b: Any) -> Any:
     if lattice in ("min", "earliest"):
         return min((x for x in (a, b) if x is not None), default=None)

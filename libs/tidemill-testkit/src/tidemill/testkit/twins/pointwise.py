@@ -18,6 +18,7 @@ from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.values import Failed
 from tidemill.testkit.twins.expressions import value_of
 from tidemill.testkit.twins.lattice_values import (
+    given_value,
     inject,
     merge_alternative,
     merge_into,
@@ -111,9 +112,7 @@ class _Instant:
     def _give(self, name: str, record: Record) -> None:
         arguments = self._typed(name, record.arguments)
         inner = {
-            lattice: inject(
-                lattice, seen if isinstance(seen, tuple) else (seen,), ("given", record)
-            )
+            lattice: given_value(lattice, seen if isinstance(seen, tuple) else (seen,), record)
             for lattice, seen in record.parafacts
         }
         expires = INF if record.expires is None else record.expires

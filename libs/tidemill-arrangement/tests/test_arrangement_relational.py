@@ -269,11 +269,26 @@ def test_facts_are_uniform_where_all_their_rows_are_alike(rows: list[tuple[int, 
 
 
 @LAW
-@given(st.lists(st.tuples(small, st.integers(1, 4), st.integers(-9, 9), st.integers(-9, 9))))
-def test_a_clock_ticks_between_its_limits(clocks: list[tuple[int, int, int, int]]) -> None:
-    rows, times = tick_pairs(*columns([*clocks], 4))
-    expected = [(i, time) for i, clock in enumerate(clocks) for time in twin.ticks(*clock)]
-    assert list(zip(rows.tolist(), times.tolist(), strict=True)) == expected
+@given(
+    st.lists(st.tuples(small, st.integers(1, 4), *[st.integers(-9, 9)] * 3)),
+    st.integers(-9, 9),
+    st.integers(0, 40),
+)
+def test_a_clock_ticks_between_its_limits(
+    clocks: list[tuple[int, int, int, int, int]], upper: int, most: int
+) -> None:
+    offset, period, low, high, stop = columns([*clocks], 5)
+    found = tick_pairs(offset, period, low, high, (stop, upper), most)
+    expected = [
+        (i, time)
+        for i, (*clock, greatest, end) in enumerate(clocks)
+        for time in twin.ticks(*clock, min(greatest, end - 1, upper - 1))
+    ]
+    if found is None:
+        assert len(expected) > most
+    else:
+        assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+        assert len(expected) <= most
 
 
 @LAW

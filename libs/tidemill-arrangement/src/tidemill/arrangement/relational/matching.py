@@ -169,10 +169,17 @@ def join_ranges(
 
 @compiled
 def _count_ticks(
-    offset: I64Array, period: I64Array, low: I64Array, high: I64Array, first: I64Array
-) -> int:
-    total = 0
+    offset: I64Array,
+    period: I64Array,
+    low: I64Array,
+    high: I64Array,
+    stop: I64Array,
+    upper: int,
+    first: I64Array,
+) -> float:
+    total = 0.0  # whole numbers may be too small for it
     for row in range(offset.size):
+        high[row] = min(high[row], min(stop[row], upper) - 1)
         begin = offset[row]
         if low[row] > begin:
             begin -= (begin - low[row]) // period[row] * period[row]
@@ -197,14 +204,23 @@ def _list_ticks(
 
 
 def tick_pairs(
-    offset: I64Array, period: I64Array, low: I64Array, high: I64Array
-) -> tuple[I64Array, I64Array]:
-    """Each row with the times offset + k · period, k >= 0, between its limits: (rows, times).
+    offset: I64Array,
+    period: I64Array,
+    low: I64Array,
+    high: I64Array,
+    until: tuple[I64Array, int],
+    most: int,
+) -> tuple[I64Array, I64Array] | None:
+    """Each row with the times offset + k · period, k >= 0, between its limits: (rows, times); None if there are too many.
 
-    All values have room for one period more. Cost: O(rows + ticks).
+    Times lie before both of `until`, a stop of each row and one for all: `high` is lowered to that. All values have room
+    for one period more. Cost: O(rows + ticks).
     """
     first = np.empty(len(offset), np.int64)
-    total = _count_ticks(offset, period, low, high, first)
+    found = _count_ticks(offset, period, low, high, *until, first)
+    if found > most:
+        return None
+    total = int(found)
     rows, times = np.empty(total, np.int64), np.empty(total, np.int64)
     _list_ticks(first, period, high, rows, times)
     return rows, times

@@ -298,8 +298,6 @@ class BulkWindow:
         if form.outlives:
             derived = found.solutions()
             before = solutions_of(carried, shape, derived, texts) if carried else None
-            if before is not None and not len(derived):
-                derived = before.take(np.empty(0, np.int64))  # with the types of what there is
             known = EstablishedColumns(
                 shape, (carried, before), derived, texts, self._window, different=different
             )
@@ -428,7 +426,8 @@ class BulkWindow:
                 self._bulk.plans.clear()
             kinds = self._kinds(form.head.predicate)
             common = prefixes(around.checked, form, plan, scope, alike)
-            known = prepared(form, plan, scope, carried, kinds, common)
+            begins = instant_word(wide.lower), instant_word(wide.upper)
+            known = prepared(form, plan, scope, carried, kinds, common, begins)
             self._bulk.plans[key] = known
         return known
 

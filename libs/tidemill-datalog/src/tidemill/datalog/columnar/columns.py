@@ -108,17 +108,19 @@ class Texts:
         return [texts[number] for number in numbers.tolist()]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True, eq=False
+)  # nobody changes one; to make a frozen one takes three times as long
 class Column:
     """Values of one type; `nulls` says where there is none, and is None where every row has one.
 
-    A null has the value 0 (0.0, False), so equal columns have equal words and flags.
+    A null has the value 0 (0.0, False), so equal columns have equal words and flags. Never changed.
     """
 
     kind: Type
     values: Values
     nulls: BoolArray | None = None
-    _bounds: Bounds | None = field(default=None, repr=False, compare=False)
+    _bounds: Bounds | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -146,13 +148,13 @@ class Column:
         """The values as the language has them."""
         if self.kind is Type.TEXT:
             known: list[Any] = [None] * len(self)
-            rows = np.flatnonzero(self.known)
+            rows = self.known.nonzero()[0]
             for at, text in zip(rows.tolist(), texts.texts(self.values[rows]), strict=True):
                 known[at] = text
             return known
         known = self.values.tolist()
         if self.nulls is not None:
-            for at in np.flatnonzero(self.nulls).tolist():
+            for at in self.nulls.nonzero()[0].tolist():
                 known[at] = None
         return known
 
@@ -160,8 +162,7 @@ class Column:
         """The range of the numbers, and whether there are nulls. Cost: O(n), once."""
         known = self._bounds
         if known is None:
-            known = self._found_bounds()
-            object.__setattr__(self, "_bounds", known)  # found once, the same for ever
+            known = self._bounds = self._found_bounds()  # found once, the same for ever
         return known
 
     def _found_bounds(self) -> Bounds:
@@ -268,11 +269,12 @@ def joined_ends(parts: Sequence[I64Array]) -> I64Array:
 
 def concatenated(columns: Sequence[Column]) -> Column:
     """The rows of all columns, one after the other."""
-    nulls, kind = None, columns[0].kind
+    kind = columns[0].kind
+    if not [None for column in columns if column.nulls is not None]:
+        return Column(kind, np.concatenate([column.values for column in columns]))
     if kind is Type.INT and all(map(surely_absent, columns)):
         return absent_times(sum(map(len, columns)))
-    if any(column.nulls is not None for column in columns):
-        nulls = np.concatenate([~column.known for column in columns])
+    nulls = np.concatenate([~column.known for column in columns])
     values = np.concatenate([column.values for column in columns])
     return Column(kind, values, nulls)
 
@@ -298,12 +300,12 @@ def aligned_words(columns: Sequence[Column], wide: Sequence[bool]) -> list[I64Ar
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # as columns
 class Columns:
     """Rows (start, stop, expires, time, arguments, lattices) of a predicate, by column.
 
     `time` is null for timeless facts. `lattices` hold what is seen of those that are one number. `apart` is set where no
-    two rows are known to be of one fact; what is made of other rows does not have it.
+    two rows are known to be of one fact; what is made of other rows does not have it. Never changed.
     """
 
     start: I64Array
@@ -313,7 +315,7 @@ class Columns:
     arguments: tuple[Column, ...]
     texts: Texts
     lattices: Mapping[str, Column] = field(default_factory=dict)
-    apart: bool = field(default=False, compare=False)
+    apart: bool = False
 
     def __len__(self) -> int:
         return len(self.start)
@@ -447,9 +449,9 @@ def instants_of(values: Sequence[Instant]) -> I64Array:
 def python_instants(words: I64Array) -> list[Instant]:
     """Words as instants."""
     instants: list[Instant] = words.tolist()
-    for at in np.flatnonzero(words == END_WORD).tolist():
+    for at in (words == END_WORD).nonzero()[0].tolist():
         instants[at] = END
-    for at in np.flatnonzero(words == BEGIN_WORD).tolist():
+    for at in (words == BEGIN_WORD).nonzero()[0].tolist():
         instants[at] = BEGINNING
     return instants
 

@@ -116,11 +116,13 @@ class Stretches:
             return np.bincount(self.ids, minlength=len(self.rows)).astype(np.int64, copy=False)
         return self.runs.present[self.living]
 
-    def times(self, solutions: Derived) -> tuple[Column, I64Array]:
-        """Of each record the latest time and the soonest expiry."""
+    def times(self, solutions: Derived, told_apart: bool) -> tuple[Column, I64Array]:
+        """Of each record the latest time and the soonest expiry; `told_apart` by time, it has one."""
         rows = len(self.rows)
         if surely_absent(solutions.time):
             time = absent_times(rows)
+        elif told_apart:
+            time = solutions.time.take(self.rows)
         else:
             time = chosen(solutions.time, self.best(~solutions.time.values, solutions.time.known))
         if surely_endless(solutions.expires):
@@ -222,7 +224,7 @@ class Gathering:
             self._drawing = False
             return found
         stretches = together(solutions, groups)
-        time, expires = stretches.times(solutions)
+        time, expires = stretches.times(solutions, bool(self._form.head.time))
         arguments = tuple(column.take(stretches.rows) for column in solutions.arguments)
         drawn = Derived(stretches.start, stretches.stop, expires, time, arguments, (), ())
         values = zip(self._names, solutions.values, strict=True)

@@ -33,6 +33,7 @@ from tidemill.datalog.columnar.columns import (
     no_ends,
     words_of,
 )
+from tidemill.datalog.columnar.formulas import Formula
 from tidemill.datalog.columnar.joining import Matching, wideness
 from tidemill.datalog.columnar.preparing import PreparedRule
 from tidemill.datalog.evaluation.expressions import Scope
@@ -41,9 +42,9 @@ from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.evaluation.writing import head_expressions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # as columns
 class Derived:
-    """What the matches of a rule derive, one row for each.
+    """What the matches of a rule derive, one row for each. Never changed.
 
     `values` are the aggregated expressions, in the order of the head; `identity` the columns that tell
     solutions apart.
@@ -65,10 +66,9 @@ class Derived:
         return Derived(
             self.start[rows], self.stop[rows], gathered_ends(self.expires, rows),
             gathered_time(self.time, rows),
-            *(
-                tuple(column.take(rows) for column in columns)
-                for columns in (self.arguments, self.values, self.identity)
-            ),
+            tuple([column.take(rows) for column in self.arguments]),
+            tuple([column.take(rows) for column in self.values]),
+            tuple([column.take(rows) for column in self.identity]),
         )  # fmt: skip
 
 
@@ -83,6 +83,12 @@ def _head_scope(rule: PreparedRule, matching: Matching) -> Scope:
             bounds[name] = column.bounds()
     scope = rule.scope
     return Scope(scope.types, bounds, scope.functions, scope.lattices)
+
+
+def _exactly(rule: PreparedRule, matching: Matching) -> Callable[[Formula, Type | None], Column]:
+    """Values of the head where these very matches tell more of what may fail."""
+    column = matching.calculator(_head_scope(rule, matching)).column
+    return lambda formula, kind: column(formula.expression, kind)
 
 
 def _instants(column: Column) -> I64Array:
@@ -116,17 +122,15 @@ def narrow(
 
 def derive(rule: PreparedRule, matching: Matching, window: tuple[int, int]) -> Derived:
     """Compute the head of every match. Raises: Unsuited."""
-    head = rule.form.head
-    value = matching.value
-    if not rule.plain:
-        value = matching.calculator(_head_scope(rule, matching)).column
+    head, form = rule.head, rule.form
+    value = matching.value if head.sure else _exactly(rule, matching)
     arguments = tuple(
         [value(term, kind) for term, kind in zip(head.terms, rule.kinds, strict=True)]
     )
     values = tuple(
-        [value(of[0], kind) for (_, of), kind in zip(head.lattices, rule.value_kinds, strict=True)]
+        [value(term, kind) for term, kind in zip(head.values, rule.value_kinds, strict=True)]
     )
-    identity = _identity(rule.form, matching) if rule.form.outlives else ()
+    identity = _identity(form, matching) if form.outlives else ()
     start, stop = matching.start, matching.stop
     if not (head.expires or head.time):
         return Derived(
@@ -135,13 +139,13 @@ def derive(rule: PreparedRule, matching: Matching, window: tuple[int, int]) -> D
         )  # fmt: skip
     if head.time:
         times = [_instants(value(expression, Type.INT)) for expression in head.time]
-        time = Column(Type.INT, np.maximum.reduce(times))
+        time = Column(Type.INT, times[0] if len(times) == 1 else np.maximum.reduce(times))
         start = np.maximum(start, time.values)
     else:
         time = _passed_time(rule, matching)
     if head.expires:
         ends = [_instants(value(expression, Type.INT)) for expression in head.expires]
-        expires: I64Array = np.minimum.reduce(ends)
+        expires: I64Array = ends[0] if len(ends) == 1 else np.minimum.reduce(ends)
         if bool((expires == END_WORD).any()):
             raise Unsuited  # a number that stands for no end
     else:
@@ -153,11 +157,11 @@ def derive(rule: PreparedRule, matching: Matching, window: tuple[int, int]) -> D
 
 def kept_heads(derived: Derived, lower: int, upper: int, expiring: bool, timed: bool) -> I64Array:
     """The rows that hold somewhere in the window, of heads with an expiry or a time of their own."""
-    kept = np.ones(len(derived), np.bool_)
+    if not timed:
+        return (derived.expires > lower).nonzero()[0]
+    kept = derived.start < np.minimum(derived.stop, upper)
     if expiring:
         kept &= derived.expires > lower
-    if timed:
-        kept &= (derived.start < derived.stop) & (derived.start < upper)
     return kept.nonzero()[0]
 
 
@@ -234,7 +238,7 @@ def merged(columns: Columns) -> Columns:
     if drawn is not None:
         return columns.at(*drawn, apart=len(drawn[0]) == len(groups))
     same, _ = uniform_facts(groups.ids, columns.start, columns.stop, columns.expires, groups.firsts)
-    several = np.flatnonzero(~same[groups.ids])
+    several = (~same[groups.ids]).nonzero()[0]
     start, stop, expires, row = _swept(columns, groups.ids, several)
     alone = groups.firsts[same]
     chosen = columns.take(np.concatenate([alone, row]))
@@ -252,7 +256,7 @@ def _swept(
     runs = runs_of(ids[rows], columns.start[rows], columns.stop[rows])
     known = np.ones(len(rows), np.bool_)
     best = best_by_run(runs, ~columns.expires[rows], known)
-    living = np.flatnonzero(runs.present > 0)
+    living = (runs.present > 0).nonzero()[0]
     start, stop, group = runs.start[living], runs.stop[living], runs.group[living]
     row = rows[best[living]]
     expires = columns.expires[row]
@@ -260,7 +264,7 @@ def _swept(
     begins[1:] = (
         (group[1:] != group[:-1]) | (start[1:] != stop[:-1]) | (expires[1:] != expires[:-1])
     )
-    first = np.flatnonzero(begins)
+    first = begins.nonzero()[0]
     last = np.append(first[1:], len(living)) - 1
     return start[first], stop[last], expires[first], row[first]
 

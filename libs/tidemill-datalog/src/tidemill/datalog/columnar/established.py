@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
 
-from tidemill.arrangement.kernels import BoolArray, I64Array
+from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups, best_by_group, extent, within
+from tidemill.datalog.columnar.blocks import Block
 from tidemill.datalog.columnar.columns import (
     END_WORD,
     Column,
     Texts,
     Unsuited,
-    aligned_words,
     concatenated,
     instants_of,
     python_instants,
-    words_of,
 )
 from tidemill.datalog.columnar.deriving import Derived
-from tidemill.datalog.columnar.joining import wideness
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.state import EstablishedSolution
+
+_START, _EXPIRES, _TIME, _ARGUMENTS = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,53 @@ class Shape:
         return self.rule, keys, tuple(values[borders[-1] :])
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Solutions side by side: their start, expiry, time, arguments, values, and what tells them apart.
+
+    `values` is the number of the first column of the values, `identity` that of what tells them apart.
+    """
+
+    block: Block
+    values: int
+    identity: int
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @classmethod
+    def of(cls, derived: Derived) -> Kept:
+        """What matches derive."""
+        ends = Column(Type.INT, derived.start), Column(Type.INT, derived.expires)
+        columns = (*ends, derived.time, *derived.arguments, *derived.values, *derived.identity)
+        values = _ARGUMENTS + len(derived.arguments)
+        return cls(Block.of(columns, len(derived)), values, values + len(derived.values))
+
+    @property
+    def start(self) -> I64Array:
+        """The first instant of each."""
+        start: I64Array = self.block.words[_START]
+        return start
+
+    @property
+    def expires(self) -> I64Array:
+        """The last one's successor."""
+        expires: I64Array = self.block.words[_EXPIRES]
+        return expires
+
+    def apart(self, rows: I64Array) -> list[I64Array]:
+        """Words that are equal for equal solutions, of some rows."""
+        return self.block.telling(self.identity, rows)
+
+    def take(self, rows: I64Array) -> Kept:
+        """The solutions with these numbers."""
+        return Kept(self.block.take(rows), self.values, self.identity)
+
+    def followed_by(self, other: Kept) -> Kept:
+        """Both, one after the other. Raises: Unsuited if their types differ."""
+        return Kept(self.block.followed_by(other.block), self.values, self.identity)
+
+
 class Solutions(Sequence[EstablishedSolution]):
     """Living solutions on columns; the objects are made only if somebody looks at them.
 
@@ -56,13 +103,13 @@ class Solutions(Sequence[EstablishedSolution]):
     def __init__(
         self,
         shape: Shape,
-        derived: Derived,
+        kept: Kept,
         texts: Texts,
         since: object = None,
         origin: I64Array | None = None,
     ) -> None:
         self.shape = shape
-        self.derived = derived
+        self.kept = kept
         self.texts = texts
         self.mark = object()
         self._since = since
@@ -70,7 +117,7 @@ class Solutions(Sequence[EstablishedSolution]):
         self._made: tuple[EstablishedSolution, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self.derived)
+        return len(self.kept)
 
     @overload
     def __getitem__(self, at: int) -> EstablishedSolution: ...
@@ -90,7 +137,7 @@ class Solutions(Sequence[EstablishedSolution]):
 
     def take(self, rows: I64Array) -> Solutions:
         """The solutions with these numbers."""
-        return Solutions(self.shape, self.derived.take(rows), self.texts)
+        return Solutions(self.shape, self.kept.take(rows), self.texts)
 
     def moved(
         self, before: Sequence[EstablishedSolution]
@@ -103,8 +150,8 @@ class Solutions(Sequence[EstablishedSolution]):
         assert self._origin is not None
         kept = np.zeros(len(before), np.bool_)
         kept[self._origin[self._origin >= 0]] = True
-        gone = before.take(np.flatnonzero(~kept))
-        return gone, self.take(np.flatnonzero(self._origin < 0))
+        gone = before.take((~kept).nonzero()[0])
+        return gone, self.take((self._origin < 0).nonzero()[0])
 
     def _solutions(self) -> tuple[EstablishedSolution, ...]:
         if self._made is None:
@@ -112,11 +159,13 @@ class Solutions(Sequence[EstablishedSolution]):
         return self._made
 
     def _make(self) -> Iterator[EstablishedSolution]:
-        derived, texts = self.derived, self.texts
-        n = len(derived)
-        rows = [_rows(columns, texts, n) for columns in (derived.identity, derived.arguments, derived.values)]  # fmt: skip
-        times = derived.time.python(texts)
-        expires, starts = python_instants(derived.expires), python_instants(derived.start)
+        kept, texts, n = self.kept, self.texts, len(self.kept)
+        columns = kept.block.columns(_TIME, len(kept.block.layout.kinds))
+        values, identities = kept.values - _TIME, kept.identity - _TIME
+        parts = columns[identities:], columns[1:values], columns[values:identities]
+        rows = [_rows(part, texts, n) for part in parts]
+        times = columns[0].python(texts)
+        expires, starts = python_instants(kept.expires), python_instants(kept.start)
         for identity, arguments, values, time, end, start in zip(
             *rows, times, expires, starts, strict=True
         ):
@@ -133,10 +182,10 @@ def _rows(columns: Sequence[Column], texts: Texts, count: int) -> list[tuple[Any
 
 def solutions_of(
     known: Sequence[EstablishedSolution], shape: Shape, like: Derived, texts: Texts
-) -> Derived:
+) -> Kept:
     """Solutions of an earlier window as columns of the types of `like`. Raises: Unsuited."""
     if isinstance(known, Solutions) and known.texts is texts and known.shape == shape:
-        return known.derived
+        return known.kept
     if any(len(each.versions) != 1 or each.versions[0][1] is not None for each in known):
         raise Unsuited
     identities = [
@@ -144,13 +193,15 @@ def solutions_of(
         for each in known
     ]
     starts = instants_of([each.versions[0][0] for each in known])
-    return Derived(
-        starts, np.full(len(known), END_WORD, np.int64),
-        instants_of([each.expires for each in known]),
-        Column.of_values(Type.INT, [each.time for each in known], texts),
-        _columns([each.arguments for each in known], [c.kind for c in like.arguments], texts),
-        _columns([each.values for each in known], [c.kind for c in like.values], texts),
-        _columns(identities, shape.kinds, texts),
+    return Kept.of(
+        Derived(
+            starts, np.full(len(known), END_WORD, np.int64),
+            instants_of([each.expires for each in known]),
+            Column.of_values(Type.INT, [each.time for each in known], texts),
+            _columns([each.arguments for each in known], [c.kind for c in like.arguments], texts),
+            _columns([each.values for each in known], [c.kind for c in like.values], texts),
+            _columns(identities, shape.kinds, texts),
+        )
     )  # fmt: skip
 
 
@@ -174,7 +225,7 @@ class EstablishedColumns:
     def __init__(
         self,
         shape: Shape,
-        carried: tuple[Sequence[EstablishedSolution], Derived | None],
+        carried: tuple[Sequence[EstablishedSolution], Kept | None],
         derived: Derived,
         texts: Texts,
         window: tuple[int, int],
@@ -186,88 +237,67 @@ class EstablishedColumns:
         self._lower, self._upper = window
         before, known = carried
         self._since = before.mark if isinstance(before, Solutions) else None
-        fresh = (derived, np.full(len(derived), -1, np.int64))
-        parts = [fresh] if known is None else [(known, np.arange(len(before))), fresh]
-        parts = [_kept(part, self._lives(part[0])) for part in parts]
-        if not different:
-            parts = [_once(parts)]
-        elif len(parts) > 1:
-            flags = _met_once(parts[0][0], parts[1][0])
-            parts = [_kept(part, kept) for part, kept in zip(parts, flags, strict=True)]
-        self._parts: list[_Part] = parts
+        self._before = 0 if known is None else len(known)
+        if known is None:
+            self._all = Kept.of(derived)
+        else:  # where nothing is derived, the types are those of what there is
+            self._all = known.followed_by(Kept.of(derived)) if len(derived) else known
+        start, expires = self._all.start, self._all.expires
+        rows = ((start < expires) & (expires > self._lower)).nonzero()[0]
+        self._rows = self._different(rows) if different else self._once(rows)
+        """The solutions of the window, among all."""
 
-    def _lives(self, solutions: Derived) -> BoolArray:
-        lives: BoolArray = (solutions.start < solutions.expires) & (solutions.expires > self._lower)
-        return lives
+    def _once(self, rows: I64Array) -> I64Array:
+        """Each solution once, as it was established first."""
+        groups = Groups.of(self._all.apart(rows), len(rows))
+        if len(groups) == len(rows):
+            return rows
+        known = np.ones(len(rows), np.bool_)
+        return rows[best_by_group(groups.ids, self._all.start[rows], known, len(groups))]
+
+    def _different(self, rows: I64Array) -> I64Array:
+        """The same where each is there once at most of those before, and once of the others."""
+        border = int(rows.searchsorted(self._before))
+        if border in (0, len(rows)):
+            return rows
+        start, expires = self._all.start, self._all.expires
+        mine, fresh = rows[:border], rows[border:]
+        near = fresh[within(expires[fresh], *extent(expires[mine]))]  # a solution has one expiry
+        if not len(near):
+            return rows
+        groups = Groups.of(self._all.apart(mine), len(mine))
+        ids = groups.find(self._all.apart(near), len(near))
+        met = (ids >= 0).nonzero()[0]
+        ours, theirs = near[met], mine[groups.firsts[ids[met]]]
+        later = start[theirs] <= start[ours]
+        left = np.ones(len(self._all), np.bool_)
+        left[ours[later]] = False
+        left[theirs[~later]] = False
+        return rows[left[rows]]
 
     def parts(self) -> Derived:
         """What each solution derives in the window."""
-        living = joined([replace(part, identity=()) for part, _ in self._parts])
-        stop = np.where(living.expires < self._upper, living.expires, END_WORD)
-        return replace(living, start=np.maximum(living.start, self._lower), stop=stop)
+        known = self._all
+        block = known.block.first(known.identity)
+        if len(self._rows) < len(block):
+            block = block.take(self._rows)
+        start, expires = block.words[_START], block.words[_EXPIRES]
+        stop = np.where(expires < self._upper, expires, END_WORD)
+        return Derived(
+            np.maximum(start, self._lower), stop, expires, block.column(_TIME),
+            block.columns(_ARGUMENTS, known.values), block.columns(known.values, known.identity),
+            (),
+        )  # fmt: skip
 
     def known(self) -> tuple[EstablishedSolution, ...]:
         """Every solution of the window, living at its end or not."""
-        living, _ = _together(self._parts)
-        return tuple(Solutions(self._shape, living, self._texts))
+        return tuple(Solutions(self._shape, self._all.take(self._rows), self._texts))
 
     def carried(self) -> Solutions:
         """The solutions that live at the end of the window."""
-        on = [_kept(part, part[0].expires >= self._upper) for part in self._parts]
-        living, origin = _together(on)
-        return Solutions(self._shape, living, self._texts, self._since, origin)
-
-
-_Part: TypeAlias = "tuple[Derived, I64Array]"
-"""Solutions, and which of those of the window before each of them is, -1 for none."""
-
-
-def _kept(part: _Part, flags: BoolArray) -> _Part:
-    if flags.all():
-        return part
-    rows = np.flatnonzero(flags)
-    return part[0].take(rows), part[1][rows]
-
-
-def _together(parts: Sequence[_Part]) -> _Part:
-    if len(parts) == 1:
-        return parts[0]
-    return joined([part for part, _ in parts]), np.concatenate([origin for _, origin in parts])
-
-
-def _once(parts: Sequence[_Part]) -> _Part:
-    """Each solution once, as it was established first."""
-    living, origin = _together(parts)
-    groups = Groups.of(words_of(living.identity), len(living))
-    if len(groups) == len(living):
-        return living, origin
-    known = np.ones(len(living), np.bool_)
-    first = best_by_group(groups.ids, living.start, known, len(groups))
-    return living.take(first), origin[first]
-
-
-def _met_once(before: Derived, derived: Derived) -> tuple[BoolArray, BoolArray]:
-    """Which rows of both to keep, so that a solution in both is there once, as it was established first.
-
-    Each of them has it once at most. Raises: Unsuited if their types differ.
-    """
-    kept = np.ones(len(before), np.bool_), np.ones(len(derived), np.bool_)
-    if not len(before) or not len(derived):
-        return kept
-    least, greatest = extent(before.expires)  # of one solution there is one expiry
-    near = within(derived.expires, least, greatest)
-    mine = [column.take(near) for column in derived.identity]
-    if any(a.kind is not b.kind for a, b in zip(before.identity, mine, strict=True)):
-        raise Unsuited
-    wide = wideness(before.identity, mine)
-    groups = Groups.of(aligned_words(before.identity, wide), len(before))
-    ids = groups.find(aligned_words(mine, wide), len(near))
-    met = np.flatnonzero(ids >= 0)
-    ours, theirs = near[met], groups.firsts[ids[met]]
-    later = before.start[theirs] <= derived.start[ours]
-    kept[1][ours[later]] = False
-    kept[0][theirs[~later]] = False
-    return kept
+        rows = self._rows[self._all.expires[self._rows] >= self._upper]
+        origin = np.where(rows < self._before, rows, -1)
+        return Solutions(self._shape, self._all.take(rows), self._texts, self._since, origin)
 
 
 def joined(parts: Sequence[Derived]) -> Derived:
@@ -292,4 +322,4 @@ def joined(parts: Sequence[Derived]) -> Derived:
     )  # fmt: skip
 
 
-__all__ = ["EstablishedColumns", "Shape", "Solutions", "joined", "solutions_of"]
+__all__ = ["EstablishedColumns", "Kept", "Shape", "Solutions", "joined", "solutions_of"]

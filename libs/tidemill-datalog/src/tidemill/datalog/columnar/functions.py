@@ -110,7 +110,7 @@ def _whole(name: str, a: Values, b: Values, checked: bool) -> tuple[Values, Bool
 
 def _product_overflows(a: Values, b: Values) -> BoolArray:
     failed: BoolArray = np.abs(a.astype(np.float64) * b.astype(np.float64)) >= _SURE
-    for row in np.flatnonzero(failed).tolist():
+    for row in failed.nonzero()[0].tolist():
         failed[row] = not values.INT_MIN <= int(a[row]) * int(b[row]) <= values.INT_MAX
     return failed
 

@@ -47,15 +47,15 @@ def aggregated(form: RuleForm, found: Contributions, texts: Texts) -> Columns:
     groups = Groups.of(words_of(group_keys(form, solutions)), len(found))
     same = uniform_groups(groups.ids, solutions.start, solutions.stop, groups.firsts)
     if same.all():
-        return _records(names, found, together(solutions, groups), texts)
+        return _records(form, found, together(solutions, groups), texts)
     parts = []
     alike = same[groups.ids]
-    for rows in (np.flatnonzero(alike), np.flatnonzero(~alike)):
+    for rows in (alike.nonzero()[0], (~alike).nonzero()[0]):
         if len(rows):
             mine = found.take(rows)
             again = Groups.of([groups.ids[rows]], len(rows))
             stretches = (together if bool(alike[rows[0]]) else _apart)(mine.solutions, again)
-            records = _records(names, mine, stretches, texts)
+            records = _records(form, mine, stretches, texts)
             parts.append(records if stretches.runs is None else _coalesced(records))
     return parts[0] if len(parts) == 1 else stacked(parts)
 
@@ -69,7 +69,7 @@ def _coalesced(records: Columns) -> Columns:
     ids, start, stop = groups.ids[order], records.start[order], records.stop[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (ids[1:] != ids[:-1]) | (start[1:] != stop[:-1])
-    first = np.flatnonzero(begins)
+    first = begins.nonzero()[0]
     last = np.append(first[1:], len(order)) - 1
     drawn = records.take(order[first])
     return Columns(
@@ -80,22 +80,20 @@ def _coalesced(records: Columns) -> Columns:
 
 def _apart(solutions: Derived, groups: Groups) -> Stretches:
     runs = runs_of(groups.ids, solutions.start, solutions.stop)
-    living = np.flatnonzero(runs.present > 0)
+    living = (runs.present > 0).nonzero()[0]
     rows = groups.firsts[runs.group[living]]
     return Stretches(rows, runs.start[living], runs.stop[living], runs, groups.ids, living)
 
 
-def _records(
-    names: Sequence[str], found: Contributions, stretches: Stretches, texts: Texts
-) -> Columns:
+def _records(form: RuleForm, found: Contributions, stretches: Stretches, texts: Texts) -> Columns:
     solutions = found.solutions
-    time, expires = stretches.times(solutions)
+    time, expires = stretches.times(solutions, bool(form.head.time))
     return Columns(
         stretches.start, stretches.stop, expires, time,
-        tuple(column.take(stretches.rows) for column in solutions.arguments), texts,
+        tuple([column.take(stretches.rows) for column in solutions.arguments]), texts,
         {
             name: _aggregate(name, values, stretches)
-            for name, values in zip(names, found.values, strict=True)
+            for (name, _), values in zip(form.head.lattices, found.values, strict=True)
         },
     )  # fmt: skip
 
@@ -131,7 +129,7 @@ def _quotients(sums: Sums, divisors: I64Array) -> np.ndarray[tuple[int], np.dtyp
     exponent = sums.exponent
     found, exact = quotients(sums.limbs, divisors, exponent)
     up, down = max(exponent, 0), max(-exponent, 0)
-    rest = np.flatnonzero(~exact)
+    rest = (~exact).nonzero()[0]
     for at, row, divisor in zip(
         rest.tolist(), sums.limbs[rest].tolist(), divisors[rest].tolist(), strict=True
     ):

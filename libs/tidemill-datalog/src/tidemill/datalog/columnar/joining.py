@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from itertools import product
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +12,7 @@ from tidemill.arrangement.kernels import BoolArray, I64Array
 from tidemill.arrangement.relational import (
     Buckets,
     counting,
+    extent,
     join_buckets,
     join_ranges,
     tick_pairs,
@@ -26,17 +25,19 @@ from tidemill.datalog.columnar.columns import (
     Column,
     Columns,
     Unsuited,
+    Values,
     aligned_words,
     gathered_time,
 )
 from tidemill.datalog.columnar.expressions import Calculator, Failing
+from tidemill.datalog.columnar.formulas import Formula, Limit, over
 from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
 from tidemill.datalog.evaluation.expressions import Scope
-from tidemill.datalog.evaluation.forms import Constant, Expression, Type, Variable
-from tidemill.datalog.evaluation.joins import LOWER, Step, clock_time
+from tidemill.datalog.evaluation.forms import Constant, Type, Variable
+from tidemill.datalog.evaluation.joins import LOWER, clock_time
 
-_LIMIT_MAX = 1 << 62
+_CLOCK_MAX = 1 << 61
 _TICKS_MAX = 1 << 26
 
 
@@ -81,7 +82,7 @@ class Matching:
                 if once is not None and first is not None:
                     self._offer(once, number, first)
             for condition in step.conditions:
-                self.filter(self.calculator().truth(condition))
+                self.filter(self.truth(condition))
         plan = self._rule.plan
         if plan.first:
             calculator = Calculator(self._scope, {}, 1, self._texts)
@@ -156,13 +157,38 @@ class Matching:
             known = made[names[name]] = source(self)
         return known
 
-    def value(self, expression: Expression, kind: Type | None = None) -> Column:
+    def value(self, formula: Formula, kind: Type | None = None) -> Column:
         """An expression over the variables of the matches, as a calculator has it. Raises: Unsuited."""
+        expression = formula.expression
         if isinstance(expression, Variable):
             known = self.variable(expression.name)
             if known is not None and (kind is None or known.kind is kind):
                 return known
+            if known is not None and known.kind is Type.INT and kind is Type.FLOAT:
+                return Column(kind, known.values.astype(np.float64), known.nulls)
+        elif formula.code is not None and (kind is None or kind is formula.kind):
+            values = self._over(formula.code, formula.variables)
+            if values is not None:
+                return Column(formula.kind, values)
         return self.calculator().column(expression, kind)
+
+    def truth(self, formula: Formula) -> BoolArray:
+        """Where a condition is true; null counts as false. Raises: Unsuited."""
+        if formula.code is not None and formula.kind is Type.BOOL:
+            values = self._over(formula.code, formula.variables)
+            if values is not None:
+                return cast("BoolArray", values)
+        return self.calculator().truth(formula.expression)
+
+    def _over(self, code: CodeType, variables: Sequence[tuple[str, str, Type]]) -> Values | None:
+        """What code says of the matches; None where a column is not as it takes it."""
+        values = {}
+        for python, name, kind in variables:
+            column = self.variable(name)
+            if column is None or column.nulls is not None or column.kind is not kind:
+                return None
+            values[python] = column.values
+        return cast("Values", over(code, values))
 
     def field(self, atom: int, of: Callable[[Columns], Any]) -> Any:
         """A column of the facts that the matches have at an atom."""
@@ -197,10 +223,10 @@ class Matching:
         rows = self._rows[atom]
         return [column if rows is None else column.take(rows) for column in keys]
 
-    def keep(self, rows: I64Array) -> None:
-        """Go on with these matches; a number may come several times."""
+    def keep(self, rows: I64Array) -> bool:
+        """Go on with these matches; a number may come several times. Whether they are others than before."""
         if len(rows) == len(self) and counting(rows):
-            return
+            return False
         self._common = None
         self._rows = {
             atom: rows if known is None else known[rows] for atom, known in self._rows.items()
@@ -210,6 +236,7 @@ class Matching:
         }
         self._made = {name: column.take(rows) for name, column in self._made.items()}
         self.start, self.stop = self.start[rows], self.stop[rows]
+        return True
 
     def filter(self, kept: BoolArray) -> None:
         """Go on with the matches whose flag is set."""
@@ -222,14 +249,14 @@ class Matching:
     def _first(self, step: PreparedStep) -> None:
         atom, at = step.plan.atom, step.plan.range_column
         self._rows[atom] = None
-        for probe in step.probes:
-            self.filter(same(self._key(atom, probe.position), self.value(probe.value)))
+        for position, wanted in step.probes:
+            self.filter(same(self._key(atom, position), self.value(wanted)))
         if at is not None:
             column = self._key(atom, at)
             if column.kind is not Type.INT:
                 raise Unsuited
             if step.between is None:
-                low, high = self._limits(step.plan)
+                low, high = self._limits(step)
                 self.filter((column.values >= low) & (column.values <= high) & column.known)
             else:
                 rows = within(column.values, *step.between)
@@ -240,7 +267,7 @@ class Matching:
         table = self._tables[step.plan.atom]
         columns = table.columns
         right = [columns.key(at) for at in step.positions]
-        left = [self.value(probe.value) for probe in step.probes]
+        left = [self.value(wanted) for _, wanted in step.probes]
         for mine, theirs in zip(left, right, strict=True):
             if mine.kind is not theirs.kind:
                 raise Unsuited
@@ -257,10 +284,10 @@ class Matching:
             if column.kind is not Type.INT:
                 raise Unsuited
             ids_of_rows = groups.ids
-            known = np.flatnonzero(column.known)
+            known = column.known.nonzero()[0]
             order = known[np.lexsort((column.values[known], ids_of_rows[known]))]
             starts = np.searchsorted(ids_of_rows[order], np.arange(len(groups) + 1))
-            limits = self._limits(step.plan)
+            limits = self._limits(step)
             sorted_buckets = Buckets(starts.astype(np.int64), order)
             rows, others, start, stop = join_ranges(
                 ids, sorted_buckets, column.values[order], limits, present, others_present
@@ -286,87 +313,84 @@ class Matching:
 
     def _clock(self, step: PreparedStep) -> None:
         atom, number = step.form, step.plan.atom
-        if number not in self._rule.plan.valid_clocks or atom.clock is None:
+        if number not in self._rule.plan.valid_clocks or step.clock is None:
             raise Unsuited
-        calculator = self.calculator()
-        offset, period = (
-            np.ascontiguousarray(calculator.column(argument, Type.INT).values)
-            for argument in atom.clock
-        )
+        offset, period = self._whole(step.clock[0]), self._whole(step.clock[1])
         time = clock_time(atom)
-        if len(self) and (
-            int(period.max()) > _LIMIT_MAX >> 1 or int(np.abs(offset).max()) > _LIMIT_MAX >> 1
-        ):
-            raise Unsuited
         if isinstance(time, Constant) or (
             isinstance(time, Variable) and self.variable(time.name) is not None
         ):
-            times = calculator.column(time, Type.INT)
+            times = self.calculator().column(time, Type.INT)
             in_reach = times.known & (times.values >= offset) & (times.values < self._upper)
             ticks = in_reach & (
                 (times.values - np.where(in_reach, offset, times.values)) % period == 0
             )
-            rows = np.flatnonzero(ticks)
+            rows = ticks.nonzero()[0]
             found = times.values[rows]
         else:
-            low, high = self._limits(step.plan)
-            high = np.minimum(high, np.minimum(self._upper, self.stop) - 1)
-            span = np.maximum(high - np.maximum(low, offset), 0).sum(dtype=np.float64)
-            if len(self) and span / int(period.min()) > _TICKS_MAX:
+            low, high = self._limits(step)
+            pairs = tick_pairs(offset, period, low, high, (self.stop, self._upper), _TICKS_MAX)
+            if pairs is None:
                 raise Unsuited
-            rows, found = tick_pairs(offset, period, low, high)
-        self.keep(rows)
-        self._clocks[number] = (found, offset[rows], period[rows])
+            rows, found = pairs
+        if self.keep(rows):
+            offset, period = offset[rows], period[rows]
+        self._clocks[number] = (found, offset, period)
         self.start = np.maximum(self.start, np.maximum(found, self._lower))
         for source, term in step.tests:
             self.filter(same(source(self), self.value(term)))
         self.filter(self.start < self.stop)
 
+    def _whole(self, formula: Formula) -> I64Array:
+        """The offset or the period of a clock in each match. Raises: Unsuited for one that words may be too small for."""
+        expression = formula.expression
+        if isinstance(expression, Constant) and type(expression.value) is int:
+            least = greatest = expression.value
+            words = np.empty(len(self), np.int64)
+            words.fill(expression.value)
+        else:
+            words = np.ascontiguousarray(self.value(formula, Type.INT).values)
+            least, greatest = extent(words) if len(words) else (0, 0)
+        if least < -_CLOCK_MAX or greatest > _CLOCK_MAX:
+            raise Unsuited
+        return words
+
     # Ranges.
 
-    def _limits(self, step: Step) -> tuple[I64Array, I64Array]:
+    def _limits(self, step: PreparedStep) -> tuple[I64Array, I64Array]:
         """The least and greatest value that each match leaves to a column or a clock."""
-        low = np.full(len(self), BEGIN_WORD + 1, np.int64)
-        high = np.full(len(self), END_WORD - 1, np.int64)
-        for source in step.limits.low:
-            low = np.maximum(low, self._limit(source))
-        for source in step.limits.high:
-            high = np.minimum(high, self._limit(source))
-        return low, high
+        low, high = step.limits
+        return self._limited(low, np.maximum, BEGIN_WORD + 1), self._limited(
+            high, np.minimum, END_WORD - 1
+        )
 
-    def _limit(self, source: str) -> Any:
-        """A linear expression, written for numbers, over columns. Raises: Unsuited if words are too small."""
-        if " is not " in source:
+    def _limited(
+        self, limits: Sequence[Limit | None], nearest: Callable[..., Any], otherwise: int
+    ) -> I64Array:
+        """The nearest of some limits. Raises: Unsuited if words are too small."""
+        found: I64Array = np.empty(len(self), np.int64)
+        if not limits:
+            found.fill(otherwise)
+            return found
+        found[:] = self._limit(limits[0])
+        for limit in limits[1:]:
+            nearest(found, self._limit(limit), out=found)
+        return found
+
+    def _limit(self, limit: Limit | None) -> Any:
+        """A linear expression over columns. Raises: Unsuited."""
+        if limit is None:
             raise Unsuited
-        code, most = _limit_code(source)
-        named = {python: name for name, python in self._scope.names.items()}
-        corners: list[list[tuple[str, int]]] = []
         values: dict[str, Any] = {}
-        for python in code.co_names:
-            name = named[python]
+        for python, name in limit.variables:
             if name == LOWER:
-                values[python] = np.int64(self._lower)
-                corners.append([(python, self._lower)])
+                values[python] = self._lower
                 continue
             column = self.variable(name)
-            bounds = self._scope.bounds.get(name)
-            if column is None or column.kind is not Type.INT or bounds is None:
-                raise Unsuited
-            if not (abs(bounds.low) < _LIMIT_MAX and abs(bounds.high) < _LIMIT_MAX):
+            if column is None or column.kind is not Type.INT:
                 raise Unsuited
             values[python] = column.values
-            corners.append([(python, int(bounds.low)), (python, int(bounds.high))])
-        for corner in product(*corners):
-            if abs(eval(most, {}, dict(corner))) >= _LIMIT_MAX:  # our own text
-                raise Unsuited
-        return eval(code, {}, values)  # our own text
-
-
-@lru_cache(1 << 10)
-def _limit_code(source: str) -> tuple[CodeType, CodeType]:
-    """The text of a limit as code, and code for a number that is no less than any on the way to it."""
-    most = source.replace("//", "*")
-    return compile(source, "<limit>", "eval"), compile(most, "<limit>", "eval")
+        return over(limit.code, values)
 
 
 def _expiry_of(columns: Columns) -> I64Array:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tidemill.arrangement.kernels import I64Array
 from tidemill.datalog.columnar.columns import Column, Columns, Unsuited
+from tidemill.datalog.columnar.formulas import Formula, Limit, formula, formulas, limit
 from tidemill.datalog.columnar.prefixes import Prefix
 from tidemill.datalog.evaluation.compiled import CLOCK_TRAITS
 from tidemill.datalog.evaluation.expressions import Scope, type_of
@@ -22,6 +24,7 @@ from tidemill.datalog.evaluation.forms import (
     Call,
     Constant,
     Expression,
+    HeadForm,
     RuleForm,
     Term,
     Type,
@@ -29,7 +32,7 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.joins import Plan, Probe, Step
+from tidemill.datalog.evaluation.joins import Plan, Step
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.evaluation.writing import head_expressions
 
@@ -58,29 +61,45 @@ Source: TypeAlias = Callable[[Gathering], Column]
 class PreparedStep:
     """How one atom is matched: what it is found by, and what else its facts have to be.
 
-    `between` are the least and the greatest value of the plan's range where they are numbers; `conditions` those that the
-    range does not decide. `tests` compare columns with terms known before. `timed`: facts without a time do not match;
+    `probes` are positions and what stands there. `between` are the least and the greatest value of the plan's range where
+    they are numbers, `limits` what it is computed from; `conditions` those that the range does not decide. `clock` are its
+    offset and its period. `tests` compare columns with terms known before. `timed`: facts without a time do not match;
     `expiring`: one without an expiry is left to the row engine; `never`: no fact has what the atom asks for.
     """
 
     plan: Step
     form: AtomForm
-    probes: tuple[Probe, ...]
+    probes: tuple[tuple[int, Formula], ...]
     positions: tuple[int, ...]
     between: tuple[int, int] | None
-    conditions: tuple[Expression, ...]
-    tests: tuple[tuple[Source, Expression], ...]
+    limits: tuple[tuple[Limit | None, ...], tuple[Limit | None, ...]]
+    conditions: tuple[Formula, ...]
+    clock: tuple[Formula, Formula] | None
+    tests: tuple[tuple[Source, Formula], ...]
     timed: bool
     expiring: bool
     never: bool
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedHead:
+    """The expressions of a head, in the order of its form; `values` are those of its lattices.
+
+    `sure`: none of them can fail, whatever the rows are that the rule was made ready for.
+    """
+
+    terms: tuple[Formula, ...]
+    time: tuple[Formula, ...]
+    expires: tuple[Formula, ...]
+    values: tuple[Formula, ...]
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedRule:
     """A rule with its plan; `sources` say where the values of each variable come from, with the atom that has them.
 
-    `timed` and `expiring` are the atoms whose time and expiry are passed on. `plain`: every expression of the head is a
-    variable or a constant. `kinds` are those of the head's arguments, `value_kinds` those of its lattices as far as
+    `timed` and `expiring` are the atoms whose time and expiry are passed on. `kinds` are those of the head's arguments, `value_kinds` those of its lattices as far as
     they have to be floats. `prefixes` say of each step whether what is joined then may be what another rule joins.
     """
 
@@ -89,10 +108,10 @@ class PreparedRule:
     scope: Scope
     steps: tuple[PreparedStep, ...]
     sources: Mapping[str, tuple[int, Source]]
-    absent: tuple[tuple[str, tuple[int, ...], tuple[Expression, ...]], ...]
+    absent: tuple[tuple[str, tuple[int, ...], tuple[Formula, ...]], ...]
     timed: tuple[int, ...]
     expiring: tuple[int, ...]
-    plain: bool
+    head: PreparedHead
     kinds: tuple[Type, ...]
     value_kinds: tuple[Type | None, ...]
     widths: tuple[int, ...]
@@ -106,15 +125,17 @@ def prepared(
     of_atoms: Mapping[int, tuple[Traits, frozenset[str]]],
     kinds: tuple[Sequence[Type], Mapping[str, Sequence[Type]]],
     common: tuple[Prefix | None, ...],
+    window: tuple[int, int],
 ) -> PreparedRule:
     """Make a rule ready. `of_atoms`: what the facts of each atom carry, and their lattices; `kinds` of arguments and
-    lattices of the head; `common`: the steps that another rule may have too. Raises: Unsuited.
+    lattices of the head; `common`: the steps that another rule may have too; `window`: between which instants windows
+    begin. Raises: Unsuited.
     """
     carried = {i: names for i, (_, names) in of_atoms.items()}
     _check_passed(form, carried)
     if form.atoms[plan.steps[0].atom].is_clock:
         raise Unsuited  # a clock comes first
-    preparation = _Preparation(form, plan, scope, carried)
+    preparation = _Preparation(form, plan, scope, carried, window)
     steps = tuple(map(preparation.step, plan.steps))
     head = form.head
     traits = [
@@ -127,8 +148,9 @@ def prepared(
         raise Unsuited
     value_kinds = [kinds[1].get(name, (Type.ANY,))[0] for name, _ in head.lattices]
     return PreparedRule(
-        form, plan, scope, steps, preparation.sources, tuple(map(_absent, form.absent)),
-        timed, expiring, not any(isinstance(e, Call) for e in head_expressions(head)),
+        form, plan, scope, steps, preparation.sources,
+        tuple([_absent(absent, scope) for absent in form.absent]),
+        timed, expiring, _head(head, scope),
         tuple(kinds[0]), tuple(Type.FLOAT if k is Type.FLOAT else None for k in value_kinds),
         tuple(3 if atom.is_clock else 1 + len(atom.terms) for atom in form.atoms),
         common,
@@ -143,11 +165,30 @@ def _check_passed(form: RuleForm, carried: Mapping[int, frozenset[str]]) -> None
             raise Unsuited
 
 
-def _absent(absent: AbsentForm) -> tuple[str, tuple[int, ...], tuple[Expression, ...]]:
+def _conditions(conditions: Sequence[Expression], scope: Scope) -> tuple[Formula, ...]:
+    """Conditions in their order, as one where arrays can say all of them: none of those fails."""
+    ready = formulas(conditions, scope)
+    if len(ready) < 2 or not all(
+        each.code is not None and each.kind is Type.BOOL for each in ready
+    ):
+        return ready
+    return (formula(reduce(lambda left, right: Call("&&", (left, right)), conditions), scope),)
+
+
+def _head(head: HeadForm, scope: Scope) -> PreparedHead:
+    return PreparedHead(
+        formulas(head.terms, scope), formulas(head.time, scope), formulas(head.expires, scope),
+        formulas([terms[0] for _, terms in head.lattices], scope),
+        not any(scope.fallible(e) for e in head_expressions(head) if isinstance(e, Call)),
+    )  # fmt: skip
+
+
+def _absent(absent: AbsentForm, scope: Scope) -> tuple[str, tuple[int, ...], tuple[Formula, ...]]:
     if not absent.by_columns:
         raise Unsuited
     columns = absent.columns()
-    return absent.predicate, tuple(at for at, _ in columns), tuple(value for _, value in columns)
+    values = formulas([value for _, value in columns], scope)
+    return absent.predicate, tuple(at for at, _ in columns), values
 
 
 def _passed(form: RuleForm, traits: Sequence[Traits]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -166,13 +207,19 @@ class _Preparation:
     """Goes through the steps of a plan as a run does, and learns where variables come from."""
 
     def __init__(
-        self, form: RuleForm, plan: Plan, scope: Scope, carried: Mapping[int, frozenset[str]]
+        self,
+        form: RuleForm,
+        plan: Plan,
+        scope: Scope,
+        carried: Mapping[int, frozenset[str]],
+        window: tuple[int, int],
     ) -> None:
         self.sources: dict[str, tuple[int, Source]] = {}
         self._form = form
         self._scope = scope
         self._carried = carried
         self._first = plan.steps[0]
+        self._window = window
 
     def step(self, step: Step) -> PreparedStep:
         """The next step. Raises: Unsuited."""
@@ -180,9 +227,7 @@ class _Preparation:
         conditions = tuple(self._form.conditions[i] for i in step.conditions)
         if atom.is_clock:
             tests = tuple(self._ticks(step.atom, atom))
-            return PreparedStep(
-                step, atom, (), (), None, conditions, tests, False, False, False
-            )  # fmt: skip
+            return self._ready(step, atom, None, conditions, tests, (False, False, False))
         between = _numbers(step) if step is self._first else None
         name = self._named(step) if between is not None else None
         if between is not None and name is not None and self._scope.types[name] is Type.INT:
@@ -213,22 +258,42 @@ class _Preparation:
         tests = tuple(self._tests(step.atom, terms))
         if never and any(name not in self.sources for name in atom.variables()):
             raise Unsuited
+        return self._ready(step, atom, between, conditions, tests, (timed, expiring, never))
+
+    def _ready(
+        self,
+        step: Step,
+        atom: AtomForm,
+        between: tuple[int, int] | None,
+        conditions: Sequence[Expression],
+        tests: tuple[tuple[Source, Formula], ...],
+        asks: tuple[bool, bool, bool],
+    ) -> PreparedStep:
+        scope, limits = self._scope, step.limits
+        low, high = [
+            tuple([limit(source, scope, self._window) for source in sources])
+            for sources in (limits.low, limits.high)
+        ]
+        probes = tuple([(probe.position, formula(probe.value, scope)) for probe in step.probes])
+        clock = None
+        if atom.clock is not None:
+            clock = formula(atom.clock[0], scope), formula(atom.clock[1], scope)
         return PreparedStep(
-            step, atom, step.probes, step.positions, between, conditions, tests,
-            timed, expiring, never,
+            step, atom, probes, step.positions, between, (low, high),
+            _conditions(conditions, scope), clock, tests, *asks,
         )  # fmt: skip
 
     def _tests(
         self, atom: int, terms: Sequence[tuple[Term, Source]]
-    ) -> Iterator[tuple[Source, Expression]]:
+    ) -> Iterator[tuple[Source, Formula]]:
         """Bind each term, or compare it if it is known."""
         for term, source in terms:
             if isinstance(term, Variable) and term.name not in self.sources:
                 self.sources[term.name] = atom, source
             elif not isinstance(term, Wildcard):
-                yield source, term
+                yield source, formula(term, self._scope)
 
-    def _ticks(self, i: int, atom: AtomForm) -> Iterator[tuple[Source, Expression]]:
+    def _ticks(self, i: int, atom: AtomForm) -> Iterator[tuple[Source, Formula]]:
         for name, of in atom.lattices:
             if name == "time":
                 yield from self._tests(i, [(of[0], lambda m: Column(Type.INT, m.ticks(i)))])
@@ -358,4 +423,4 @@ def weighed(form: RuleForm) -> tuple[tuple[tuple[int, ...], bool], ...]:
     return tuple(found)
 
 
-__all__ = ["PreparedRule", "PreparedStep", "Source", "prepared", "weighed"]
+__all__ = ["PreparedHead", "PreparedRule", "PreparedStep", "Source", "prepared", "weighed"]

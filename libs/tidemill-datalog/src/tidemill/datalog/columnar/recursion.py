@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from tidemill.arrangement.kernels import I64Array
 from tidemill.arrangement.relational import Groups
 from tidemill.datalog.columnar.columns import Column, Columns, Unsuited, aligned_words
@@ -137,7 +135,7 @@ def _apart_from(known: Columns, rows: Columns) -> Columns:
     wide = wideness(left, right)
     groups = Groups.of(aligned_words(left, wide), len(known))
     new = groups.find(aligned_words(right, wide), len(rows)) < 0
-    return rows if new.all() else rows.take(np.flatnonzero(new))
+    return rows if new.all() else rows.take(new.nonzero()[0])
 
 
 def _all_columns(rows: Columns) -> tuple[Column, ...]:

@@ -62,6 +62,8 @@ class Type(Enum):
     SET = "set"
     ANY = "any"
 
+    __hash__ = object.__hash__  # each is one object; that of enumerations is a call of Python
+
 
 @dataclass(frozen=True, slots=True)
 class AtomForm:

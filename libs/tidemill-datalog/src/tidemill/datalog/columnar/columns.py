@@ -132,8 +132,8 @@ class Column:
 
     @property
     def known(self) -> BoolArray:
-        """Where there is a value."""
-        return np.ones(len(self), np.bool_) if self.nulls is None else ~self.nulls
+        """Where there is a value; as columns, never written to."""
+        return all_true(len(self.values)) if self.nulls is None else ~self.nulls
 
     def words(self) -> list[I64Array]:
         """Words that are equal where the values are: one column, and one more for nulls."""
@@ -221,14 +221,19 @@ class Column:
 _SHARED_ROWS = 1 << 16
 _ZEROS = np.zeros(_SHARED_ROWS, np.int64)
 _ENDS = np.full(_SHARED_ROWS, END_WORD, np.int64)
-_NULLS = np.ones(_SHARED_ROWS, np.bool_)
+_TRUE = np.ones(_SHARED_ROWS, np.bool_)
+
+
+def all_true(rows: int) -> BoolArray:
+    """A flag for each row. Those of up to 65,536 rows share memory."""
+    return _TRUE[:rows] if rows <= _SHARED_ROWS else np.ones(rows, np.bool_)
 
 
 def absent_times(rows: int) -> Column:
     """The time of facts that have none. As nobody writes to columns, those of up to 65,536 rows share memory."""
     if rows <= _SHARED_ROWS:
-        return Column(Type.INT, _ZEROS[:rows], _NULLS[:rows])
-    return Column(Type.INT, np.zeros(rows, np.int64), np.ones(rows, np.bool_))
+        return Column(Type.INT, _ZEROS[:rows], _TRUE[:rows])
+    return Column(Type.INT, np.zeros(rows, np.int64), all_true(rows))
 
 
 def no_ends(rows: int) -> I64Array:
@@ -238,7 +243,7 @@ def no_ends(rows: int) -> I64Array:
 
 def surely_absent(time: Column) -> bool:
     """Whether a column was made by `absent_times` and is of rows that share memory."""
-    return time.values.base is _ZEROS and time.nulls is not None and time.nulls.base is _NULLS
+    return time.values.base is _ZEROS and time.nulls is not None and time.nulls.base is _TRUE
 
 
 def surely_endless(expires: I64Array) -> bool:

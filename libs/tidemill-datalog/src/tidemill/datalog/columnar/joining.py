@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -177,7 +177,7 @@ class Matching:
         if formula.code is not None and formula.kind is Type.BOOL:
             values = self._over(formula.code, formula.variables)
             if values is not None:
-                return cast("BoolArray", values)
+                return values
         return self.calculator().truth(formula.expression)
 
     def _over(self, code: CodeType, variables: Sequence[tuple[str, str, Type]]) -> Values | None:
@@ -188,7 +188,8 @@ class Matching:
             if column is None or column.nulls is not None or column.kind is not kind:
                 return None
             values[python] = column.values
-        return cast("Values", over(code, values))
+        found: Values = over(code, values)
+        return found
 
     def field(self, atom: int, of: Callable[[Columns], Any]) -> Any:
         """A column of the facts that the matches have at an atom."""

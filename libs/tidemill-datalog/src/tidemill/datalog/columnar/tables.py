@@ -79,7 +79,7 @@ class Statistics:
         """The range of a column."""
         known = self._bounds.get(column)
         if known is None:
-            known = self._bounds[column] = self.columns.keys[column].bounds()
+            known = self._bounds[column] = self.columns.key(column).bounds()
         return known
 
     def expiry_bounds(self) -> Bounds:
@@ -110,8 +110,9 @@ class Rounded:
         self.grows = False
         self.traits = of.traits
         self.lattices = of.lattices
-        ends = self._expiries if expiries else None
-        self.key = (*self._bounds.values(), ends, len(self.rows), *of.carried)
+        ranges = [(known.low, known.high, known.nullable) for known in self._bounds.values()]
+        ends = (self._expiries.low, self._expiries.high) if expiries else None
+        self.key = (*ranges, ends, len(self.rows), *of.carried)
 
     def bounds(self, column: int) -> Bounds:
         """A range that holds the values of a column."""

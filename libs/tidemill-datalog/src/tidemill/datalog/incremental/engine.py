@@ -104,6 +104,7 @@ class IncrementalEngine:
         self._inputs: dict[tuple[str, Record], _Input] = {}
         self._negative: dict[tuple[str, Record], None] = {}
         self._copies: dict[str, dict[Key, int]] = {}
+        """How often facts are given; of those of inputs that are given once their table tells."""
         self._given: dict[str, dict[Key, None]] = {}
         self._before: dict[tuple[str, Key], Row | None] = {}
         self._blocks: dict[str, list[FactBlock]] = {}
@@ -205,12 +206,13 @@ class IncrementalEngine:
             return
         key = (record.time, *self._widened(predicate, record))
         copies = self._copies.setdefault(predicate, {})
-        before = copies.get(key, 0)
+        derived = predicate in self._owner
+        before = copies.pop(key, None)
+        if before is None:
+            before = 0 if derived else int(self.present.table(predicate).given(key))
         after = before + diff
-        if after:
+        if after and (derived or after != 1):
             copies[key] = after
-        else:
-            copies.pop(key, None)
         if (before > 0) != (after > 0):
             if after > 0:
                 self.support(predicate, key, GIVEN, PLAIN)

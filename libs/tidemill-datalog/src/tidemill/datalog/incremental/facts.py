@@ -192,6 +192,11 @@ class FactTable:
             expiries.leave(old[0])
         expiries.enter(value[0])
 
+    def given(self, key: Key) -> bool:
+        """Whether a fact is given from outside, and there neither ends nor carries anything."""
+        known = self.supports.get(key)
+        return known is _ALONE or (known is not None and GIVEN in known)
+
     def withdraw(self, key: Key, source: Any) -> Value:
         """A fact has this support no longer; the value that it had."""
         known = self.supports[key]

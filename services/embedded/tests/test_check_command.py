@@ -198,3 +198,13 @@ def test_eval_prints_what_a_program_derives_from_its_own_facts(tmp_path: Path) -
     assert (unknown.exit_code, "has no z" in unknown.output) == (1, True)
     file.write_text("p(x) @next := q(x);")
     assert "tidemill conformance" in run_command(check_command.evaluate, [str(file)]).output
+
+
+def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.tl", tmp_path / "bad.tl"
+    good.write_text("p(1);\n")
+    bad.write_bytes(b"p(1);\nq(\xff);\n")
+    for command in (check_command.check, check_command.fmt):
+        refused = run_command(command, [str(good), str(bad)])
+        assert refused.exit_code == 1
+        assert f"{bad}:2: this is not UTF-8 text" in refused.stderr

@@ -120,15 +120,17 @@ def _texts(files: list[Path]) -> dict[str, str]:
     texts: dict[str, str] = {}
     try:
         for path in files_below(files):
-            texts[str(path)] = (
-                sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-            )
+            try:
+                texts[str(path)] = (
+                    sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+                )
+            except UnicodeDecodeError as error:
+                line = error.object.count(b"\n", 0, error.start) + 1
+                _refuse(f"{path}:{line}: this is not UTF-8 text: {error.reason}")
     except UsageError as error:
         _refuse(str(error))
     except OSError as error:
         _refuse(f"cannot read {error.filename}: {error.strerror}")
-    except UnicodeDecodeError as error:
-        _refuse(f"a file is not UTF-8 text: {error.reason}")
     return texts
 
 

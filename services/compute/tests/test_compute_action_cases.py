@@ -365,3 +365,26 @@ async def test_deaths_are_at_every_kind_of_write_and_a_target_without_memory_sho
     parts = ("outbox", "done", "corrections")
     assert {f"a0/{part}" for part in parts} | {"v/errors", "effect"} <= died_at
     assert max(effects["at least once"]) > len(CASES["X66"]["fired"]) > min(effects["at most once"])
+
+
+async def test_sets_are_told_as_what_they_are() -> None:
+    """In the record, in the arguments of an effect and in those of a correction, and they are of its key."""
+    case = {
+        "program": "of(k) @set(v) := r(k, v); same(s) ~set := of(_) @set(s);",
+        "inputs": ['r("a", 1) @time(1)', 'r("a", 2) @time(2)'],
+        "upper": 10,
+        "goals": ["same(s)", "of(k)"],
+        "fired": [
+            "1: same({1}) @time(1)", "2: same({1,2}) @time(2)",
+            '1: of("a") @time(1) @set({1})', '2: of("a") @time(2) @set({1,2})',
+        ],
+    }  # fmt: skip
+    world = await run(case, "keyed", 9)
+    await judge(world)
+    outbox = (await world.now.stored(world.actions[0].outbox)).to_pylist()
+    told = {row["arguments"]: row["key"] for row in outbox}
+    expected = Record("same", (frozenset((1, 2)),), 2)
+    assert told.keys() == {"[[1]]", "[[1, 2]]"}
+    assert told["[[1, 2]]"] == action_key("same(s)", expected)
+    (gone,) = (await world.now.stored(world.actions[0].corrections)).to_pylist()
+    assert (gone["arg_c0"], gone["old"], gone["new"]) == ("{1}", "same({1}) @time(1)", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
-from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.records import Record, format_record, format_value
 from tidemill_compute.views.record_rows import PredicateShape
 
 
@@ -72,7 +71,7 @@ def _ended(record: Record, instant: int) -> bool:
 def _plain(record: Record) -> Iterator[object]:
     """Arguments as columns hold them: sets in their text form."""
     for value in record.arguments:
-        yield json.dumps(sorted(value)) if isinstance(value, frozenset) else value
+        yield format_value(value) if isinstance(value, frozenset) else value
 
 
 def corrections_told(rows: pa.Table) -> Counter[str]:

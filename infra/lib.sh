@@ -60,7 +60,7 @@ stop() {
     pid=$(pid_of "$name")
     kill -TERM "$pid" 2>/dev/null || true
     gone_within "$name" "$limit" || { kill -KILL "$pid" 2>/dev/null || true; }
-    gone_within "$name" 5 || die "$name (pid $pid) does not stop"
+    gone_within "$name" 60 || die "$name (pid $pid) does not stop"
   fi
   rm -f "$state/$name.pid"
 }
@@ -83,7 +83,7 @@ ready() {
 
 listening() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 port_free() {
-  local deadline=$((SECONDS + 3)) # a killed process may hold its sockets for a moment longer
+  local deadline=$((SECONDS + 20)) # a killed process may hold its sockets for a moment longer
   while listening "$1" "$2"; do
     [ $SECONDS -lt $deadline ] || die "another process listens on $1:$2: choose another --port"
     sleep 0.1

@@ -97,7 +97,7 @@ launch() {
     java -Xmx"$heap" "${java_options[@]}" kafka.Kafka "$state/$1/server.properties"
 }
 
-answers() { ready 60 "broker-$1" "$state/$1/broker.log" listening "$host" "$(port_of "$1")"; }
+answers() { ready 240 "broker-$1" "$state/$1/broker.log" listening "$host" "$(port_of "$1")"; }
 
 report() {
   local i rc=0 name

@@ -53,7 +53,7 @@ case $verb in
     echo "$port" >"$state/layout"
     ROOT_ACCESS_KEY=test ROOT_SECRET_KEY=test-secret start objectstore "$state/objectstore.log" \
       "$server" --port "127.0.0.1:$port" --region "$REGION" --quiet posix "$state/data"
-    ready 20 objectstore "$state/objectstore.log" listening 127.0.0.1 "$port" || exit 1
+    ready 120 objectstore "$state/objectstore.log" listening 127.0.0.1 "$port" || exit 1
     echo "http://127.0.0.1:$port" ;;
   env)
     echo "export AWS_ENDPOINT_URL=http://127.0.0.1:$port AWS_REGION=$REGION AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test-secret" ;;

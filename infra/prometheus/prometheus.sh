@@ -47,7 +47,7 @@ case $verb in
     fi
     start prometheus "$state/prometheus.log" prometheus --config.file="$state/prometheus.yml" \
       --storage.tsdb.path="$state/data" --web.listen-address="127.0.0.1:$port" --storage.tsdb.retention.time=1h
-    ready 30 prometheus "$state/prometheus.log" answers || exit 1
+    ready 120 prometheus "$state/prometheus.log" answers || exit 1
     echo "http://127.0.0.1:$port" ;;
   query)
     curl -fsS -G "http://127.0.0.1:$port/api/v1/query" --data-urlencode "query=$expression"

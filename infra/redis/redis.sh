@@ -39,7 +39,7 @@ case $verb in
     start redis "$state/redis.log" redis-server --bind 127.0.0.1 --port "$port" --dir "$state" \
       --daemonize no --save '' --appendonly "$aof" --appendfsync always --databases 16 "${joined[@]}"
     echo "$port $aof $cluster" >"$state/layout"
-    ready 20 redis "$state/redis.log" answers || exit 1
+    ready 120 redis "$state/redis.log" answers || exit 1
     echo "redis://127.0.0.1:$port/0" ;;
   status)
     { alive redis && answers; } || { echo "redis down"; exit 1; }

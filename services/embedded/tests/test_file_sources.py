@@ -66,7 +66,7 @@ async def mapped(process: Process, count: int) -> None:
         while (await collections.stored("limits/raw")).num_rows < count:
             await asyncio.sleep(0.02)
         raw = sole_time((await collections.status("limits/raw")).upper)
-        await collections.wait_for_upper("limits/eventmap", raw - 1, 60.0)
+        await collections.wait_for_upper("limits/eventmap", raw - 1, 240.0)
 
 
 async def test_a_folder_of_csv_files_grows_over_a_restart(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ spec:
         await apply(process, events, source("limits", file, "jsonl", "timeline: plant"))
         await until(process, "limits", [1, 2], at=0)
         await process.system.push("readings", [b'{"n": 7, "at": 1000}'])
-        await process.world.collections.wait_for_upper("limits", 999, 60.0)
+        await process.world.collections.wait_for_upper("limits", 999, 240.0)
         with file.open("a") as more:
             more.write('{"n": 3, "t": "c"}\n')
         await mapped(process, 3)
     async with running(tmp_path) as process:
         await process.system.push("readings", [b'{"n": 8, "at": 2000}'])
-        await process.world.collections.wait_for_upper("limits", 1999, 60.0)
+        await process.world.collections.wait_for_upper("limits", 1999, 240.0)
         await until(process, "limits", [1, 2], at=0)
         await until(process, "limits", [1, 2], at=999)
         await until(process, "limits", [1, 2, 3], at=1999)

@@ -83,7 +83,7 @@ async def test_the_pattern_that_is_ready_to_apply_says_what_the_guide_says(tmp_p
         await process.system.start()
         await process.system.apply([ResourceDocument(text, "guide.yaml")])
         await process.system.push("clicks", lines)
-        answer = (await process.query.ask("session(u)", 4_000_000, 60.0)).table
+        answer = (await process.query.ask("session(u)", 4_000_000, 240.0)).table
         upper = await process.world.collections.status("sessions/session")
     assert answer["u"].to_pylist() == ["ann"]
     assert upper.upper == frontier(4_090_000)

@@ -66,7 +66,7 @@ async def push(process: Process, *rows: tuple[str, str, int]) -> None:
 
 async def until(process: Process, goal: str, expected: list[dict[str, object]]) -> None:
     async with asyncio.timeout(240):
-        while (await process.query.ask(goal, None, 60.0)).table.drop_columns(
+        while (await process.query.ask(goal, None, 240.0)).table.drop_columns(
             "_diff"
         ).to_pylist() != expected:
             await asyncio.sleep(0.05)
@@ -83,7 +83,7 @@ async def asked_of(process: Process, monkeypatch: pytest.MonkeyPatch, goal: str)
 
     with monkeypatch.context() as patched:
         patched.setattr(Collections, "glance", noted)
-        answer = await process.query.ask(goal, None, 60.0)
+        answer = await process.query.ask(goal, None, 240.0)
     assert answer.collection not in read or read == [answer.collection]
     return read
 
@@ -108,8 +108,8 @@ async def test_a_question_that_names_the_key_reads_the_arrangement(
         assert await asked_of(process, monkeypatch, "flights(p, t, 40)") == ["flights"]
         await push(process, ("d", "IAH", 90))
         await until(process, 'flights(p, "IAH", d)', [*both, {"p": "d", "d": 90}])
-        past = (await process.query.ask('flights(p, "IAH", d)', None, 60.0)).as_of
-        whole = await process.query.tables(["flights", "by-dest"], past, 60.0)
+        past = (await process.query.ask('flights(p, "IAH", d)', None, 240.0)).as_of
+        whole = await process.query.tables(["flights", "by-dest"], past, 240.0)
         assert whole["by-dest"].table.num_rows == whole["flights"].table.num_rows == 4
     async with running(tmp_path) as process:
         await until(process, 'flights(p, "IAH", d)', [*both, {"p": "d", "d": 90}])

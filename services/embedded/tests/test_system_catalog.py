@@ -449,7 +449,7 @@ async def test_a_view_has_frontiers_as_a_source_has_and_since_moves_as_its_reade
         for name in ("two/here", "pings"):
             reader = await store.read_hold(name, owner="somebody")
             held = sole_time(reader.frontier)
-            await store.wait_for_upper(name, max(at, held) + 1_000, 60.0)
+            await store.wait_for_upper(name, max(at, held) + 1_000, 240.0)
             assert (await store.status(name)).since == reader.frontier
             await store.drop(reader)
             async with asyncio.timeout(240):

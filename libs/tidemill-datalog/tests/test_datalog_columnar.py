@@ -240,7 +240,7 @@ def at_instants(
             yield name, at, {record for record, copies in sums.items() if copies}, expected
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(LAW, max_examples=25)
 @given(
     tidelog_columns.bulk_programs(),
     tidelog_columns.bulk_inputs(),
@@ -267,7 +267,7 @@ def test_windows_in_which_all_turns_over_are_compared_where_they_meet(
 
     monkeypatch.setattr("tidemill.datalog.scratch.changing.compared_columns", counted)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(LAW, max_examples=25)
     @given(
         tidelog_columns.bulk_programs(),
         tidelog_columns.bulk_inputs(),

@@ -54,6 +54,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points["gone"] = EntryPoint("gone", "plugin_gone.sub:gone", plugins.GROUP)
     points["get"] = EntryPoint("get", "plugin_greet:greet", plugins.GROUP)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.startswith("plugin_")]:
+        monkeypatch.delitem(sys.modules, name)  # of another test
     monkeypatch.setattr(plugins, "plugins", lambda: points)
 
 

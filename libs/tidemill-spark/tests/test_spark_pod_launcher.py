@@ -46,7 +46,7 @@ QUICK = PodSettings(
     image_wait_s=FOR_EVER_S, scheduling_wait_s=FOR_EVER_S, start_wait_s=FOR_EVER_S,
     retries=Retries(pause_s=0.01, pause_s_max=0.02),
 )  # fmt: skip
-WAIT_S = 60.0
+WAIT_S = 240.0
 POD_PATH = "/api/v1/namespaces/default/pods"
 APPLICATION_PATH = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/default/sparkapplications"
 

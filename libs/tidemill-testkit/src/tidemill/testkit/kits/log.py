@@ -23,7 +23,7 @@ from tidemill.time.errors import Fenced, UsageError
 OpenLog = Callable[[], Awaitable[Log]]
 Law = Callable[[OpenLog, str], Awaitable[None]]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 240.0
 """How long a law waits for what must come; nothing waits that long if the log is right."""
 QUIET_S = 0.2
 """How long a law waits for what must not come."""

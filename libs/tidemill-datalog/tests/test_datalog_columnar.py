@@ -475,6 +475,33 @@ def test_a_range_of_numbers_decides_what_lies_in_it(guard: str) -> None:
         assert compare(program(text), {"e": presences}, [0, 20, 41])[1] == 0
 
 
+@pytest.mark.parametrize(
+    ("guard", "on_columns"),
+    [
+        ("u < v + w", True), ("2 * u <= 3 * v - w", True), ("u > 4 * (w - v)", True),
+        ("u < abs(v)", False), ("u >= v / 2", False), ("u == v % 3 - 1", False), ("u <= bucket(v, 4)", False),
+        ("u > greatest(v, w)", False), ("u < coalesce(v, 3)", False), ("u > round(1.5) + v", False),
+    ],
+)  # fmt: skip
+def test_a_range_that_other_atoms_leave_decides_what_lies_in_it(
+    guard: str, on_columns: bool
+) -> None:
+    """One that takes a function is looked up row by row."""
+    catalog = Catalog(
+        {
+            "e": InputSchema("e", "events", (("k", "int"), ("v", "int"), ("w", "int"))),
+            "f": InputSchema("f", "events", (("k", "int"), ("u", "int"))),
+        }
+    )
+    given_ = {
+        "e": [Presence(Record("e", (at % 3, at % 7 - 3, at % 5), at), at, END) for at in range(40)],
+        "f": [Presence(Record("f", (at % 3, at % 11 - 5), at), at, END) for at in range(40)],
+    }
+    checked = check(parse(f"p(k, v, u) := e(k, v, w) ^ f(k, u) if {guard};"), catalog)
+    columns, rows = compare(checked, given_, [0, 20, 41])
+    assert (columns > 0, rows > 0) == (on_columns, not on_columns)
+
+
 WORDS: tuple[tuple[str | None, int, float], ...] = (
     ("Straße", 7, 2.5), ("é", -7, -2.5), ("", 0, -0.0), ("ﬁn", 1 << 40, 1e16), (None, 3, 0.5),
     ("a\u0301b", -(1 << 40), -0.5), ("😀x", 2, 1.5e-5), ("oslo", 9, 1e300),

@@ -16,9 +16,10 @@ from tidemill.datalog import values
 from tidemill.datalog.columnar import Column, Texts
 from tidemill.datalog.columnar.blocks import Block
 from tidemill.datalog.columnar.columns import Unsuited, absent_times
-from tidemill.datalog.columnar.formulas import formula, over
+from tidemill.datalog.columnar.formulas import formula, limit, over
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Call, Constant, Expression, Type, Variable
+from tidemill.datalog.evaluation.tables import Bounds
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
 from tidemill.testkit.steady import steady
@@ -112,6 +113,46 @@ def test_what_may_fail_or_be_null_is_not_written_as_code(value: int | None) -> N
     scope = Scope({"a": Type.INT}, {"a": column.bounds()}, FUNCTIONS, LATTICES)
     ready = formula(Call("+", (Variable("a"), Constant(1))), scope)
     assert (ready.code is None) is (value is not None)  # of nulls the columns tell at the time
+
+
+def sources() -> st.SearchStrategy[str]:
+    leaves = st.sampled_from(["v0", "v1", "v0", "v1", "(3)", "(1024)"])
+    return st.recursive(
+        leaves,
+        lambda inner: (
+            st.builds("({} {} {})".format, inner, st.sampled_from("+-*"), inner)
+            | st.builds(
+                "({} {} {})".format, inner, st.sampled_from(["//", "%"]), st.sampled_from("27")
+            )
+            | st.builds("(-({}))".format, inner)
+        ),
+        max_leaves=6,
+    )
+
+
+def test_a_limit_over_arrays_is_what_whole_numbers_without_end_would_say() -> None:
+    outcomes: set[bool] = set()
+    large = st.integers(0, 61).flatmap(lambda bits: st.integers(-(1 << bits), 1 << bits))
+
+    @LAW
+    @given(sources(), st.lists(st.tuples(large, large), min_size=2, max_size=6))
+    def law(source: str, rows: list[tuple[int, int]]) -> None:
+        bounds = {
+            name: Bounds(min(values_), max(values_), nullable=False)
+            for name, values_ in zip("ab", zip(*rows, strict=True), strict=True)
+        }
+        scope = Scope(KINDS, bounds, FUNCTIONS, LATTICES, {"a": "v0", "b": "v1"})
+        ready = limit(source, scope, (0, 0))
+        outcomes.add(ready is not None)
+        if ready is None:
+            return
+        with np.errstate(over="ignore"):
+            columns = dict(zip(("v0", "v1"), np.array(rows, np.int64).T, strict=True))
+            found = np.broadcast_to(over(ready.code, columns), len(rows)).tolist()
+        assert found == [eval(source, {}, {"v0": a, "v1": b}) for a, b in rows]
+
+    law()
+    assert outcomes == {True, False}
 
 
 def rows_of(kinds: Sequence[Type]) -> st.SearchStrategy[list[tuple[Any, ...]]]:

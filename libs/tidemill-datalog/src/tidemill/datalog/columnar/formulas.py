@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from types import CodeType
 from typing import Any
 
@@ -101,8 +100,29 @@ class Limit:
     variables: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """No less than any number, whatever its sign, that is met on the way to a value; 1 at least."""
+
+    most: int
+
+    def _with(self, other: _Size | int) -> _Size:
+        return _Size(self.most + (other.most if isinstance(other, _Size) else abs(other)))
+
+    __add__ = __radd__ = __sub__ = __rsub__ = _with
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _with
+
+    def __mul__(self, other: _Size | int) -> _Size:
+        return _Size(self.most * (other.most if isinstance(other, _Size) else max(abs(other), 1)))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> _Size:
+        return self
+
+
 def limit(source: str, scope: Scope, window: tuple[int, int]) -> Limit | None:
-    """Make a limit ready that was written for numbers; None where words may be too small for it.
+    """Make a limit ready that was written for numbers; None if it takes functions, or words may be too small for it.
 
     `window` are the least and the greatest instant at which a window may begin.
     """
@@ -110,8 +130,10 @@ def limit(source: str, scope: Scope, window: tuple[int, int]) -> Limit | None:
         return None
     code = _code(source)
     rule_names = {python: name for name, python in scope.names.items()}
+    if not rule_names.keys() >= set(code.co_names):
+        return None
     variables = tuple((python, rule_names[python]) for python in code.co_names)
-    corners: list[list[tuple[str, int]]] = []
+    sizes: dict[str, _Size] = {}
     for python, name in variables:
         low, high = window
         if name != LOWER:
@@ -119,11 +141,10 @@ def limit(source: str, scope: Scope, window: tuple[int, int]) -> Limit | None:
             if bounds is None or not max(abs(bounds.low), abs(bounds.high)) < _LIMIT_MAX:
                 return None
             low, high = int(bounds.low), int(bounds.high)
-        corners.append([(python, low), (python, high)])
-    most = _code(source.replace("//", "*"))  # no less than any number on the way
-    for corner in product(*corners):
-        if abs(eval(most, {}, dict(corner))) >= _LIMIT_MAX:  # our own text
-            return None
+        sizes[python] = _Size(max(abs(low), abs(high), 1))
+    found = eval(code, {}, sizes)  # our own text
+    if isinstance(found, _Size) and found.most >= _LIMIT_MAX:
+        return None
     return Limit(code, variables)
 
 

@@ -117,7 +117,7 @@ def compare(
     return found
 
 
-@pytest.mark.parametrize("options", [Options("scratch"), Options()])
+@pytest.mark.parametrize("options", [Options("scratch"), Options("incremental")])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_two_views_say_what_one_program_says(name: str, options: Options) -> None:
     below, above = PROGRAMS[name]

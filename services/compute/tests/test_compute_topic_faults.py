@@ -62,9 +62,26 @@ async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
             continue
 
 
-async def committed(log: KafkaLog, topic: str) -> list[LogRecord]:
-    """The records of a topic as readers of committed ones see them."""
-    bounds = await settled(lambda: log.bounds(topic))
+async def written_to(broker: Server, topic: str) -> int:
+    """Where a topic ends for who reads also what is not committed."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker.address, isolation_level="read_uncommitted"
+    )
+    await consumer.start()
+    place = TopicPartition(topic, 0)
+    end: int = (await consumer.end_offsets([place]))[place]
+    await consumer.stop()
+    return end
+
+
+async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord]:
+    """The records of a topic as readers of committed ones see them, once all transactions have ended.
+
+    A commit is acknowledged when it is certain, a moment before the topic itself tells of it.
+    """
+    end = await written_to(broker, topic)
+    while (bounds := await settled(lambda: log.bounds(topic)))[0][1] < end:
+        await asyncio.sleep(0.05)
     reader = await settled(lambda: log.reader(topic, {p: low for p, (low, _) in bounds.items()}))
     found: list[LogRecord] = []
     while any(reader.positions()[p] < high for p, (_, high) in bounds.items()):
@@ -173,7 +190,7 @@ async def test_a_process_that_dies_at_any_point_of_a_transaction_leaves_each_key
                 await live(log, topic)
             assert faults.struck == 1
         assert await live_to_the_end(log, topic) == 1
-        exactly_once(await committed(log, topic))
+        exactly_once(await committed(broker, log, topic))
 
 
 async def test_who_does_not_look_after_a_commit_that_nobody_knows_of_repeats_it(
@@ -186,7 +203,7 @@ async def test_who_does_not_look_after_a_commit_that_nobody_knows_of_repeats_it(
             with pytest.raises(KilledError):
                 await live(log, topic)
         await live(log, topic, blind=True)
-        assert Counter(r.key for r in await committed(log, topic)).most_common(1)[0][1] == 2
+        assert Counter(r.key for r in await committed(broker, log, topic)).most_common(1)[0][1] == 2
 
 
 async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_same_bytes(
@@ -209,7 +226,7 @@ async def test_a_transaction_that_times_out_at_the_broker_is_redone_with_the_sam
                 await live(patient, topic)
             assert faults.struck == 1
         assert await live_to_the_end(log, topic) == 1
-        exactly_once(await committed(log, topic))
+        exactly_once(await committed(broker, log, topic))
         # What was sent and ended is there beside what was redone, for nobody to see.
         assert set((await sent(broker, topic)).values()) == {1, 2}
 
@@ -248,4 +265,4 @@ async def test_a_broker_that_is_killed_at_a_commit_has_done_it_or_not_and_never_
         assert isinstance(outcome[0], TRIED_AGAIN), outcome
         await asyncio.to_thread(broker.control, "start", "1")
         await live_to_the_end(log, topic)
-        exactly_once(await committed(log, topic))
+        exactly_once(await committed(broker, log, topic))

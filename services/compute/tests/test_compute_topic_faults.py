@@ -62,16 +62,20 @@ async def settled(ask: Callable[[], Awaitable[Any]]) -> Any:
             continue
 
 
-async def written_to(broker: Server, topic: str) -> int:
-    """Where a topic ends for who reads also what is not committed."""
+@asynccontextmanager
+async def reading_all(broker: Server, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, int]]:
+    """Who reads also what is not committed, from the beginning, and where the topic ends for them."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.address, isolation_level="read_uncommitted"
     )
     await consumer.start()
-    place = TopicPartition(topic, 0)
-    end: int = (await consumer.end_offsets([place]))[place]
-    await consumer.stop()
-    return end
+    try:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        await consumer.seek_to_beginning()
+        yield consumer, (await consumer.end_offsets([place]))[place]
+    finally:
+        await consumer.stop()
 
 
 async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord]:
@@ -79,7 +83,8 @@ async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord
 
     A commit is acknowledged when it is certain, a moment before the topic itself tells of it.
     """
-    end = await written_to(broker, topic)
+    async with reading_all(broker, topic) as (_, end):
+        pass
     while (bounds := await settled(lambda: log.bounds(topic)))[0][1] < end:
         await asyncio.sleep(0.05)
     reader = await settled(lambda: log.reader(topic, {p: low for p, (low, _) in bounds.items()}))
@@ -92,18 +97,11 @@ async def committed(broker: Server, log: KafkaLog, topic: str) -> list[LogRecord
 
 async def sent(broker: Server, topic: str) -> Counter[bytes]:
     """How often each key was ever sent, whatever became of its transaction."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=broker.address, isolation_level="read_uncommitted"
-    )
-    await consumer.start()
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
-    await consumer.seek_to_beginning()
-    end, found = (await consumer.end_offsets([place]))[place], Counter[bytes]()
-    while await consumer.position(place) < end:
-        for records in (await consumer.getmany(timeout_ms=500)).values():
-            found.update(record.key for record in records)
-    await consumer.stop()
+    found = Counter[bytes]()
+    async with reading_all(broker, topic) as (consumer, end):
+        while await consumer.position(TopicPartition(topic, 0)) < end:
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                found.update(record.key for record in records)
     return found
 
 

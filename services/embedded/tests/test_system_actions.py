@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -167,6 +168,13 @@ spec: {columns: [{name: plane, type: text}, {name: delay, type: int}], retain: R
 """
 
 
+async def past(process: Process, collection: str, end: Literal["since", "upper"], at: int) -> None:
+    """Return once a frontier of a collection is past an instant."""
+    async with asyncio.timeout(240):
+        while getattr(await process.world.collections.status(collection), end).less_equal(at):
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("retained", ["all", "0s"])
 async def test_an_action_made_together_with_its_views_fires_nothing_of_their_history(
     retained: str, tmp_path: Path
@@ -184,9 +192,7 @@ async def test_an_action_made_together_with_its_views_fires_nothing_of_their_his
         await insert(process, "N1")
         await apply(process, RELATIONS)
         at = await insert(process, "N2")
-        async with asyncio.timeout(240):
-            while (await process.world.collections.status("tell/done")).upper.less_equal(at):
-                await asyncio.sleep(0.02)
+        await past(process, "tell/done", "upper", at)
     assert undone(tmp_path, "named.jsonl") == [["N2"]]
 
 
@@ -202,9 +208,7 @@ async def test_an_action_is_refused_that_would_fire_from_before_what_is_known_an
         await process.system.apply([ResourceDocument(views, "views.yaml")])
         rows = pa.table({"plane": ["N1"], "delay": [45]})
         at = (await process.system.insert("flights", rows)).time
-        async with asyncio.timeout(60):
-            while (await process.world.collections.status("above/named")).since.less_equal(at):
-                await asyncio.sleep(0.02)
+        await past(process, "above/named", "since", at)
         with pytest.raises(UsageError) as refused:
             await process.system.apply(tell(at))
         assert refused.value.details["reason"] == "FireFrom"
@@ -217,9 +221,7 @@ async def test_an_action_is_refused_that_would_fire_from_before_what_is_known_an
         assert await process.system.get("Action", None) == []
         applied = await process.system.apply(tell("beginning"))
         assert [each.name for each in applied] == ["tell"]
-        async with asyncio.timeout(60):
-            while (await process.world.collections.status("tell/done")).upper.less_equal(first):
-                await asyncio.sleep(0.02)
+        await past(process, "tell/done", "upper", first)
     assert undone(tmp_path, "named.jsonl") == [["N1"]]
 
 
@@ -234,9 +236,7 @@ async def test_an_action_made_with_a_view_that_never_knew_what_it_asks_for_stall
         await process.system.apply([ResourceDocument(flights, "flights.yaml")])
         rows = pa.table({"plane": ["N1"], "delay": [45]})
         at = (await process.system.insert("flights", rows)).time
-        async with asyncio.timeout(60):
-            while (await process.world.collections.status("flights")).since.less_equal(at):
-                await asyncio.sleep(0.02)
+        await past(process, "flights", "since", at)
         asked = text.replace("sink:", f"fireFrom: {at}, sink:")
         await process.system.apply([ResourceDocument(asked, "asked.yaml")])
         async with asyncio.timeout(60):

@@ -108,9 +108,8 @@ class Texts:
         return [texts[number] for number in numbers.tolist()]
 
 
-@dataclass(
-    slots=True, eq=False
-)  # nobody changes one; to make a frozen one takes three times as long
+# NB: not frozen, though nobody changes one: to make a frozen one takes three times as long.
+@dataclass(slots=True, eq=False)
 class Column:
     """Values of one type; `nulls` says where there is none, and is None where every row has one.
 

@@ -99,8 +99,8 @@ class PreparedHead:
 class PreparedRule:
     """A rule with its plan; `sources` say where the values of each variable come from, with the atom that has them.
 
-    `timed` and `expiring` are the atoms whose time and expiry are passed on. `kinds` are those of the head's arguments, `value_kinds` those of its lattices as far as
-    they have to be floats. `prefixes` say of each step whether what is joined then may be what another rule joins.
+    `timed` and `expiring` are the atoms whose time and expiry are passed on. `kinds` are those of the head's arguments,
+    `value_kinds` those of its lattices as far as they have to be floats. `prefixes` say of each step whether what is joined then may be what another rule joins.
     """
 
     form: RuleForm

@@ -62,7 +62,7 @@ def test_offsets_map_as_single_source_times_do(
     assert map_offsets(bindings, partitions, offsets).tolist() == [
         UNBOUND if time is None else time for time in expected
     ]
-    again = pickle.loads(pickle.dumps(bindings))
+    again = pickle.loads(pickle.dumps(bindings))  # noqa: S301  # as in closures of Spark
     assert map_offsets(again, partitions, offsets).tolist() == (
         map_offsets(bindings, partitions, offsets).tolist()
     )

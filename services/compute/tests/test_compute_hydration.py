@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
@@ -29,6 +28,7 @@ from tidemill.time import Unavailable, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
+from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.hydrate_job import hydrated
 from tidemill_compute.views.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill_compute.views.view import ViewDriver
@@ -158,7 +158,9 @@ async def test_what_a_task_writes_is_what_the_view_writes(
     world = World(tmp_path, PROGRAMS[name])
     await world.create(start)
     # A history travels as bytes.
-    history: History = pickle.loads(pickle.dumps(await world.history(start)))
+    told = await world.history(start)
+    history = unpack_history(pack_history(told))
+    assert history == told
     written = await hydrated(world.place, history)
     await follow(world, world.view())
     contents = await world.contents()
@@ -171,6 +173,15 @@ async def test_what_a_task_writes_is_what_the_view_writes(
         )
         stored = await world.collections.stored(copy)
         assert consolidate(stored).equals(table), collection
+
+
+async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> None:
+    """An object of Python that opens a file when it is read; a history is data."""
+    marker = tmp_path / "ran"
+    harm = b"cbuiltins\nopen\n(V" + str(marker).encode() + b"\nVw\ntR."
+    with pytest.raises(msgspec.DecodeError):
+        await hydrated(BlobPlace(f"file:{tmp_path / 'blob'}"), unpack_history(harm))
+    assert not marker.exists()
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_the_image_runs_the_driver_of_an_application_and_keeps_its_exit_status(
 ) -> None:
     """As Spark starts it; the job is refused before there is a session, which spares seconds."""
     place = BlobPlace(f"file:{tmp_path}")
-    told = PodJob("jobs.none", "job-a/missing.spec", "job-a/1.result", place, {}, {}, "")
+    told = PodJob("jobs.none", "job-a/missing.spec", "", "job-a/1.result", place, {}, {}, "")
     (tmp_path / "spark.properties").write_text("spark.master=local[1]\nspark.driver.memory=256m\n")
     ran = subprocess.run(
         ["bash", HERE / "entrypoint.sh", "driver",

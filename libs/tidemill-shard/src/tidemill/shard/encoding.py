@@ -168,6 +168,16 @@ def unpack_part(data: bytes) -> Part:
     return _part(msgspec.msgpack.decode(data, type=_Part))
 
 
+def pack_description(description: Description) -> bytes:
+    """What a collection is, as a job is told it."""
+    return msgspec.msgpack.encode(_packed_description(description))
+
+
+def unpack_description(data: bytes) -> Description:
+    """What `pack_description` was given."""
+    return _description(msgspec.Raw(data))
+
+
 Packed = tuple[object, Callable[[], msgspec.Raw]]
 
 _FIELDS = tuple(each.name for each in fields(State))

@@ -79,6 +79,16 @@ class Job:
         """Which of all possible specifications it is."""
         return blake2b(self.module.encode() + b"\0" + self.spec, digest_size=5).hexdigest()
 
+    @property
+    def spec_digest(self) -> str:
+        """What a driver compares the specification with before it reads it."""
+        return digest_of(self.spec)
+
+
+def digest_of(spec: bytes) -> str:
+    """The blake2b-256 of a specification, in hexadecimal."""
+    return blake2b(spec, digest_size=32).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class JobDone:

@@ -16,6 +16,7 @@ from types import FrameType
 import msgspec
 
 from tidemill.shard.stores import open_blob
+from tidemill.spark.launcher import digest_of
 from tidemill.spark.pod_specs import TEMPLATE_FILE, PodJob
 from tidemill.spark.pod_states import EXIT_MEMORY, EXIT_REFUSED
 from tidemill.spark.session import jars_in, session_of
@@ -46,6 +47,11 @@ def run(told: PodJob) -> None:
     spec = blob.get_now(told.spec)
     if spec is None:
         raise UsageError(f"there is no specification {told.spec} in {told.blob}", reason="spec")
+    if digest_of(spec) != told.digest:
+        raise UsageError(
+            f"the specification {told.spec} in {told.blob} is not the one that was sent",
+            reason="spec",
+        )
     if told.template:
         Path(TEMPLATE_FILE).write_bytes(msgspec.json.encode(told.template))
     conf = told.conf

@@ -34,13 +34,15 @@ TEMPLATE_FILE = "/tmp/executor.json"
 class PodJob(msgspec.Struct, frozen=True):
     """What a driver is told on its command line; `$(NAME)` in it is filled in by the kubelet.
 
-    The specification is the object `spec`; the result becomes the object `result`. `conf` are the
+    The specification is the object `spec`, whose blake2b-256 is `digest`: who may write the bucket
+    does not say what a driver does. The result becomes the object `result`. `conf` are the
     settings of the session, `template` the pod of an executor, both empty where Spark was told of
     them already; `jars` is a folder of the image.
     """
 
     module: str
     spec: str
+    digest: str
     result: str
     blob: BlobPlace
     conf: dict[str, str]
@@ -109,6 +111,7 @@ def driver_pod(
     told = PodJob(
         module=attempt.job.module,
         spec=attempt.spec_key,
+        digest=attempt.job.spec_digest,
         result=attempt.result_key,
         blob=seen_from_pods(blob, settings),
         conf=spark_conf(attempt, namespace, settings),

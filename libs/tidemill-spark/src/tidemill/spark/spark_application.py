@@ -67,7 +67,8 @@ def spark_application(
     metadata = driver_metadata(attempt, namespace, settings, owner)
     # Spark reads its settings and the template of executors from what spark-submit leaves it.
     told = PodJob(
-        module=attempt.job.module, spec=attempt.spec_key, result=attempt.result_key,
+        module=attempt.job.module, spec=attempt.spec_key, digest=attempt.job.spec_digest,
+        result=attempt.result_key,
         blob=seen_from_pods(blob, settings), conf={}, template={}, jars=settings.jars,
     )  # fmt: skip
     spec: Json = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import msgspec
 
 from tidemill.shard import Collections
@@ -11,6 +9,7 @@ from tidemill.shard.encoding import unpack_part
 from tidemill.spark.launcher import Job, JobFailed, JobKind, SparkLauncher
 from tidemill.time import Unavailable, frontier
 from tidemill_compute.views.bulk import History
+from tidemill_compute.views.history_spec import pack_history
 
 JOB = "tidemill_compute.views.hydrate_job"
 
@@ -27,7 +26,7 @@ class SparkHydrate:
         from tidemill_compute.views.hydrate_job import HydrationResult  # few processes launch jobs
 
         target = history.target
-        job = Job(JobKind.HYDRATION, target.name, JOB, pickle.dumps(history))
+        job = Job(JobKind.HYDRATION, target.name, JOB, pack_history(history))
         outcome = await self._launcher.launch(job)
         if isinstance(outcome, JobFailed):
             raise Unavailable(f"the history of {target.name} could not be evaluated: {outcome}")

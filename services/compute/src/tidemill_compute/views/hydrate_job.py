@@ -6,7 +6,6 @@ It commits nothing; the service appends what it wrote by compare-and-append.
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
 from tidemill.time import Corrupt
 from tidemill_compute.views.bulk import History
+from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.maintaining import Direct
 from tidemill_compute.views.view_updates import Start
@@ -40,7 +40,7 @@ class HydrationResult(msgspec.Struct, frozen=True):
 
 def run(packed: bytes, here: Workplace) -> bytes:
     """The whole job: one task, since a program may join anything with anything."""
-    history: History = pickle.loads(packed)
+    history = unpack_history(packed)
     here.say(f"evaluating {history.rows} updates of the inputs of {history.target.name}")
     frame = here.spark.createDataFrame([(0,)], "task int").repartition(1)
     rows = frame.mapInArrow(partial(hydrate_in_task, here.blob, packed), _WRITTEN).collect()
@@ -57,7 +57,7 @@ def hydrate_in_task(
     """The parts of all collections, from the one task that has a row."""
     if not sum(batch.num_rows for batch in batches):
         return
-    written = asyncio.run(hydrated(place, pickle.loads(packed)))
+    written = asyncio.run(hydrated(place, unpack_history(packed)))
     for collection, parts in written.items():
         yield pa.RecordBatch.from_pydict(
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -10,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.goals import goal_over
+from tidemill.datalog.parser import parse
+from tidemill.datalog.records import format_text, parse_record
 from tidemill.datalog.sums import ExactSum, exact_average, exact_sum
 from tidemill.datalog.values import (
     INT_MAX,
     INT_MIN,
+    TEXT_MAX,
     Failed,
     Value,
     add,
@@ -25,6 +30,7 @@ from tidemill.datalog.values import (
     negate,
     remainder,
 )
+from tidemill.time import UsageError
 
 LAW = settings(max_examples=100, deadline=None)
 WHOLE = st.integers(INT_MIN, INT_MAX)
@@ -140,3 +146,30 @@ def test_sums_skip_null_and_keep_the_kind_of_numbers() -> None:
     assert exact_average([]) is None
     assert reason_of(exact_sum, [INT_MAX, 1]) == "overflow"  # type: ignore[list-item]
     assert exact_average([INT_MAX, INT_MAX]) == float(INT_MAX)
+
+
+MARKS = "a" + "\u0301\u0316" * 30_000
+
+
+def test_s1_no_expression_makes_a_text_of_marks_or_one_beyond_a_mebibyte() -> None:
+    assert reason_of(FUNCTIONS["concat"].evaluate, MARKS, "b") == "too many marks"
+    assert reason_of(FUNCTIONS["lower"].evaluate, MARKS) == "too many marks"
+    half = "x" * (TEXT_MAX // 2)
+    assert FUNCTIONS["concat"].evaluate(half, half) == half * 2
+    assert reason_of(FUNCTIONS["concat"].evaluate, half, half, "x") == "overflow"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: parse(f'p("{MARKS}");'),
+        lambda: parse(f'p("\\u00e9{MARKS}");'),
+        lambda: goal_over(f'p("{MARKS}")', {"p": [("x", "text")]}),
+        lambda: parse_record(f'p("{MARKS}")'),
+        lambda: format_text(MARKS),
+    ],
+    ids=["program", "escaped", "goal", "record", "answer"],
+)
+def test_s1_a_program_a_goal_and_a_record_of_marks_are_refused(read: Callable[[], object]) -> None:
+    with pytest.raises(UsageError, match="combining marks in a row"):
+        read()

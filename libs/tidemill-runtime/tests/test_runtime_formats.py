@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -228,4 +229,21 @@ def test_members_that_fit_no_column_are_left_out() -> None:
     assert infer_columns(sample, JsonFormat()) == (
         Column("d", "float", True),
         Column("e", "int", True),
+    )
+
+
+@pytest.mark.parametrize("record_format", [JsonFormat(), CsvFormat()], ids=["json", "csv"])
+def test_s1_a_row_of_combining_marks_is_a_letter_at_once(record_format: RecordFormat) -> None:
+    decoder = RowDecoder((Column("x", "text"),), record_format)
+    hostile = "a" + "\u0301\u0316" * 70_000
+    written = (
+        json.dumps({"x": hostile}, ensure_ascii=False) if record_format == JsonFormat() else hostile
+    )
+    honest = b'{"x": "\xc3\xa9"}' if record_format == JsonFormat() else b"\xc3\xa9"
+    begun = time.process_time()
+    decoded = decoder.decode([0, 0], [0, 1], [written.encode(), honest])
+    assert time.process_time() - begun < 2  # normalising the row takes three and more
+    assert decoded.rows.column("x").to_pylist() == ["é"]
+    assert "the column x has more than 30 combining marks in a row" in str(
+        decoded.letters.to_pylist()
     )

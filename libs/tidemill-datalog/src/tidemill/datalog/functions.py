@@ -20,6 +20,7 @@ from tidemill.datalog.values import (
     NOT_A_NUMBER,
     OVERFLOW,
     SIZE_NOT_POSITIVE,
+    TEXT_MAX,
     WRONG_TYPE,
     Failed,
     Value,
@@ -100,7 +101,10 @@ def _length(x: Value) -> Value:
 
 
 def _concat(*arguments: Value) -> Value:
-    return normal("".join(_text(x) for x in arguments))
+    texts = [_text(x) for x in arguments]
+    if sum(map(len, texts)) > TEXT_MAX:
+        raise Failed(OVERFLOW)
+    return normal("".join(texts))
 
 
 def _substring(text: Value, index: Value, size: Value) -> Value:

@@ -14,8 +14,8 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record, Value, format_record
-from tidemill.datalog.values import equal, normal
-from tidemill.time import UsageError
+from tidemill.datalog.values import equal
+from tidemill.time import UsageError, normal
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -38,6 +37,7 @@ from tidemill.datalog.ast import (
 )
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.syntax_errors import explain_syntax
+from tidemill.time import MARKS_MAX, UsageError, normal
 
 INT_MAX = (1 << 63) - 1
 DEPTH_MAX = 200
@@ -119,7 +119,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 def unescaped(body: str, span: Span) -> str:
     """What the characters between two quotes stand for, in normal form C. Raises: _Refused."""
     if "\\" not in body:
-        return body if body.isascii() else unicodedata.normalize("NFC", body)
+        return _normal(body, span)
 
     def replaced(match: re.Match[str]) -> str:
         escape = match.group(1)
@@ -142,7 +142,20 @@ def unescaped(body: str, span: Span) -> str:
         raise _Refused(
             "E010", "half of a surrogate pair is no character", span, "write the character itself"
         )
-    return unicodedata.normalize("NFC", whole)
+    return _normal(whole, span)
+
+
+def _normal(text: str, span: Span) -> str:
+    """The text in normal form C. Raises: _Refused."""
+    try:
+        return normal(text)
+    except UsageError:
+        raise _Refused(
+            "E010",
+            f"a text has at most {MARKS_MAX} combining marks in a row",
+            span,
+            "take away all but the first of them",
+        ) from None
 
 
 def _span(token: Token) -> Span:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
-from tidemill.time import UsageError
+from tidemill.time import UsageError, normal
 
 Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
 
@@ -64,9 +63,9 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 def format_text(text: str) -> str:
     """Text in quotes, normal form C, control characters escaped."""
-    normal = unicodedata.normalize("NFC", text).replace("\\", "\\\\").replace('"', '\\"')
-    normal = normal.replace("\n", "\\n").replace("\t", "\\t")
-    return '"' + _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", normal) + '"'
+    quoted = normal(text).replace("\\", "\\\\").replace('"', '\\"')
+    quoted = quoted.replace("\n", "\\n").replace("\t", "\\t")
+    return '"' + _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", quoted) + '"'
 
 
 def format_value(value: Value) -> str:
@@ -171,7 +170,7 @@ def _value(tree: Tree[Any]) -> Any:
         case "float":
             return float(tree.children[0])
         case "string":
-            return unicodedata.normalize("NFC", json.loads(str(tree.children[0])))
+            return normal(json.loads(str(tree.children[0])))
         case "true":
             return True
         case "false":

@@ -9,13 +9,16 @@ null is null, a comparison by order with null is false, and `&&`, `||` take null
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable
 
 from tidemill.datalog.records import Value as Value
+from tidemill.time import UsageError
+from tidemill.time import normal as normal_form
 
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
+TEXT_MAX = 1 << 20
+"""Characters of a text that an expression may make; a longer one fails with `overflow`."""
 FLOAT_EXACT_MAX = 1 << 53
 """Whole numbers up to this far from zero are each a float of their own."""
 
@@ -26,6 +29,7 @@ WRONG_TYPE = "wrong type"
 PERIOD_NOT_POSITIVE = "period not positive"
 SIZE_NOT_POSITIVE = "size not positive"
 NEGATIVE_INDEX = "negative index"
+TOO_MANY_MARKS = "too many marks"
 
 
 class Failed(Exception):
@@ -54,8 +58,14 @@ def finite(number: float) -> float:
 
 
 def normal(text: str) -> str:
-    """The text in normal form C, in which all text of the language is kept."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    """The text in normal form C, in which all text of the language is kept.
+
+    Raises: Failed(too many marks).
+    """
+    try:
+        return normal_form(text)
+    except UsageError:
+        raise Failed(TOO_MANY_MARKS) from None
 
 
 def is_number(value: object) -> bool:

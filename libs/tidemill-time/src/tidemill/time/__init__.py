@@ -1,4 +1,4 @@
-"""The common timestamp library: partial orders, antichains, frontiers, and the errors of Tidemill."""
+"""The common timestamp library: partial orders, antichains, frontiers; errors and text of all of Tidemill."""
 
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time
@@ -29,6 +29,7 @@ from tidemill.time.orders import (
     TimeDomain,
 )
 from tidemill.time.partitions import SourceFrontier, partition_frontier, partition_offsets
+from tidemill.time.texts import MARKS_MAX, is_normal, normal
 
 __all__ = [
     "Antichain",
@@ -44,6 +45,9 @@ __all__ = [
     "SourceFrontier",
     "partition_frontier",
     "partition_offsets",
+    "MARKS_MAX",
+    "is_normal",
+    "normal",
     "Lattice",
     "PARTITIONED",
     "PartitionedOrder",

@@ -10,13 +10,14 @@ import csv
 import io
 import math
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
+
+from tidemill.time import MARKS_MAX, UsageError, normal
 
 ColumnKind: TypeAlias = Literal["int", "float", "text", "bool"]
 
@@ -76,7 +77,7 @@ def cell_of(value: object, column: Column) -> object:
         case "float" if type(value) in (int, float):
             return _finite(str(value), column)
         case "text" if isinstance(value, str):
-            return unicodedata.normalize("NFC", value)
+            return _normal(value, column)
         case "bool" if isinstance(value, bool):
             return value
     raise BadRow(f"the column {column.name} is {_kind_of(value)}, not {column.kind}")
@@ -98,7 +99,7 @@ def parsed_cell(written: str, column: Column) -> object:
             return ""
         raise BadRow(f"the column {column.name} is empty")
     if column.kind == "text":
-        return unicodedata.normalize("NFC", written)
+        return _normal(written, column)
     word = written.strip(" \t")
     if column.kind == "int" and INT_TEXT.fullmatch(word):
         return (
@@ -109,6 +110,16 @@ def parsed_cell(written: str, column: Column) -> object:
     if column.kind == "bool" and word.lower() in TRUTHS:
         return TRUTHS[word.lower()]
     raise BadRow(f"the column {column.name} is not {column.kind}: {_brief(written)!r}")
+
+
+def _normal(written: str, column: Column) -> str:
+    """The text in normal form C. Raises: BadRow."""
+    try:
+        return normal(written)
+    except UsageError:
+        raise BadRow(
+            f"the column {column.name} has more than {MARKS_MAX} combining marks in a row"
+        ) from None
 
 
 def _finite(written: str, column: Column) -> float:

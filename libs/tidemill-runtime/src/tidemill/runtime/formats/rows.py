@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
@@ -46,7 +45,7 @@ from tidemill.runtime.formats.kinds import (
     RecordFormat,
     TextFormat,
 )
-from tidemill.time import UsageError
+from tidemill.time import UsageError, is_normal
 
 _LETTER_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),
@@ -299,9 +298,7 @@ def _whole_column(cells: list[Any], column: Column) -> Any:
         array = pa.array(cells, ARROW_TYPES[column.kind])
     except (pa.ArrowInvalid, OverflowError):
         return None
-    if column.kind == "text" and not all(
-        cell is None or cell.isascii() or unicodedata.is_normalized("NFC", cell) for cell in cells
-    ):
+    if column.kind == "text" and not all(cell is None or is_normal(cell) for cell in cells):
         return None
     return pc.add(array, 0.0) if column.kind == "float" else array  # no negative zero
 
@@ -312,7 +309,7 @@ def _checked_csv_column(array: Any, column: Column) -> Any:
         if not column.nullable:
             array = array.fill_null("")
         plain = pc.all(pc.string_is_ascii(array)).as_py() in (True, None)
-        return array if plain or pc.all(pc.equal(array, _normal(array))).as_py() else None
+        return array if plain or all(map(is_normal, array.drop_null().to_pylist())) else None
     if array.null_count and not column.nullable:
         return None
     if column.kind == "float":
@@ -320,11 +317,6 @@ def _checked_csv_column(array: Any, column: Column) -> Any:
             return None
         return pc.add(array, 0.0)  # no negative zero
     return array
-
-
-def _normal(array: Any) -> Any:
-    """The text in normal form C."""
-    return pc.utf8_normalize(array, form="NFC")
 
 
 def _reader_of(columns: tuple[Column, ...], record_format: RecordFormat) -> CellReader | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from tidemill.datalog.records import Record, Value, format_presence, parse_recor
 from tidemill.datalog.values import widen
 from tidemill.testkit.conformance.language_reject import schema_catalog
 from tidemill.testkit.conformance.values import CaseError, Json
+from tidemill.time import normal
 
 Fed = Mapping[str, Sequence[tuple[Value, ...]]]  # rows by predicate, to see types
 
@@ -54,7 +54,7 @@ def only_fields(written: Mapping[str, Json], *allowed: str) -> None:
 def value_of(written: Json) -> Value:
     """A value of a row as evaluation takes it. Raises: CaseError."""
     if isinstance(written, str):
-        return unicodedata.normalize("NFC", written)
+        return normal(written)
     if written is None or isinstance(written, bool | int | float):
         return written
     raise CaseError(f"not a value: {written!r}")

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from itertools import count
 
 import pyarrow as pa
+import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import Unavailable, frontier
+from tidemill.shard.log import folder_of
+from tidemill.shard.ports import Version
+from tidemill.time import AlreadyUsed, Unavailable, frontier
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_compaction.settings import CompactionSettings
 
@@ -29,6 +32,16 @@ def append_of(time: int, rows: int) -> pa.Table:
     )
 
 
+class CountedConsensus(MemoryConsensus):
+    """Counts the questions for versions."""
+
+    asked = 0
+
+    async def scan(self, key: str, start: int) -> Sequence[Version]:
+        self.asked += 1
+        return await super().scan(key, start)
+
+
 class World:
     """A collection, its stores and a compaction driver under one clock."""
 
@@ -36,7 +49,7 @@ class World:
         self.clock = ManualClock(1_000_000)
         self.blob = MemoryBlob(self.clock.now_ms)
         self.names = count(1)
-        self.consensus = MemoryConsensus()
+        self.consensus = CountedConsensus()
         self.collections = Collections(
             self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}"
         )
@@ -171,3 +184,34 @@ async def test_a_look_while_the_store_is_away_is_counted_and_the_next_one_goes_o
     consensus.away = False
     await driver.look()
     assert driver.counts.skipped == 1
+
+
+async def test_v4_a_tombstone_is_emptied_and_never_looked_at_again() -> None:
+    world = World()
+    read, _ = await world.collections.create("t", Description(ROWS), lease_ms=None)
+    await world.write(0, 3, rows=60_000)
+    await world.collections.retire("t")
+    await world.driver.look()
+    assert (await world.collections.snapshot(read, 2)).num_rows == 180_000
+    await world.collections.drop(read)
+    assert (await world.collections.status("t")).closed
+    await world.clock.advance(11)
+    await world.driver.look()
+    assert (await world.blob.list(""), world.driver.counts.deleted) == ([], 3)
+    logged = await world.consensus.scan("t", 0)
+    await world.driver.look()
+    # What the log says is one rollup and the version that names it: rows in it are gone, too.
+    assert (len(logged), len(await world.consensus.scan("t", 0))) == (7, 1)
+    # An upload that broke off before the end is found once it is old, and that look is the last one.
+    folder = folder_of("t")
+    await world.blob.put(f"{folder}/part-orphan", b"never linked")
+    await world.clock.advance(101)
+    await world.driver.look()
+    await world.driver.look()
+    assert world.driver.counts.orphans == 1
+    asked = world.consensus.asked
+    await world.driver.look()
+    assert world.consensus.asked == asked > 0
+    with pytest.raises(AlreadyUsed):
+        await world.collections.create("t", Description(ROWS))
+    assert (await world.collections.status("t")).closed

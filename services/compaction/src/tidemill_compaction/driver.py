@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class CompactionDriver:
     _looks: int = 0
     _big: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _failed: set[str] = field(default_factory=set)
+    _tombstones: dict[str, float] = field(default_factory=dict)
+    """When each is looked at again, by the monotonic clock: never once nothing of it is left."""
 
     async def compact_forever(self) -> None:
         """Look at all collections every interval, until cancelled; big merges go on between looks."""
@@ -92,7 +95,12 @@ class CompactionDriver:
                 self.report(collection, str(error))
 
     async def _look_at(self, collection: str) -> None:
+        if self._tombstones.get(collection, 0.0) > self.clock.monotonic_s():
+            return
         status = await self.collections.status(collection)
+        if status.closed:
+            await self._look_at_tombstone(collection, status.garbage)
+            return
         seen = self._seen.setdefault(collection, _Seen())
         held = status.updates, status.staged, status.bytes
         seen.quiet = seen.quiet + 1 if held == seen.held else 0
@@ -114,6 +122,19 @@ class CompactionDriver:
             self.counts.merges += rows > 0
             self.counts.rewritten[collection] += rows
         await self._delete(collection)
+
+    async def _look_at_tombstone(self, collection: str, garbage: int) -> None:
+        """Delete what is left of it, much later uploads that broke off; then never look at it again."""
+        if garbage:
+            await self._delete(collection)
+        elif collection not in self._tombstones:
+            await self.collections.shorten(collection)
+            self._seen.pop(collection, None)
+            self._tombstones[collection] = self.clock.monotonic_s() + self.settings.orphan_age_s
+        else:
+            age_ms = int(self.settings.orphan_age_s * 1000)
+            self.counts.orphans += await self.collections.reap_orphans(collection, age_ms)
+            self._tombstones[collection] = math.inf
 
     async def _given_away(self, collection: str, updates: int, quiet: bool) -> bool:
         """Whether a merge of the collection is, or becomes, somebody else's work."""

@@ -436,8 +436,10 @@ async def _look_forever(process: Process) -> None:
     while True:
         await world.clock.sleep(FRESH_S)
         with suppress(Unavailable, Indeterminate):
+            seen = world.collections.known()
             for collection in await world.collections.ids():
-                if compaction.mine(collection):
+                ended = collection in seen and seen[collection].closed
+                if compaction.mine(collection) and not ended:
                     await world.collections.state(collection)
 
 

@@ -66,10 +66,13 @@ class World:
             await self.collections.drop(read)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
-        """Close a collection for good and give up the holds that `owners` have on it."""
+        """Close a collection for good and give up the holds that `owners` have on it.
+
+        Other holders keep the history that they hold; once the last one has let go, its storage is free.
+        """
         with suppress(UnknownCollection):
             await self.release(collection, owners)
-            await self.collections.close_collection(collection)
+            await self.collections.retire(collection)
 
     async def release(self, collection: str, owners: frozenset[str]) -> None:
         """Give up the holds without lease that `owners` have."""

@@ -114,6 +114,11 @@ class CollectionStatus:
         return self.description.timeline
 
     @property
+    def closed(self) -> bool:
+        """Whether it is a tombstone: complete, and nothing of it can be read any more."""
+        return self.since.empty and self.upper.empty
+
+    @property
     def holding_back(self) -> tuple[Holder, ...]:
         """The holders for whose sake since is not later than it is."""
         return tuple(holder for holder in self.holders if holder.frontier.precedes(self.since))

@@ -165,6 +165,13 @@ class CapabilityCommands:
             collection, lambda state: (None, transitions.close(state, now_ms))
         )
 
+    async def retire(self, collection: str) -> None:
+        """As `close_collection`, and its data goes once the last reader has let go of it (L3)."""
+        now_ms = self._core.clock.now_ms()
+        await self._core.versions.commit(
+            collection, lambda state: (None, transitions.retire(state, now_ms))
+        )
+
     @overload
     async def clone(
         self, capability: ReadCapability, *, owner: str | None = None

@@ -104,6 +104,10 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         """Delete objects that were given up at least `grace_ms` ago; how many."""
         return await self._garbage.collect(collection, grace_ms)
 
+    async def shorten(self, collection: str) -> None:
+        """Take what a tombstone has held out of its log, too."""
+        await self._core.versions.log(collection).shorten()
+
     async def reap_orphans(self, collection: str, age_ms: int) -> int:
         """Delete objects that no version names and that are older than `age_ms`; how many."""
         return await self._garbage.reap(collection, age_ms)

@@ -131,6 +131,20 @@ class CollectionLog:
                     return answer, False
                 known = newest
 
+    async def shorten(self) -> None:
+        """Let a rollup of the newest state take the place of all versions before it, if that state is a tombstone.
+
+        Data that was kept in the log is gone from it then. Cost: a commit, once.
+        """
+        async with self._turn:
+            known = await self._caught_up()
+            if not known.state.closed:
+                return
+            if known.rollup is not None and (await self._from_rollup_alone(known.rollup)).closed:
+                await self._consensus.truncate(self.collection, known.rollup[1] + 1)
+                return
+            await self._written(known, known.state, rolled_up=True)
+
     async def _write(self, expected: int | None, entry: Entry) -> bool:
         """Append the entry behind `expected`; whether it, not another's, is there."""
         version = Version(0 if expected is None else expected + 1, encode_entry(entry))
@@ -160,12 +174,12 @@ class CollectionLog:
         where = f"version {version.number} of {self.collection}"
         return decode_entry(found[0].data, where).attempt == entry.attempt
 
-    async def _written(self, known: Known, after: State) -> bool:
+    async def _written(self, known: Known, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
 
-        Every so many versions a rollup of `known` is stored first, for the entry to name.
+        Every so many versions, or if asked for, a rollup of `known` is stored first, for the entry to name.
         """
-        rollup = await self._rollup(known)
+        rollup = await self._rollup(known, rolled_up)
         if rollup != known.rollup and known.rollup is not None:
             # Somebody may be opening the log from it: it goes as other garbage does.
             given_up = {known.rollup[0]: self._clock.now_ms()}
@@ -187,15 +201,15 @@ class CollectionLog:
                 await self._consensus.truncate(self.collection, rollup[1] + 1)
         return True
 
-    async def _rollup(self, known: Known) -> tuple[str, int] | None:
-        """The rollup that the entry behind `known` names: a new one if that is due.
+    async def _rollup(self, known: Known, due: bool) -> tuple[str, int] | None:
+        """The rollup that the entry behind `known` names: a new one if that is due, or its turn has come.
 
         IMPORTANT: it is stored just before it is named, never kept for later: an object that no version
         names may be reaped once it is old, and a log whose rollup is missing cannot be opened.
         """
         covered = 0 if known.rollup is None else known.rollup[1]
         behind = known.number - covered
-        if behind == 0 or behind % ROLLUP_EVERY:
+        if not due and (behind == 0 or behind % ROLLUP_EVERY):
             return known.rollup
         key = f"{folder_of(self.collection)}/rollup-{known.number:012d}-{self._unique()}"
         try:
@@ -271,11 +285,14 @@ class CollectionLog:
         return self._replayed(Known(0, state, None), versions[1:])
 
     async def _from_rollup(self, rollup: tuple[str, int]) -> Known:
-        key, number = rollup
-        data = await self._blob.get(key)
+        state = await self._from_rollup_alone(rollup)
+        versions = await self._consensus.scan(self.collection, rollup[1] + 1)
+        return self._replayed(Known(rollup[1], state, rollup), versions)
+
+    async def _from_rollup_alone(self, rollup: tuple[str, int]) -> State:
+        data = await self._blob.get(rollup[0])
         if data is None:
-            raise Corrupt(f"the rollup {key} of {self.collection} is missing", object=key)
-        versions = await self._consensus.scan(self.collection, number + 1)
-        return self._replayed(
-            Known(number, decode_rollup(data, f"the rollup {key}"), rollup), versions
-        )
+            raise Corrupt(
+                f"the rollup {rollup[0]} of {self.collection} is missing", object=rollup[0]
+            )
+        return decode_rollup(data, f"the rollup {rollup[0]}")

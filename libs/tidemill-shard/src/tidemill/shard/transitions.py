@@ -299,6 +299,14 @@ def close(state: State, now_ms: int = 0) -> State:
     return at_upper(replace(state, writes={}, last_writes={}), frontier(), "close", now_ms)
 
 
+def retire(state: State, now_ms: int = 0) -> State:
+    """As `close`, and no policy keeps history: the last reader that lets go leaves a tombstone (L3)."""
+    closed = close(state, now_ms)
+    if closed.policy == frontier():
+        return closed
+    return settle(replace(closed, policy=frontier()), "retirement", now_ms)
+
+
 def check_since(state: State, as_of: int) -> None:
     """Raises BeforeSince unless `as_of` is beyond since (F12, SU7)."""
     if not state.since.less_equal(as_of):

@@ -202,7 +202,6 @@ class ViewRunner:
             owners |= {f"takeover:{name}" for name in used}
         for collection in await self._world.collections.ids():
             if self._is_left(collection, used):
-                await self._world.collections.retain(collection, 0)
                 await self._world.close(collection, owners | {f"view:{name}" for name in used})
             else:
                 with suppress(UnknownCollection):

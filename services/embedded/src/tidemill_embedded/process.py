@@ -52,6 +52,7 @@ from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_embedded.sharing import Shared, SharedWork
+from tidemill_embedded.state_folder import own_folder
 from tidemill_embedded.system import System
 from tidemill_embedded.world import World
 from tidemill_ingest.edge import Readers
@@ -128,10 +129,7 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
     clock = SystemClock()
     roles = checked(chosen)
     root = chosen.root
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the state directory {root} cannot be made: {error.strerror}") from error
+    own_folder(root)
     async with AsyncExitStack() as stack:
         own = _own_log(chosen, roles)
         stack.push_async_callback(own.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
 from tidemill.time import TidemillError
 from tidemill_embedded.process import run_process
 from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.state_folder import NOBODY_ELSE
 
 
 class LogLevel(Enum):
@@ -71,6 +73,7 @@ def up(
 
     Then, in another shell: tidemill apply -f examples/… · tidemill get · tidemill query 'late(f, d)'
     """
+    os.umask(NOBODY_ELSE)
     logs.configure(log_format.value, log_level.value)
     try:
         chosen = settings.load(EmbeddedSettings, config, "TIDEMILL_UP_")

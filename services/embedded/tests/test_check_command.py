@@ -208,3 +208,48 @@ def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
         refused = run_command(command, [str(good), str(bad)])
         assert refused.exit_code == 1
         assert f"{bad}:2: this is not UTF-8 text" in refused.stderr
+
+
+EVENTS = f"""{HEAD}kind: Source
+metadata: {{name: flown}}
+spec:
+  http: {{}}
+  columns: [{{name: k, type: text}}, {{name: n, type: int}}, {{name: at, type: int}}]
+  eventTime: {{column: at, timeline: flown}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "place"),
+    [
+        ("late(plane: x, time: t) := flown(k: x) @time(t);", "", (6, 20)),
+        ("late(plane: x, expires: n) := flown(k: x, n: n);", "", (6, 20)),
+        ("q(max: k) @max(d) := flights(k, d);", "", (6, 7)),
+        ("q(_diff: k) := flights(k, _);", "", (6, 7)),
+        ("q(_time: k) := flights(k, _);", "", (6, 7)),
+        ("q(node: k) := flights(k, _);\np(k) @next := q(k);", "  tick: {'on': change}\n  nodes: 2\n", (8, 7)),
+        ("errors(k) := flights(k, _);", "", (6, 5)),
+        ("state(k) := flights(k, _);", "", (6, 5)),
+    ],
+)  # fmt: skip
+def test_w1_a_head_named_as_a_column_of_the_collection_has_its_place(
+    program: str, more: str, place: tuple[int, int]
+) -> None:
+    files = {"s.yaml": SOURCE, "e.yaml": EVENTS, "v.yaml": view("v", program, more)}
+    (finding,) = check_files(files)
+    assert (finding.code, finding.position.line, finding.position.column) == ("S126", *place)
+    assert "another name" in finding.hint
+
+
+def test_w1_a_head_may_have_a_name_that_its_collection_has_not() -> None:
+    program = "q(time: k, node: d) := flights(k, d);\np(max: k) @min(d) := flights(k, d);"
+    hidden = view("w", "errors(k) := flights(k, _);\nq(k) := errors(k);", "  outputs: [q]\n")
+    assert told(s=SOURCE, v=view("v", program), w=hidden) == []
+
+
+def test_w1_columns_that_the_view_names_are_looked_at_too() -> None:
+    named = "  columns: {late: [plane, time]}\n"
+    late = view("v", "late(x, t) := flown(k: x) @time(t);", named)
+    (finding,) = check_files({"e.yaml": EVENTS, "v.yaml": late})
+    assert (finding.position.line, finding.position.column) == (5, 19)
+    assert "has a column `time` already: the @time of the event; give" in finding.message

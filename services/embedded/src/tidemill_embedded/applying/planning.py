@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.formats import (
@@ -31,6 +32,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.runtime.resources.decoding import has_header, record_format
+from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
@@ -362,6 +364,14 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
         form = record_format(spec)
         assert isinstance(form, CsvFormat | JsonFormat)  # the others have to state their columns
         found = infer_columns(sample, form, header)
+        own = {TIME, DIFF, *(EVENT_COLUMNS if spec.event_time is not None else ())}
+        if taken := [column.name for column in found if column.name in own]:
+            with located(stored.resource, "spec", "infer"):
+                raise UsageError(
+                    f"the rows have columns that the collection has already, {', '.join(taken)}: state "
+                    "spec.columns",
+                    reason="ColumnNames",
+                )
         columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
         resolved["columns"] = msgspec.to_builtins(columns)
     if descriptors := read_descriptors(spec):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -40,10 +40,10 @@ from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
     shape_of_events,
-    shape_of_output,
     shape_of_relation,
 )
 from tidemill_compute.views.view_target import ERROR_SCHEMA
+from tidemill_embedded.resources.output_columns import output_shape, refuse_aside
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill_query.directory import Readable, TicksOf, ViewOf
@@ -185,23 +185,6 @@ def located(resource: Resource, *path: str | int) -> Iterator[None]:
         ) from None
 
 
-def named_columns(shape: PredicateShape, names: Sequence[str] | None) -> PredicateShape:
-    """The shape with its arguments under the names that a view gives them. Raises: UsageError."""
-    if names is None:
-        return shape
-    if len(names) != shape.arguments:
-        raise UsageError(
-            f"{shape.predicate} has {shape.arguments} columns, and {len(names)} names",
-            reason="ColumnNames",
-        )
-    fields = [field.with_name(name) for field, name in zip(shape.schema, names, strict=False)]
-    fields += [shape.schema.field(at) for at in range(shape.arguments, len(shape.schema))]
-    schema = pa.schema(fields)
-    if len(set(schema.names)) != len(schema.names):
-        raise UsageError(f"two columns of {shape.predicate} have one name", reason="ColumnNames")
-    return replace(shape, schema=schema)
-
-
 @dataclass(frozen=True, slots=True)
 class _Arranged:
     """An arrangement: of which collection, by which columns, and where it is."""
@@ -339,11 +322,12 @@ class Shapes:
                         f"{', '.join(checked.derived)}",
                         reason="UnknownOutput",
                     )
-            shape = shape_of_output(checked, predicate)
-            if ticks is not None and ticks.nodes > 1:
-                shape = shape.with_node()
-            with located(resource, "spec", "columns", predicate):
-                shape = named_columns(shape, spec.columns.get(predicate))
+            refuse_aside(checked, predicate)
+            nodes, names = 1 if ticks is None else ticks.nodes, spec.columns.get(predicate)
+            with (
+                nullcontext() if names is None else located(resource, "spec", "columns", predicate)
+            ):
+                shape = output_shape(checked, predicate, nodes, names)
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,

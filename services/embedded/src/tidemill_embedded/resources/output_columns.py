@@ -1,0 +1,87 @@
+"""The columns of what a view derives: arguments under their names, then what the collection adds itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.ast import Span
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.time import UsageError
+from tidemill_compute.views.record_rows import NODE, PredicateShape, shape_of_output
+
+ASIDE = {"errors": "the error collection", "state": "the state"}
+"""Collections that every view has beside its outputs, by the last part of their names."""
+
+
+def output_shape(
+    checked: CheckedProgram, predicate: str, nodes: int, names: Sequence[str] | None
+) -> PredicateShape:
+    """The columns of one output; `names` are those that the view gives its arguments, None for none.
+
+    Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program for a
+    column of a head that is called as one that the collection adds.
+    """
+    shape = shape_of_output(checked, predicate)
+    if nodes > 1:
+        shape = shape.with_node()
+    if names is not None:
+        shape = _named(shape, names)
+    held = shape.schema.names
+    arguments, added = held[: shape.arguments], {TIME, DIFF, *held[shape.arguments :]}
+    if nodes > 1 and names is None:
+        added.add(arguments.pop(0))
+    name = next((each for each in arguments if each in added), None)
+    if name is None:
+        return shape
+    says = f"the collection of `{predicate}` has a column `{name}` already: {_meaning(name)}"
+    if names is not None:
+        raise UsageError(f"{says}; give the column another name", reason="ColumnNames")
+    heads = (r.source.head.application for r in checked.rules if r.predicate == predicate)
+    spans = (each.span for head in heads for each in head.arguments if each.name == name)
+    hint = f"give the column another name, such as `its_{name.lstrip('_')}: …`"
+    raise _refused(checked, says, next(spans), hint)
+
+
+def refuse_aside(checked: CheckedProgram, predicate: str) -> None:
+    """Refuse an output that is called as a collection that every view has. Raises: ProgramErrors (S126)."""
+    if predicate in ASIDE:
+        says = f"`{predicate}` is the name of {ASIDE[predicate]} of every view"
+        spans = (
+            r.source.head.application.name_span for r in checked.rules if r.predicate == predicate
+        )
+        raise _refused(checked, says, next(spans), "give the predicate another name")
+
+
+def _named(shape: PredicateShape, names: Sequence[str]) -> PredicateShape:
+    """The shape with its arguments under other names. Raises: UsageError."""
+    if len(names) != shape.arguments:
+        raise UsageError(
+            f"{shape.predicate} has {shape.arguments} columns, and {len(names)} names",
+            reason="ColumnNames",
+        )
+    if len(set(names)) != len(names):
+        raise UsageError(f"two columns of {shape.predicate} have one name", reason="ColumnNames")
+    fields = [field.with_name(name) for field, name in zip(shape.schema, names, strict=False)]
+    fields += [shape.schema.field(at) for at in range(shape.arguments, len(shape.schema))]
+    return replace(shape, schema=pa.schema(fields))
+
+
+def _meaning(name: str) -> str:
+    """What a column that a collection adds by itself holds."""
+    if name in (TIME, DIFF):
+        return "the instant of an update" if name == TIME else "how often a row comes or goes"
+    if name == NODE:
+        return "the node that derives the row"
+    if name in ("time", "expires"):
+        return f"the @{name} of the event"
+    return f"the @{name} that rides beside the fact"
+
+
+def _refused(checked: CheckedProgram, says: str, span: Span, hint: str) -> ProgramErrors:
+    program = checked.program
+    return ProgramErrors([Diagnostic("S126", says, span, program.file, hint)], program.text)

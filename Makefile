@@ -61,6 +61,10 @@ conformance: ## run case files: make conformance CASES=PATH
 	@test -n "$(CASES)" || { echo "name the case files: make conformance CASES=PATH"; exit 2; }
 	@.venv/bin/tidemill conformance $(CASES)
 
+.PHONY: mutants
+mutants: setup ## break each rule in a copy and see its test fail; M="K1 UP" narrows it to rules and families
+	@$(PY) -m tidemill.testkit.mutants $(M)
+
 formalism: ## write docs/formalism.md: every rule with the tests that name it
 	@$(PY) -m tidemill.testkit.rules
 

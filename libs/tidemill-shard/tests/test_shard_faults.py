@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
 
@@ -25,6 +27,7 @@ from tidemill.shard import (
     SqliteConsensus,
     UpperMismatch,
 )
+from tidemill.testkit.faults.forgetful_disk import ForgetfulDisk
 from tidemill.testkit.faults.stores import Faults, FaultyBlob, FaultyConsensus
 from tidemill.time import Corrupt, Indeterminate, Unavailable, frontier, sole_time
 
@@ -99,16 +102,18 @@ WRITER = """
     from secrets import token_hex
     sys.path.insert(0, {tests!r})
     from test_shard_faults import ROWS, open_ledger, transfer
-    from tidemill.shard import Appended
+    from tidemill.shard import Appended, Description
     from tidemill.time import frontier, sole_time
 
     async def main() -> None:
         ledger = open_ledger(Path({folder!r}))
+        if "ledger" not in await ledger.ids():
+            await ledger.create("ledger", Description(ROWS), lease_ms=None)
         while True:
             upper = (await ledger.status("ledger")).upper
             step = sole_time(upper)
             outcome = await ledger.compare_and_append(
-                "ledger", upper, frontier(step + 1), transfer(step, 400 if step % 3 else 1), writer="w"
+                "ledger", upper, frontier(step + 1), transfer(step, {rows} if step % 3 else 1), writer="w"
             )
             if isinstance(outcome, Appended):
                 print(step, flush=True)
@@ -129,11 +134,19 @@ def open_ledger(folder: Path, clock: ManualClock | None = None) -> Collections:
     )
 
 
-@pytest.mark.rule("P4", "P7", "S3", "S4", "D1")
-def killed_writer(program: str, stop_after: int, pause_s: float) -> int:
+def writer_of(folder: Path, rows: int) -> str:
+    """The program of a writer whose larger appends are of so many transfers."""
+    return textwrap.dedent(WRITER).format(
+        tests=str(Path(__file__).parent), folder=str(folder), rows=rows
+    )
+
+
+def killed_writer(
+    program: str, stop_after: int, pause_s: float, environment: Mapping[str, str] | None = None
+) -> int:
     """Run a writer, kill it some time after it was told of `stop_after`; the last step it was told."""
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         acknowledged = -1
@@ -149,10 +162,11 @@ def killed_writer(program: str, stop_after: int, pause_s: float) -> int:
     return int(whole[-1]) if whole else acknowledged
 
 
+@pytest.mark.rule("P4", "P7", "S3", "S4", "D1")
 async def test_what_a_killed_writer_was_told_is_there_once(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     await ledger.create("ledger", Description(ROWS), lease_ms=None)
-    program = textwrap.dedent(WRITER).format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    program = writer_of(tmp_path, 400)
     for number in range(3):
         acknowledged = await asyncio.to_thread(
             killed_writer, program, 12 * (number + 1), 0.003 * number
@@ -165,6 +179,53 @@ async def test_what_a_killed_writer_was_told_is_there_once(tmp_path: Path) -> No
         expected = sum(2 * (400 if step % 3 else 1) for step in range(upper))
         assert sum((await ledger.stored("ledger"))["_diff"].to_pylist()) == expected
     await ledger.close()
+
+
+@pytest.mark.rule("S3", "S4", "D1", "P4")
+@pytest.mark.parametrize("stop_after", [3, 14])
+async def test_what_a_writer_was_told_is_there_after_the_power_failed(
+    tmp_path: Path, stop_after: int
+) -> None:
+    disk = ForgetfulDisk.made(tmp_path)
+    environment = disk.environment(os.environ)
+    acknowledged = await asyncio.to_thread(
+        killed_writer, writer_of(disk.root, BIG_ROWS), stop_after, 0.0, environment
+    )
+    disk.after_power_failed(tmp_path / "after")
+    after = open_ledger(tmp_path / "after")
+    upper = sole_time((await after.status("ledger")).upper)
+    assert upper in (acknowledged + 1, acknowledged + 2)
+    rows = await after.stored("ledger")
+    expected = sum(2 * (BIG_ROWS if step % 3 else 1) for step in range(upper))
+    assert sum(rows["_diff"].to_pylist()) == expected
+    assert list((tmp_path / "after" / "blob").rglob("part-*")) != []
+    await after.close()
+
+
+def test_a_disk_without_power_forgets_what_was_not_flushed(tmp_path: Path) -> None:
+    disk = ForgetfulDisk.made(tmp_path)
+    program = """
+import os, sys
+os.chdir(sys.argv[1])
+def write(name, text, flush):
+    with open(name, "a") as file:
+        file.write(text)
+        file.flush()
+        if flush:
+            os.fsync(file.fileno())
+write("kept", "one", True)
+write("kept", "two", False)
+write("empty", "one", False)
+os.fsync(os.open(".", os.O_RDONLY))
+write("nameless", "one", True)
+"""
+    command = [sys.executable, "-c", program, str(disk.root)]
+    subprocess.run(command, env=disk.environment(os.environ), check=True)
+    assert (disk.root / "kept").read_text() == "onetwo"
+    assert (disk.root / "nameless").read_text() == "one"
+    disk.after_power_failed(tmp_path / "after")
+    left = {file.name: file.read_text() for file in (tmp_path / "after").iterdir()}
+    assert left == {"kept": "one", "empty": ""}
 
 
 @pytest.mark.rule("P8")

@@ -135,6 +135,9 @@ async def test_since_never_passes_the_meet_of_its_holds_nor_upper(stores: Stores
     assert await stores.frontiers() == (frontier(0), frontier(10))
     await stores.now.downgrade(second, frontier(4))
     assert await stores.frontiers() == (frontier(4), frontier(10))
+    third = await stores.now.read_hold("t", owner="third", lease_ms=None)
+    await stores.now.downgrade(third, frontier(9))
+    assert await stores.frontiers() == (frontier(4), frontier(10))
     await stores.now.drop(second)
     assert await stores.frontiers() == (frontier(7), frontier(10))
     await stores.now.downgrade(first, frontier(99))
@@ -143,7 +146,8 @@ async def test_since_never_passes_the_meet_of_its_holds_nor_upper(stores: Stores
 
 @rule("F8", "F9", "UP2")
 @pytest.mark.parametrize(
-    ("time", "reason"), [(4, "UpdateNotBeyondLower"), (9, "UpdateBeyondUpper")]
+    ("time", "reason"),
+    [(4, "UpdateNotBeyondLower"), (8, "UpdateBeyondUpper"), (9, "UpdateBeyondUpper")],
 )
 async def test_an_update_outside_its_interval_is_refused_and_nothing_applied(
     stores: Stores, time: int, reason: str

@@ -26,6 +26,7 @@ from tidemill.datalog.scratch import Engine
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance
@@ -171,9 +172,9 @@ class World:
         inputs = {name: INPUTS[name] for name in self.program.inputs}
         self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
 
-    def process(self, fuse: Fuse) -> Collections:
+    def process(self, fuse: Fuse, made: type[Collections] = Collections) -> Collections:
         consensus = MortalConsensus(self.stores[0], fuse)
-        return Collections(consensus, self.stores[1], self.clock, self.ids.__next__)
+        return made(consensus, self.stores[1], self.clock, self.ids.__next__)
 
     def view(
         self,
@@ -211,8 +212,8 @@ class World:
             await self.now.retain(name, None)
         await self.now.drop(held)
 
-    async def feed(self, lower: int, upper: int) -> None:
-        for name in self.target.inputs:
+    async def feed(self, lower: int, upper: int, *inputs: str) -> None:
+        for name in inputs or self.target.inputs:
             times = self.history[name]["_time"].to_numpy()
             part = self.history[name].filter(pa.array((times >= lower) & (times < upper)))
             await self.now.compare_and_append(
@@ -502,3 +503,62 @@ def as_of(updates: pa.Table, at: int) -> dict[tuple[object, ...], int]:
         if time <= at:
             sums[tuple(row)] = sums.get(tuple(row), 0) + diff
     return {row: n for row, n in sums.items() if n}
+
+
+@pytest.mark.rule("C1", "C4")
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_view_comes_as_far_as_the_input_that_is_furthest_behind(seed: int) -> None:
+    random = Random(seed)
+    world = World(PROGRAMS["join and absence"], seed)
+    await world.create()
+    fed = dict.fromkeys(world.target.inputs, 0)
+    apart = 0
+    while min(fed.values()) < END:
+        name = random.choice([each for each, upper in fed.items() if upper < END])
+        upper = min(END, fed[name] + random.randrange(1, 15))
+        await world.feed(fed[name], upper, name)
+        fed[name] = upper
+        behind = min(fed.values())
+        apart += behind < max(fed.values())
+        await follow(world, world.view(world.process(Fuse(None)), 5), behind)
+        for output, _ in world.target.outputs.values():
+            assert (await world.now.status(output)).upper == frontier(behind)
+    assert await world.contents() == expected(world.program, world.history)
+    assert apart > 0
+
+
+@pytest.mark.rule("MV4", "C1")
+@pytest.mark.parametrize("name", ["join and absence", "aggregates and clocks"])
+async def test_a_view_that_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest(
+    name: str,
+) -> None:
+    world = World(PROGRAMS[name], 2)
+    await world.create()
+    loser = world.process(Fuse(None), Overtaken)
+    await world.feed(0, END)
+    await follow(world, world.view(loser, 5), END)
+    assert await world.contents() == expected(world.program, world.history)
+    assert isinstance(loser, Overtaken)
+    assert loser.overtaken > 2
+
+
+@pytest.mark.rule("MV5")
+async def test_inputs_keep_the_history_that_their_outputs_keep_and_no_more() -> None:
+    world = World(PROGRAMS["join and absence"], 2)
+    await world.create()
+    outputs = [name for name, _ in world.target.outputs.values()]
+
+    async def since(names: list[str]) -> list[int]:
+        return [sole_time((await world.now.status(name)).since) for name in names]
+
+    view = world.view(world.process(Fuse(None)), 5)
+    await world.feed(0, 20)
+    await follow(world, view, 20)
+    assert await since(list(world.target.inputs)) == [0, 0] == await since(outputs)
+    for name in [*outputs, "v/errors"]:
+        await world.now.retain(name, 0)
+    await world.feed(20, END)
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
+    kept = await since(list(world.target.inputs))
+    assert max(kept) <= min(await since(outputs))
+    assert min(kept) > 20

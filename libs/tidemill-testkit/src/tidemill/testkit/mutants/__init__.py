@@ -1,0 +1,1 @@
+"""Recorded mutants: each breaks one rule, and the test that names the rule must notice."""

@@ -28,7 +28,7 @@ from tidemill.time import UsageError
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE, JOBS = "tidemill", "jobs"
 VALUES = {
-    "crds": {"install": False}, "operator": {"enabled": False},
+    "crds": {"install": False}, "operator": {"enabled": False}, "insecure": True,
     "stores": {"blob": "s3://bucket/prefix", "blobSecret": "bucket"},
     "spark": {"enabled": True, "namespace": JOBS},
 }  # fmt: skip

@@ -95,6 +95,11 @@ containers:
   - {name: TIDEMILL_UP_HTTP_TLS__CERTIFICATE, value: /etc/tidemill-secrets/http/tls.crt}
   - {name: TIDEMILL_UP_HTTP_TLS__KEY, value: /etc/tidemill-secrets/http/tls.key}
   {{- end }}
+  {{- if .root.Values.insecure }}
+  - {name: TIDEMILL_UP_INSECURE, value: "true"}
+  {{- end }}
+  {{- $service := include "tidemill.name" .root }}
+  - {name: TIDEMILL_UP_HTTP_NAMES, value: {{ list $service (printf "%s.%s" $service .root.Release.Namespace) (printf "%s.%s.svc" $service .root.Release.Namespace) (printf "%s.%s.svc.cluster.local" $service .root.Release.Namespace) | toJson | quote }}}
   {{- if .root.Values.tokens.secret }}
   - {name: TIDEMILL_UP_TOKEN_FILE, value: /etc/tidemill-secrets/tokens/users.yaml}
   {{- end }}

@@ -42,8 +42,8 @@ metadata: {name: tell}
 spec: {view: delays, goal: "late(p, d)", fireFrom: beginning, sink: {file: {path: late.jsonl}}}
 """
 
-QUIET = {"tidemill_store_not_durable"}
-"""Names that have a sample only while a store is at fault."""
+QUIET = {"tidemill_store_not_durable", "tidemill_insecure"}
+"""Names that have a sample only while a store is at fault, or a port open."""
 
 
 COUNTED = (

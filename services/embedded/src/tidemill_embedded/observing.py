@@ -25,6 +25,7 @@ from tidemill.runtime.metrics import (
     CLAIMS_LAPSED,
     COMPACTION_FUEL,
     COMPACTION_REFUSALS,
+    INSECURE,
     MINT_RETRIES,
     ORPHANS_DELETED,
     QUERY_DURATION,
@@ -70,13 +71,16 @@ def watch(
     compaction: CompactionDriver,
     board: JobBoard,
     risks: Sequence[str] = (),
+    exposed: Sequence[str] = (),
     mine: Callable[[str], bool] | None = None,
 ) -> None:
-    """Register everything that is read at the scrape; `risks` are those of a store that is not durable.
+    """Register everything that is read at the scrape; `risks` are those of a store that is not durable,
+    `exposed` the ports beyond loopback that ask nobody who they are.
 
     Of collections that other processes write, only those that are `mine` are told of: they are known anew.
     """
     metrics.watch(STORE_NOT_DURABLE, lambda: [({"risk": risk}, 1) for risk in risks])
+    metrics.watch(INSECURE, lambda: [({"port": port}, 1) for port in exposed])
     metrics.watch_collections(lambda: _collections(collections, system, mine))
     metrics.watch(SOURCE_OFFSET_KNOWN, lambda: list(_offsets(system, "known")))
     metrics.watch(SOURCE_OFFSET_BOUND, lambda: list(_offsets(system, "bound")))

@@ -20,6 +20,7 @@ from tidemill.rpc.tls import ServerCredentials, server_context
 from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.http_guard import HttpGuard, is_loopback
 from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of
@@ -41,6 +42,7 @@ from tidemill_embedded.authorizing import (
     AuthorizedQueries,
     AuthorizedStorage,
 )
+from tidemill_embedded.exposing import SAID, exposed, refuse_exposure, services_warning
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.replicas.announcing import Announcements
 from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
@@ -119,6 +121,8 @@ def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
         )
     if files is None and (chosen.services.names or chosen.services.server_name):
         raise UsageError("services.names and server_name need services.tls", reason="tls")
+    services_warning(chosen)
+    refuse_exposure(chosen)
     check_launching(chosen)
     return roles
 
@@ -285,6 +289,20 @@ def users_of(chosen: EmbeddedSettings) -> Authenticator | None:
     return Tokens(Path(chosen.token_file), decode, _told("token_file"))
 
 
+def _open_doors(chosen: EmbeddedSettings) -> list[str]:
+    """What is open to whom nobody knows, in words."""
+    doors = [f"insecure: {each}" for each in exposed(chosen)]
+    return [*doors, *filter(None, [services_warning(chosen) if chosen.role else None])]
+
+
+def _guard(chosen: EmbeddedSettings) -> HttpGuard:
+    """Tokens keep pages out by themselves; without them the server has to be asked by a name of its own."""
+    if chosen.token_file:
+        return HttpGuard()
+    told = (*chosen.http_names, chosen.http_host)
+    return HttpGuard(frozenset(map(str.lower, told)), numbers=not is_loopback(chosen.http_host))
+
+
 class _Running:
     """The components of a process, each started after the one before and stopped before it."""
 
@@ -297,6 +315,7 @@ class _Running:
         self._http = HttpServer(
             chosen.http_host, chosen.http_port, process.world.metrics,
             None if files_of_http is None else server_context(files_of_http, _told("http_tls")),
+            _guard(chosen),
         )  # fmt: skip
         self._supervisor = Supervisor(process.world.clock)
 
@@ -309,6 +328,9 @@ class _Running:
             http.add_route("POST", "/v1/sources/{name}/rows", pushing)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
+        for warning in _open_doors(process.settings):
+            http.add_warning(warning)
+            log.warning("open to others", risk=warning)
         ready: list[str] = []
         http.add_ready_check("started", lambda: None if ready else "the process is starting")
 
@@ -352,6 +374,7 @@ class _Running:
         watch(
             process.world.metrics, process.world.collections, process.system,
             process.compaction, process.board, process.risks,
+            tuple(each.port for each in exposed(process.settings)),
             None if process.shared is None else process.shared.work.has_slot_of,
         )  # fmt: skip
         watch_claims(
@@ -419,6 +442,7 @@ class _Running:
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users,
             credentials=None if credentials is None else credentials.credentials(),
+            states=(SAID,) if exposed(chosen) else (),
         )  # fmt: skip
         host = chosen.grpc.rpartition(":")[0]
         (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")

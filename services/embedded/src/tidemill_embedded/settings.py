@@ -130,6 +130,9 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_file: str = ""
     """Users by the hashes of their tokens, with their grants (docs/security.md); needs tls. Empty asks nobody."""
 
+    insecure: bool = False
+    """Answer beyond loopback although nobody is asked who they are; log, health and metrics then say so."""
+
     log: str = ""
     """kafka:HOST:PORT,… for pushed rows and topics without a bootstrap; empty is a log in the directory."""
 
@@ -138,6 +141,9 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     http_port: int = 7475
     """Port of the same; 0 takes any free one."""
+
+    http_names: tuple[str, ...] = ()
+    """Names by which the same may be asked beside localhost, where there are no tokens; pages know others."""
 
     http_tls: TlsSettings = TlsSettings()
     """Certificate and key of the same port; with an authority, whoever scrapes or probes needs a certificate."""

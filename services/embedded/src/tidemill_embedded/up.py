@@ -61,6 +61,13 @@ def up(
             help="Where a process with roles answers the others (default 127.0.0.1:7473)."
         ),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Answer beyond loopback without tokens: whoever reaches a port may do everything.",
+        ),
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
     log_format: Annotated[
         logs.Style, typer.Option(help="How events are written.")
@@ -85,8 +92,9 @@ def up(
         if services is not None:
             reached = msgspec.structs.replace(reached, address=services)
         chosen = msgspec.structs.replace(
-            chosen, store=store, services=reached, role=tuple(role or chosen.role), **changes
-        )
+            chosen, store=store, services=reached, role=tuple(role or chosen.role),
+            insecure=insecure or chosen.insecure, **changes,
+        )  # fmt: skip
         collect_rarely()
         keep_freed_memory()
         code = asyncio.run(run_process(chosen, tuple(file or ())))

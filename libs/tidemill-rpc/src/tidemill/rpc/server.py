@@ -110,13 +110,15 @@ async def serve(
     authenticator: Authenticator | None = None,
     credentials: grpc.ServerCredentials | None = None,
     connection_age_s: float = CONNECTION_AGE_S,
+    states: Sequence[str] = (),
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
     A service whose handlers are None is not offered; `delivery` says when a subscriber that does
     not read is cut off; `services` are those that only other services call. Without `credentials` it
     listens in the clear, without `authenticator` it answers everybody. After `connection_age_s` a
-    connection takes no new calls; those that run, streams as well, go on to their end.
+    connection takes no new calls; those that run, streams as well, go on to their end. The health
+    service knows `states` beside the services that are offered.
     Raises Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(
@@ -152,6 +154,6 @@ async def serve(
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {address}: is it in use?", address=address) from error
     await server.start()
-    for name in ("", *offered):
+    for name in ("", *offered, *states):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     return Server(port, server, healthy)

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
+from tidemill.runtime.http_guard import HttpGuard
 from tidemill.runtime.metrics import Metrics
 from tidemill.time.errors import (
     AlreadyUsed,
@@ -79,16 +81,26 @@ class HttpServer:
     """Serves one address from `start` to `close`; routes are added before `start`."""
 
     def __init__(
-        self, host: str, port: int, metrics: Metrics, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        tls: ssl.SSLContext | None = None,
+        guard: HttpGuard | None = None,
     ) -> None:
-        """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear."""
+        """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear.
+
+        Requests that `guard` refuses are not read any further.
+        """
         self._tls = tls
         self._host = host
         self._port = port
         self._metrics = metrics
         self._checks: dict[str, ReadyCheck] = {}
         self._warnings: list[str] = []
-        self._application = web.Application(client_max_size=BODY_BYTES_MAX)
+        self._application = web.Application(
+            client_max_size=BODY_BYTES_MAX, middlewares=[_guarded(guard or HttpGuard())]
+        )
         self._runner = web.AppRunner(
             self._application, access_log=None, shutdown_timeout=CLOSE_S_MAX
         )
@@ -151,6 +163,21 @@ class HttpServer:
         answers = {name: check() for name, check in self._checks.items()}
         waiting = {name: reason for name, reason in answers.items() if reason is not None}
         return HttpReply.json({"ready": not waiting, "waiting": waiting}, 503 if waiting else 200)
+
+
+def _guarded(guard: HttpGuard) -> Middleware:
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        refused = guard.refusal(request.method, headers)
+        if refused is None:
+            return await handler(request)
+        status, says = refused
+        answer = web.json_response({"error": "Denied", "message": says}, status=status)
+        answer.force_close()  # what of the body is under way is not read
+        return answer
+
+    return admit
 
 
 async def _request_of(request: web.Request) -> HttpRequest:

@@ -118,6 +118,11 @@ STORE_NOT_DURABLE = _gauge(
     "A setting of the store that may lose acknowledged writes.",
     "risk",
 )
+INSECURE = _gauge(
+    "tidemill_insecure",
+    "A port beyond loopback that answers whoever reaches it, because `insecure` is set.",
+    "port",
+)
 SOURCE_OFFSET_KNOWN = _gauge(
     "tidemill_source_offset_known", "Offset up to which the log has records.", *_OF_A_PARTITION
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -84,16 +85,12 @@ def up(
     logs.configure(log_format.value, log_level.value)
     try:
         chosen = settings.load(EmbeddedSettings, config, "TIDEMILL_UP_")
-        given = {"directory": directory, "grpc": grpc, "http_port": http_port}
-        changes = {name: value for name, value in given.items() if value is not None}
-        stores = {"consensus": consensus or "", "blob": blob or ""}
-        store = msgspec.structs.replace(chosen.store, **{n: v for n, v in stores.items() if v})
-        reached = chosen.services
-        if services is not None:
-            reached = msgspec.structs.replace(reached, address=services)
+        told = {"directory": directory, "grpc": grpc, "http_port": http_port}
+        chosen = _chosen(chosen, told, {"consensus": consensus, "blob": blob})
+        reached = {} if services is None else {"address": services}
         chosen = msgspec.structs.replace(
-            chosen, store=store, services=reached, role=tuple(role or chosen.role),
-            insecure=insecure or chosen.insecure, **changes,
+            chosen, services=msgspec.structs.replace(chosen.services, **reached),
+            role=tuple(role or chosen.role), insecure=insecure or chosen.insecure,
         )  # fmt: skip
         collect_rarely()
         keep_freed_memory()
@@ -102,3 +99,15 @@ def up(
         typer.echo(f"tidemill up: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
+
+
+def _chosen(
+    chosen: EmbeddedSettings,
+    told: Mapping[str, str | int | None],
+    stores: Mapping[str, str | None],
+) -> EmbeddedSettings:
+    """The settings with what the command line says."""
+    changes: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    places = {name: value for name, value in stores.items() if value}
+    store = msgspec.structs.replace(chosen.store, **places)
+    return msgspec.structs.replace(chosen, store=store, **changes)

@@ -65,6 +65,7 @@ def all_times(lattice: Any) -> list[Any]:
     return list(product(range(4), repeat=lattice.lanes))
 
 
+@pytest.mark.rule("A1")
 @settings(max_examples=50, deadline=None)
 @given(schedules(), st.data())
 def test_compaction_changes_no_accumulation_beyond_the_logical_frontier(
@@ -95,6 +96,7 @@ def test_compaction_changes_no_accumulation_beyond_the_logical_frontier(
                 assert read_at(spine, at) == twin.read(at)
 
 
+@pytest.mark.rule("A2")
 @settings(max_examples=50, deadline=None)
 @given(schedules(), st.data())
 def test_a_cut_holds_exactly_the_updates_before_it(schedule: Any, data: st.DataObject) -> None:
@@ -117,6 +119,7 @@ def test_a_cut_holds_exactly_the_updates_before_it(schedule: Any, data: st.DataO
                 spine.through(upper)
 
 
+@pytest.mark.rule("A3")
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=80), st.sampled_from([1, 4, 1000]))
 def test_batches_stay_logarithmic_and_fuel_bounds_what_an_insert_reads(
@@ -140,6 +143,36 @@ def test_batches_stay_logarithmic_and_fuel_bounds_what_an_insert_reads(
     spine.settle()
     assert sum(1 for batch in spine.batches() if len(batch)) <= 1
     assert sum(len(batch) for batch in spine.batches()) == rows
+
+
+@pytest.mark.rule("A3")
+def test_an_insert_of_one_row_reads_a_small_part_of_a_large_merge() -> None:
+    spine: Spine[int, RowBatch[int, int]] = Spine(U64_TIME)
+    rows = 2_048
+    reads = []
+    for at in range(rows):
+        before = spine.rows_read
+        spine.insert(RowBatch.of(U64_TIME, frontier(at), frontier(at + 1), [(at, at, 1)]))
+        spine.set_physical(frontier(at + 1))
+        reads.append(spine.rows_read - before)
+    bound = 20 * (rows.bit_length() + 2)
+    assert max(reads) <= bound
+    # Merges are larger than what one insert may read: without fuel one of them would be read at once.
+    assert max(len(batch) for batch in spine.batches()) > 2 * bound
+
+
+@pytest.mark.rule("A4")
+def test_a_clone_holds_what_its_original_holds_and_not_what_the_trace_does() -> None:
+    shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(Spine(U64_TIME))
+    original, other = shared.hold("original"), shared.hold("other")
+    shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(9), [("a", 3, 1)]))
+    original.set_logical(frontier(5))
+    original.set_physical(frontier(9))
+    clone = original.clone("clone")
+    assert (clone.logical, clone.physical) == (frontier(5), frontier(9))
+    original.drop()
+    other.drop()
+    assert (shared.logical, shared.physical) == (frontier(5), frontier(9))
 
 
 def test_a_merge_stops_inside_the_history_of_one_record_and_goes_on() -> None:
@@ -172,6 +205,7 @@ def test_a_description_starts_somewhere_and_does_not_end_before() -> None:
         Description(frontier(2), frontier(1), frontier(0))
 
 
+@pytest.mark.rule("A5")
 def test_every_holder_sees_its_own_history_whatever_the_others_release() -> None:
     spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
     shared: SharedTrace[int, RowBatch[str, int]] = SharedTrace(spine)
@@ -223,6 +257,7 @@ def test_without_handles_only_the_upper_moves_on() -> None:
         shared.insert(RowBatch.of(U64_TIME, frontier(0), frontier(1), []))
 
 
+@pytest.mark.rule("A6")
 @settings(max_examples=50, deadline=None)
 @given(schedules(), st.data())
 def test_an_import_gives_each_update_once_at_its_advanced_time(

@@ -189,6 +189,7 @@ def test_columns_behind_the_source_frontier_are_refused() -> None:
     assert operator.unbound == 2
 
 
+@pytest.mark.rule("G1")
 @any_domain
 @given(data=st.data())
 @laws
@@ -208,6 +209,7 @@ def test_g1_every_bound_update_is_emitted_once_at_the_least_time_that_covers_it(
     assert messages == expected
 
 
+@pytest.mark.rule("G2", "G4")
 @any_domain
 @given(data=st.data())
 @laws
@@ -225,6 +227,7 @@ def test_g2_g4_nothing_comes_behind_an_announced_frontier_and_none_goes_back(
             assert (answer.messages, answer.frontier) == ((), frontier(story.as_of))
 
 
+@pytest.mark.rule("G3")
 def test_g3_the_output_follows_the_slower_of_bindings_and_source() -> None:
     operator: ReclockOperator[str, Partitions] = ReclockOperator(PARTITIONED, 0)
     bindings = bindings_of_history(
@@ -238,6 +241,7 @@ def test_g3_the_output_follows_the_slower_of_bindings_and_source() -> None:
     assert operator.step(remap_upper=frontier(99)).frontier == frontier(99)
 
 
+@pytest.mark.rule("G5")
 def test_g5_movement_of_another_partition_does_not_release_an_update() -> None:
     history = [
         (0, partition_frontier({})),
@@ -252,6 +256,7 @@ def test_g5_movement_of_another_partition_does_not_release_an_update() -> None:
     assert answer.messages == (("x", 30, 1),)
 
 
+@pytest.mark.rule("G6")
 @any_domain
 @given(data=st.data(), to=st.sampled_from([0, 1, 7, 20, U64_MAX]))
 @laws
@@ -268,6 +273,7 @@ def test_g6_compacting_the_bindings_or_the_output_is_one(
     assert Counter(before) == Counter((record, max(time, to), n) for record, time, n in after)
 
 
+@pytest.mark.rule("G7", "G10")
 @any_domain
 @given(data=st.data())
 @laws
@@ -291,6 +297,7 @@ def test_g7_g10_the_answer_does_not_depend_on_what_arrives_first(
     assert emitted(story, data_first) == expected
 
 
+@pytest.mark.rule("G8")
 def test_g8_bindings_before_as_of_take_the_memory_of_one_frontier() -> None:
     as_of = 10_000
     operator: ReclockOperator[str, Partitions] = ReclockOperator(PARTITIONED, as_of)
@@ -307,6 +314,7 @@ def test_g8_bindings_before_as_of_take_the_memory_of_one_frontier() -> None:
     assert operator.retained_bindings == 0
 
 
+@pytest.mark.rule("G8")
 def test_g8_bindings_behind_the_output_frontier_are_forgotten() -> None:
     operator: ReclockOperator[str, int] = ReclockOperator(U64_TIME, 0)
     operator.step([(0, 0, 1)], frontier(1))
@@ -316,6 +324,7 @@ def test_g8_bindings_behind_the_output_frontier_are_forgotten() -> None:
         assert operator.retained_bindings <= 2
 
 
+@pytest.mark.rule("G9")
 def test_g9_duplicates_keep_their_multiplicity_at_once_and_after_waiting() -> None:
     operator: ReclockOperator[str, int] = ReclockOperator(U64_TIME, 0)
     data = [("a", 3, 1), ("a", 3, 1), ("a", 3, -1), ("b", 1, 2)]

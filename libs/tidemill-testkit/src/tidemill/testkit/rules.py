@@ -1,4 +1,4 @@
-"""The rules of the formalism, what each promises, and the tests that prove it: docs/formalism.md.
+"""The rules of the formalism and of what stands on it, what each promises, and the tests that prove it: docs/formalism.md.
 
 `python -m tidemill.testkit.rules` writes the page from the markers `rule(...)` of the tests.
 """
@@ -25,6 +25,8 @@ FAMILIES: Mapping[str, str] = {
     "MV": "MaintainView",
     "D": "Durability",
     "P": "Invariants of durable collections",
+    "G": "Reclocking",
+    "A": "Arrangements",
 }
 
 PROMISES: Mapping[str, str] = {
@@ -114,6 +116,22 @@ PROMISES: Mapping[str, str] = {
     "P8": "no object that a held version names is deleted",
     "P9": "who is paused or dead blocks nobody once the lease is over",
     "P10": "an end is final",
+    "G1": "each bound update comes once, at the least time whose binding covers it",
+    "G2": "nothing comes behind a frontier that was announced",
+    "G3": "the output follows the slower of bindings and source",
+    "G4": "the output frontier never goes back",
+    "G5": "movement of one partition releases nothing of another",
+    "G6": "compacting the bindings and then reclocking is reclocking and then compacting",
+    "G7": "contents do not depend on whether data or bindings come first",
+    "G8": "bindings that no answer needs any more take no memory",
+    "G9": "duplicates keep their multiplicity",
+    "G10": "frontiers in between depend on scheduling, messages and the last frontier do not",
+    "A1": "compaction changes no accumulation beyond the logical frontier",
+    "A2": "a cut at or beyond the physical frontier holds exactly what is before it",
+    "A3": "batches stay few, and what one insert reads of merges is bounded",
+    "A4": "a clone of a handle holds what the handle holds",
+    "A5": "what a handle holds is readable for it, whatever others release",
+    "A6": "an import gives each update once",
 }
 
 

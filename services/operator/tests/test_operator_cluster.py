@@ -54,7 +54,7 @@ async def operating(
     settings = OperatorSettings(resync_s=0.2, status_interval_s=0.0)
     mirrors: list[Mirror] = []
     operator = Operator(
-        kubernetes, tidemill, lambda: [o for m in mirrors for o in m.objects.values()],
+        kubernetes, lambda _: tidemill, lambda: [o for m in mirrors for o in m.objects.values()],
         allowed, SystemClock(), settings,
     )  # fmt: skip
     mirrors += [

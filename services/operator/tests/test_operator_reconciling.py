@@ -103,7 +103,7 @@ def settled(world: World) -> None:
 
 def possible(declared: Sequence[Declared]) -> set[tuple[str, str]]:
     """Keys of living, owned, unpaused objects all of whose inputs are possible: the obvious twin."""
-    first = owners(declared)
+    first = owners(declared, {})
     wanted = [
         o for o in declared if first[o.key] == o.uid and not o.deleting and not o.paused
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def test_from_nothing_all_that_is_possible_comes_to_be(declared: list[Declared])
     settled(world)
     assert set(world.catalog.resources) == possible(declared)
     assert all(o.held for o in world.objects if o.key in world.catalog.resources and not o.paused
-               and owners(world.objects)[o.key] == o.uid)  # fmt: skip
+               and owners(world.objects, {})[o.key] == o.uid)  # fmt: skip
     assert not asyncio.run(world.step())
 
 
@@ -144,7 +144,7 @@ def test_deleted_objects_go_unless_others_read_them(
     world = World([replace(o, deleting=False, annotations={}) for o in declared], MemoryCatalog())
     settled(world)
     made = dict(world.catalog.resources)
-    first = owners(world.objects)
+    first = owners(world.objects, {})
     gone = {index for index in delete if index < len(world.objects)}
     world.objects = [
         replace(o, deleting=True) if number in gone else o for number, o in enumerate(world.objects)

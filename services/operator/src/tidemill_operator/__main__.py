@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from tidemill.kubernetes.api import KubernetesApi, in_this_place
-from tidemill.rpc.client import AsyncClient
 from tidemill.runtime import logs, settings
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.http_server import HttpServer
@@ -22,6 +21,7 @@ from tidemill_operator.driver import MANAGER, Operator
 from tidemill_operator.election import Election
 from tidemill_operator.objects import PLURALS, Declared
 from tidemill_operator.settings import OperatorSettings
+from tidemill_operator.tidemill_side import Users
 from tidemill_operator.watching import Mirror
 
 
@@ -36,9 +36,9 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
     def objects() -> Iterator[Declared]:
         return (each for mirror in mirrors for each in mirror.objects.values())
 
-    client = AsyncClient(chosen.tidemill, dialer=chosen.dialer)
+    users = Users(chosen)
     operator = Operator(
-        api, client, lambda: list(objects()), lambda: election.leading, clock, chosen
+        api, users.acting_for, lambda: list(objects()), lambda: election.leading, clock, chosen
     )
     mirrors += [
         Mirror(api, kind, namespace, clock, new_rng(), chosen.watch_s, operator.wake)
@@ -86,7 +86,7 @@ async def run_process(chosen: OperatorSettings, api: KubernetesApi) -> int:
 
     for name, component in (("http", web), ("watch", watch), ("lead", lead), ("work", reconcile)):
         supervisor.add(name, component)
-    async with closing(client), closing(api):
+    async with closing(users), closing(api):
         outcome = await supervisor.run()
     if isinstance(outcome, Failed):
         typer.echo(f"tidemill operator: {outcome}", err=True)

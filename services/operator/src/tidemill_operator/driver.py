@@ -9,13 +9,31 @@ from dataclasses import dataclass, field
 
 from tidemill.kubernetes.api import Json, KubernetesApi
 from tidemill.kubernetes.events import About, tell
+from tidemill.rpc.status import Denied
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import API_VERSION
 from tidemill.time import Fenced, TidemillError, UnknownCollection, UsageError
-from tidemill_operator.objects import FINALIZER, PLURALS, Declared, collection_path
-from tidemill_operator.reconciling import Apply, Change, Hold, Release, Remove, changes
-from tidemill_operator.reporting import Event, Refusal, Report, reports
+from tidemill_operator.granting import ungranted
+from tidemill_operator.objects import (
+    FINALIZER,
+    PLURALS,
+    Declared,
+    Key,
+    Known,
+    collection_path,
+)
+from tidemill_operator.reconciling import Apply, Change, Hold, Release, Remove, changes, owners
+from tidemill_operator.reporting import (
+    DENIED,
+    NO_USER,
+    NOT_GRANTED,
+    Event,
+    Refusal,
+    Report,
+    barred,
+    reports,
+)
 from tidemill_operator.settings import OperatorSettings
 from tidemill_operator.tidemill_side import Tidemill, document_of, everything
 
@@ -28,13 +46,18 @@ PASSES_MAX = 20
 log = get_logger("operator")
 
 
+class Unentitled(UsageError):
+    """An object asks for what is not its namespace's; grant it there."""
+
+
 @dataclass(slots=True)
 class Operator:
     """Makes what is declared so. `objects` gives the state of the mirrors; `allowed` is asked before
-    every change, so that an operator that lost its Lease changes nothing more."""
+    every change, so that an operator that lost its Lease changes nothing more. `acting_for` gives the
+    user by whom it acts for a namespace, the same for the same user, or None where there is none."""
 
     api: KubernetesApi
-    tidemill: Tidemill
+    acting_for: Callable[[str], Tidemill | None]
     objects: Callable[[], Sequence[Declared]]
     allowed: Callable[[], bool]
     clock: Clock
@@ -42,6 +65,8 @@ class Operator:
     counts: Counter[str] = field(default_factory=Counter)
     _refused: dict[str, Refusal] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
+    _users: dict[str, Tidemill] = field(default_factory=dict)
+    _known: dict[Key, Known] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self) -> None:
@@ -73,17 +98,18 @@ class Operator:
     async def reconcile(self) -> None:
         """One look: change what differs, as long as that gets further, then report."""
         objects = list(self.objects())
-        known = await everything(self.tidemill)
         self._refused, self._gone = {}, set()
+        await self._ask(objects)
         for _ in range(PASSES_MAX):
-            todo = changes(objects, known)
-            done = [await self._change(each) for each in todo]
+            todo = changes(objects, self._known, barred(self._refused))
+            heard = [each for each in todo if each.of.namespace in self._users]
+            done = [await self._change(each, objects) for each in heard]
             if not any(done):
                 break
-            known = await everything(self.tidemill)
             objects = list(self.objects())
+            await self._ask(objects)
         due, events = reports(
-            objects, known, self._refused, self.clock.now_ms(),
+            objects, self._known, self._refused, self.clock.now_ms(),
             int(self.settings.status_interval_s * 1000),
         )  # fmt: skip
         for report in due:
@@ -92,8 +118,40 @@ class Operator:
             await self._tell(event)
         self.counts["looks"] += 1
 
-    async def _change(self, change: Change) -> bool:
-        """Carry it out; whether anything in Tidemill is different now."""
+    async def _ask(self, objects: Sequence[Declared]) -> None:
+        """Find what all users together know. A namespace whose user is refused is left alone, the others are not."""
+        self._users, self._known = {}, {}
+        asked: dict[int, dict[Key, Known]] = {}
+        why: dict[str, Refusal] = {}
+        for namespace in sorted({each.namespace for each in objects}):
+            try:
+                user = self.acting_for(namespace)
+                if user is None:
+                    says = f"the operator has no user for objects of the namespace {namespace}"
+                    why[namespace] = Refusal(
+                        NO_USER, f"{says}: operator.users of the chart names one"
+                    )
+                    continue
+                if id(user) not in asked:
+                    asked[id(user)] = await everything(user)
+            except UsageError as error:
+                why[namespace] = Refusal(NO_USER, f"the user of {namespace} is refused: {error}")
+                continue
+            self._users[namespace] = user
+        for known in asked.values():
+            self._known |= known
+        self._refused |= {o.uid: why[o.namespace] for o in objects if o.namespace in why}
+
+    async def _apply(self, each: Declared, objects: Sequence[Declared]) -> None:
+        first = owners(objects, self._known, barred(self._refused))
+        foreign = ungranted(each, objects, first, self._known)
+        if foreign is not None:
+            raise Unentitled(foreign, reason=NOT_GRANTED)
+        applied = await self._users[each.namespace].apply([document_of(each)])
+        log.info("applied", resource=f"{each.kind}/{each.name}", outcome=str(applied))
+
+    async def _change(self, change: Change, objects: Sequence[Declared]) -> bool:
+        """Carry it out; whether it is worth to look again, since something is different now."""
         if not self.allowed():
             raise Fenced("the lease is lost")
         each = change.of
@@ -108,10 +166,9 @@ class Operator:
                     await self._finalize(each, [])
                     return False
                 case Apply():
-                    applied = await self.tidemill.apply([document_of(each)])
-                    log.info("applied", resource=f"{each.kind}/{each.name}", outcome=str(applied))
+                    await self._apply(each, objects)
                 case Remove():
-                    await self.tidemill.delete(each.kind, each.name)
+                    await self._users[each.namespace].delete(each.kind, each.name)
                     log.info("deleted", resource=f"{each.kind}/{each.name}")
                     await self._finalize(each, [])
         except UnknownCollection as error:
@@ -121,14 +178,18 @@ class Operator:
                 self._refuse(each, error)
             return False
         except UsageError as error:
+            # Somebody else may be entitled to a name that this one asked for first.
+            before = barred(self._refused)
             self._refuse(each, error)
-            return False
+            return barred(self._refused) > before
         self.counts["changed"] += 1
         self._refused.pop(each.uid, None)
         return True
 
     def _refuse(self, each: Declared, error: TidemillError) -> None:
         reason = str(error.details.get("reason") or type(error).__name__)
+        if isinstance(error, Denied):
+            reason = DENIED
         self.counts["refused"] += 1
         self._refused[each.uid] = Refusal(_camel(reason), str(error))
 

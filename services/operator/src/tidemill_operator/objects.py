@@ -14,6 +14,11 @@ GROUP, VERSION = API_VERSION.split("/")
 FINALIZER = "tidemill.dev/in-use"
 PAUSE = "tidemill.dev/pause-reconciliation"
 ABANDON = "tidemill.dev/abandon"
+READ_BY = "tidemill.dev/read-by"
+"""Annotation of what others read: the namespaces whose objects may, with commas between; `*` is all."""
+
+READABLE = frozenset(("Source", "Table", "View", "Action", "Arrangement"))
+"""Kinds whose names are collections, or begin the names of theirs."""
 PLURALS: Mapping[str, str] = {
     "Source": "sources",
     "Table": "tables",
@@ -55,6 +60,11 @@ class Declared:
     def key(self) -> Key:
         """What it is called in Tidemill."""
         return self.kind, self.name
+
+    def may_be_read_by(self, namespace: str) -> bool:
+        """Whether objects of another namespace may read what this one makes."""
+        granted = {each.strip() for each in self.annotations.get(READ_BY, "").split(",")}
+        return bool(granted & {namespace, "*"})
 
     @property
     def paused(self) -> bool:

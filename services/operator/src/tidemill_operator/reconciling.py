@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -42,31 +42,42 @@ Change: TypeAlias = "Hold | Apply | Remove | Release"
 _ORDER = {kind: number for number, kind in enumerate(PLURALS)}
 
 
-def owners(objects: Sequence[Declared]) -> dict[Key, str]:
-    """Key → uid of the object that it belongs to: the first of that kind and name in all namespaces."""
+def owners(
+    objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
+) -> dict[Key, str]:
+    """Key → uid of the object that it belongs to.
+
+    What Tidemill has belongs to the namespace that it was made for, whatever is older: times of
+    creation are new after a restore. What it has not belongs to the first object of that kind and name
+    in all namespaces, unless that one was refused as not entitled to the name: `barred`, by uid.
+    """
     first: dict[Key, str] = {}
-    for each in sorted(objects, key=lambda o: (o.created, o.namespace, o.uid)):
-        first.setdefault(each.key, each.uid)
+    for each in sorted(objects, key=lambda o: (o.uid in barred, o.created, o.namespace, o.uid)):
+        there = known.get(each.key)
+        if there is None or there.namespace in (None, each.namespace):
+            first.setdefault(each.key, each.uid)
     return first
 
 
-def changes(objects: Sequence[Declared], known: Mapping[Key, Known]) -> list[Change]:
-    """What to do now, in an order in which each can succeed if it can at all.
+def changes(
+    objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
+) -> list[Change]:
+    """What to do now, in an order in which each can succeed if it can at all; `barred` as in `owners`.
 
     Resources are made in the order in which one can need another, and removed in the opposite one. A
     resource that no object declares is left alone: somebody applied it without the cluster.
     """
-    first = owners(objects)
+    first = owners(objects, known, barred)
     mine = [each for each in objects if not each.paused]
     living = sorted((o for o in mine if not o.deleting), key=_age)
     leaving = sorted((o for o in mine if o.deleting and o.held), key=_age, reverse=True)
     found: list[Change] = []
     for each in leaving:
-        belongs = first[each.key] == each.uid and each.key in known
+        belongs = first.get(each.key) == each.uid and each.key in known
         kept = each.annotations.get(ABANDON) == "true"
         found.append(Remove(each) if belongs and not kept else Release(each))
     for each in living:
-        if first[each.key] != each.uid:
+        if first.get(each.key) != each.uid:
             continue
         if not each.held:
             found.append(Hold(each))

@@ -27,6 +27,16 @@ class Refusal:
     message: str
 
 
+DENIED, NOT_GRANTED, NO_USER = "Denied", "NotGranted", "NoUser"
+"""Reasons of refusals of objects that are not entitled to what they ask for."""
+
+
+def barred(refused: Mapping[str, Refusal]) -> frozenset[str]:
+    """The uids of objects that hold no name against others, of what was refused by uid."""
+    unentitled = (DENIED, NOT_GRANTED, NO_USER)
+    return frozenset(uid for uid, refusal in refused.items() if refusal.reason in unentitled)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A status to write."""
@@ -67,11 +77,11 @@ def reports(
     A condition or generation that changed is written at once, a frontier that moved only after the
     interval. What is the same is not written.
     """
-    first = owners(objects)
+    first = owners(objects, known, barred(refused))
     due: list[Report] = []
     events: list[Event] = []
     for each in objects:
-        owner = first[each.key] == each.uid
+        owner = first.get(each.key) == each.uid
         there = known.get(each.key) if owner else None
         now = _conditions(each, there, refused.get(each.uid), owner)
         status = _status(each, there, now, now_ms)
@@ -96,8 +106,8 @@ def _conditions(
 def _readiness(
     each: Declared, there: Known | None, refusal: Refusal | None, owner: bool
 ) -> Condition:
-    if not owner:
-        says = f"another object declares {each.kind}/{each.name} already, in another namespace"
+    if not owner and (refusal is None or each.deleting):
+        says = f"{each.kind}/{each.name} belongs to another namespace"
         return Condition(READY, False, "NameTaken", says)
     if refusal is not None and not each.deleting:
         return Condition(READY, False, refusal.reason, refusal.message)

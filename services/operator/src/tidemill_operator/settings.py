@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,10 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with the key of that."""
 
     token_file: str = ""
-    """File with the token by which the operator calls; its user has to be an admin of all collections."""
+    """File with the token of the user by whom the operator acts for its own namespace."""
+
+    users: Mapping[str, str] = {}
+    """Files with the tokens of the users by whom it acts for other namespaces, by namespace."""
 
     namespaces: tuple[str, ...] = ()
     """Namespaces whose objects are looked after; empty is all of them, which needs a ClusterRole."""
@@ -63,16 +67,26 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_port: int = 7476
     """Port of the same; 0 takes any free one."""
 
-    @property
-    def dialer(self) -> Dialer:
-        """How Tidemill is called. Raises: UsageError for files that cannot be used."""
+    def token_of(self, namespace: str) -> str | None:
+        """The file with the token by which objects of a namespace are made so.
+
+        Empty where nobody is asked who calls; None for a namespace that has no user, whose objects are refused.
+        """
+        if namespace in self.users:
+            return self.users[namespace]
+        asked = bool(self.token_file or self.users)
+        own = self.token_file if namespace == self.home else ""
+        return None if asked and not own else own
+
+    def dialer(self, token_file: str) -> Dialer:
+        """How Tidemill is called with a token. Raises: UsageError for files that cannot be used."""
 
         def path(name: str) -> Path | None:
             return Path(name) if name else None
 
         files = TlsFiles(path(self.tls_cert), path(self.tls_key), path(self.tls_ca))
         tls = files if self.tls_ca or self.tls_cert else None
-        return Dialer(tls, self.tls_name, path(self.token_file)).checked()
+        return Dialer(tls, self.tls_name, path(token_file)).checked()
 
     @property
     def home(self) -> str:

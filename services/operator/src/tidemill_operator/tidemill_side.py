@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import Resource, load_resources
 from tidemill.time import UsageError
 from tidemill_operator.objects import Declared, Key, Known
+from tidemill_operator.settings import OperatorSettings
 
 
 class Tidemill(Protocol):
@@ -24,6 +26,29 @@ class Tidemill(Protocol):
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]: ...
 
     async def delete(self, kind: str, name: str) -> None: ...
+
+
+class Users:
+    """The users by whom the operator acts, a client for each: objects of a namespace are made so by its own."""
+
+    def __init__(self, chosen: OperatorSettings) -> None:
+        """Raises: UsageError for files of the own namespace that cannot be used."""
+        self._chosen = chosen
+        self._clients: dict[str, AsyncClient] = {}
+        self.acting_for(chosen.home)
+
+    def acting_for(self, namespace: str) -> AsyncClient | None:
+        """The user of a namespace; None if it has none. Raises: UsageError for files that cannot be used."""
+        token = self._chosen.token_of(namespace)
+        if token is not None and token not in self._clients:
+            dialer = self._chosen.dialer(token)
+            self._clients[token] = AsyncClient(self._chosen.tidemill, dialer=dialer)
+        return None if token is None else self._clients[token]
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for client in self._clients.values():
+            await client.close()
 
 
 async def everything(tidemill: Tidemill) -> dict[Key, Known]:

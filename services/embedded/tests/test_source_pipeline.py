@@ -21,6 +21,7 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.time import PARTITIONED, Partitions, frontier, sole_time
+from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import SourceBroken, SourceReader
 from tidemill_ingest.settings import IngestSettings
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
@@ -279,3 +280,34 @@ async def test_records_that_a_retention_took_before_they_were_read_break_the_sou
     with pytest.raises(SourceBroken) as broken:
         await reader.deliver_from({0: 3}, lambda delivery: asyncio.sleep(0))
     assert broken.value.reason == "RecordsLost"
+
+
+async def decisions() -> Decisions:
+    ids = map(str, itertools.count())
+    collections = Collections(MemoryConsensus(), MemoryBlob(), ManualClock(), ids.__next__)
+    held, _ = await collections.create("s/decisions", Description(DECISIONS_SCHEMA))
+    await collections.drop(held)
+    return Decisions(collections, "s/decisions")
+
+
+@pytest.mark.parametrize("first", [0, 2])
+async def test_v6_records_lost_after_the_source_was_first_seen_break_it(first: int) -> None:
+    kept = await decisions()
+    before = Recreated([{0: (first, 5)}])
+    seen = SourceReader("s", before, "t", decode, ManualClock(0), IngestSettings(), kept)
+    assert await seen.probe() == {0: 5}
+    after = Recreated([{0: (5, 9)}])
+    reader = SourceReader("s", after, "t", decode, ManualClock(0), IngestSettings(), kept)
+    reader.expect({0: 5})
+    with pytest.raises(SourceBroken, match=f"records {first} to 4") as broken:
+        await reader.deliver_from({}, lambda delivery: asyncio.sleep(0))
+    assert broken.value.reason == "RecordsLost"
+
+
+async def test_v6_records_lost_before_the_source_was_first_seen_are_not_missed() -> None:
+    origin = Recreated([{0: (5, 9)}])
+    reader = SourceReader(
+        "s", origin, "t", decode, ManualClock(0), IngestSettings(), await decisions()
+    )
+    with pytest.raises(AssertionError, match="nothing may be read"):
+        await reader.deliver_from({}, lambda delivery: asyncio.sleep(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -316,6 +317,20 @@ async def test_tables_are_read_at_one_instant() -> None:
     await world.write("ping", 200)
     answers = await world.query.tables(["ping", "loud"], None, None)
     assert {answer.as_of for answer in answers.values()} == {99}
+
+
+async def test_v7_tables_of_two_timelines_are_refused_by_name() -> None:
+    world = World()
+    await world.create()
+    await world.pings()
+    await world.collections.create("t", Description(LOUD, timeline="air"), lease_ms=None)
+    directory = OneView()
+    directory.readables["t"] = replace(directory.readables["v/loud"], collection="t")
+    query = QueryDriver(world.collections, directory, world.clock, QuerySettings())
+    for as_of in (None, 50):
+        with pytest.raises(UsageError, match="ping is on the timeline system, t on air"):
+            await query.tables(["ping", "loud", "t"], as_of, None)
+    assert (await query.tables(["ping", "loud"], 50, None)).keys() == {"ping", "loud"}
 
 
 async def collected(world: World, goal: str, start: int | None, until: int) -> list[Event]:

@@ -203,3 +203,28 @@ async def test_nothing_is_bound_before_it_is_probed() -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+class SetClock(ManualClock):
+    """A clock of which the time of day is set while it runs."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+async def test_v14_a_clock_that_was_set_back_and_right_again_holds_nothing_up() -> None:
+    world = World()
+    clock = world.clock = SetClock(100_500)
+    await world.created()
+    async with world.minting(world.driver()):
+        await clock.advance(5)
+        clock.ahead_ms = -60_000
+        before = sole_time((await world.collections.status("s/remap")).upper)
+        await clock.advance(2)
+        assert sole_time((await world.collections.status("s/remap")).upper) == before
+        clock.ahead_ms = 0
+        await clock.advance(2)
+        upper = sole_time((await world.collections.status("s/remap")).upper)
+        assert clock.now_ms() - upper <= INTERVAL_MS

@@ -141,14 +141,14 @@ class SourceReader:
 
     def _start(self, partition: int, wanted: int, low: int) -> int:
         """The first offset to read; what a retention took before it was first seen is not missed."""
-        wanted = wanted or self._first.get(partition, 0)
-        if 0 < wanted < low:
+        wanted = wanted or self._first.get(partition, low)
+        if wanted < low:
             raise SourceBroken(
                 f"source {self._name}: records {wanted} to {low - 1} of partition {partition} are gone"
                 " and were not read",
                 reason="RecordsLost",
             )
-        return max(wanted, low)
+        return wanted
 
     async def _delivery(
         self, records: Sequence[LogRecord], positions: Mapping[int, int]

@@ -216,8 +216,12 @@ class QueryDriver:
     async def tables(
         self, names: Sequence[str], as_of: int | None, wait_s: float | None
     ) -> Mapping[str, Answer]:
-        """All named collections at one instant, by default the latest at which all are definite."""
+        """All named collections at one instant, by default the latest at which all are definite.
+
+        Raises: UsageError for collections of two timelines, whose instants are not the same.
+        """
         ids = {name: self._collection_id(name) for name in names}
+        await self._refuse_two_timelines(ids)
 
         async def answers() -> Mapping[str, Answer]:
             at = as_of
@@ -226,6 +230,19 @@ class QueryDriver:
             return {name: await self._answer(each, at, wait_s) for name, each in ids.items()}
 
         return await self._chosen(as_of, answers)
+
+    async def _refuse_two_timelines(self, ids: Mapping[str, str]) -> None:
+        first: tuple[str, str] | None = None
+        for name, collection in ids.items():
+            timeline = (await self._collections.status(collection)).timeline
+            first = first or (name, timeline)
+            if timeline != first[1]:
+                raise UsageError(
+                    f"{first[0]} is on the timeline {first[1]}, {name} on {timeline}: one instant "
+                    "means nothing for both; ask for each by itself, or bring one onto the other's "
+                    "timeline by a view",
+                    reason="timelines",
+                )
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""

@@ -70,7 +70,8 @@ class RemapDriver:
         while not minter.view.upper.empty:
             at = mint_time(self._clock.now_ms(), self._interval_ms, minter.view.upper)
             if isinstance(at, Wait):
-                await self._clock.sleep(at.ms / 1000)
+                # A clock that was set back may be put right again: look at it each interval.
+                await self._clock.sleep(min(at.ms, self._interval_ms) / 1000)
                 continue
             self.counts.known = await probe()
             minter = await self._mint(minter, at.time)

@@ -9,13 +9,16 @@ import pytest
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.metrics import (
     CATALOGUE,
+    COLLECTIONS_HYDRATING,
     DECODE_ERRORS,
     RECLOCK_DURATION,
+    RESOURCE_READY,
     SOURCE_OFFSET_KNOWN,
     SUBSCRIPTIONS,
     CollectionReading,
     Kind,
     Metrics,
+    Reading,
 )
 from tidemill.time.antichain import frontier
 from tidemill.time.errors import UsageError
@@ -104,6 +107,23 @@ def test_counters_histograms_and_watched_gauges_are_exposed() -> None:
     unwatch()
     unwatch()
     assert not any("offset_known" in name for name in samples(metrics))
+
+
+def test_a_reading_that_fails_is_counted_and_the_others_are_exposed() -> None:
+    metrics = Metrics(ManualClock(1_000))
+
+    def fails() -> list[Reading]:
+        raise IndexError("S3CR3T")
+
+    metrics.watch(RESOURCE_READY, fails)
+    metrics.watch_collections(lambda: [{}["collection"]])  # type: ignore[misc]
+    metrics.watch(COLLECTIONS_HYDRATING, lambda: [({}, 3)])
+    metrics.expose()
+    text = metrics.expose()[0].decode()
+    assert "tidemill_collections_hydrating 3.0" in text
+    assert 'tidemill_broken_total{kind="Metric",name="tidemill_resource_ready"} 1.0' in text
+    assert 'tidemill_broken_total{kind="Metric",name="tidemill_collection"} 1.0' in text
+    assert "S3CR3T" not in text
 
 
 def test_a_wrong_use_is_refused() -> None:

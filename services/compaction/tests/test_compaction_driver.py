@@ -160,6 +160,49 @@ async def test_a_damaged_collection_does_not_stop_the_others() -> None:
     assert (await world.collections.status("t")).batches == 1
 
 
+async def test_v1_what_breaks_a_look_breaks_it_at_one_collection_and_is_tried_again() -> None:
+    world = World()
+    told: list[tuple[str, str]] = []
+    world.driver.report = lambda collection, message: told.append((collection, message))
+    for name in ("s", "t"):
+        await world.collections.create(name, Description(ROWS), lease_ms=None)
+    await world.write(0, 3)
+    merged = world.collections.compact_quiet
+
+    async def broken_for_s(collection: str) -> int:
+        if collection == "s":
+            raise OverflowError("the diffs of one record are S3CR3T")
+        return await merged(collection)
+
+    world.collections.compact_quiet = broken_for_s  # type: ignore[method-assign]
+    for _ in range(12):
+        await world.driver.look()
+    assert (await world.collections.status("t")).batches == 1
+    assert {collection for collection, _ in told} == {"s"}
+    assert all(message.startswith("OverflowError in ") for _, message in told)
+    # Looked at in the third look, and then after 1, 2 and 4 more.
+    assert world.driver.counts.broken == {"s": 4}
+    world.collections.compact_quiet = merged  # type: ignore[method-assign]
+    for _ in range(16):
+        await world.driver.look()
+    assert world.driver.counts.broken == {"s": 4}
+
+
+async def test_v1_a_list_of_collections_that_cannot_be_read_is_one_look_less() -> None:
+    world = World()
+    listed = world.collections.ids
+
+    async def fails() -> list[str]:
+        raise KeyError("s")
+
+    world.collections.ids = fails  # type: ignore[method-assign]
+    await world.driver.look()
+    assert (world.driver.counts.skipped, world.driver.counts.broken) == (1, {"every": 1})
+    world.collections.ids = listed  # type: ignore[method-assign]
+    await world.driver.look()
+    assert world.driver.counts.skipped == 1
+
+
 class AwayConsensus(MemoryConsensus):
     """A Consensus that can be taken away."""
 

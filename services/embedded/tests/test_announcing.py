@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import empty_updates
 from tidemill.runtime.clock import ManualClock, SystemClock
+from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import frontier
-from tidemill_embedded.replicas.announcing import Announcements
+from tidemill_embedded.replicas.announcing import TOPIC, Announcements
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -43,4 +44,60 @@ async def test_a_reader_looks_when_it_hears_and_not_before(tmp_path: Path) -> No
     for task in (hears, tells):
         task.cancel()
     await asyncio.gather(hears, tells, return_exceptions=True)
+    await log.close()
+
+
+async def test_s5_what_is_no_announcement_is_passed_over_and_counted(tmp_path: Path) -> None:
+    clock, ids = ManualClock(1), map(str, itertools.count())
+    stores = MemoryConsensus(), MemoryBlob()
+    reader = Collections(*stores, clock, ids.__next__)
+    log = EmbeddedLog(tmp_path)
+    hearing = Announcements(reader, log, SystemClock(), "reader")
+    hears = asyncio.create_task(hearing.run(lambda: None))
+    await asyncio.wait_for(hearing.listening.wait(), 240)
+    foreign = [
+        b"not json", b"{}", b"[]", b"\xff", b"", b"7", b'{"collection": 7}', b'{"collection": ""}',
+        b'{"collection": null, "process": "x"}', b"[" * 100_000, b'{"collection": "c\xff"}',
+        b'{"collection": "' + b"c" * 5_000 + b'"}', b'{"collection": "c", "process": {}}',
+    ]  # fmt: skip
+    await log.append(TOPIC, [Entry(None, record) for record in foreign])
+    await log.append(TOPIC, [Entry(None, b'{"collection": "c", "process": "writer"}')])
+    async with asyncio.timeout(240):
+        while hearing.heard == 0:
+            assert not hears.done()
+            await asyncio.sleep(0.01)
+    assert (hearing.heard, hearing.passed_over, hearing.broken) == (1, len(foreign), 0)
+    hears.cancel()
+    await asyncio.gather(hears, return_exceptions=True)
+    await log.close()
+
+
+class LogThatFails(EmbeddedLog):
+    """A log that breaks in a way that nobody foresaw, once."""
+
+    failures = 0
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        if self.failures == 0:
+            self.failures += 1
+            raise KeyError(topic)
+        await super().create_topic(topic, partitions)
+
+
+async def test_s5_what_nobody_foresaw_of_the_log_leaves_announcements_for_later(
+    tmp_path: Path,
+) -> None:
+    clock, ids = ManualClock(1), map(str, itertools.count())
+    log = LogThatFails(tmp_path)
+    reader = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    hearing = Announcements(reader, log, clock, "reader")
+    hears = asyncio.create_task(hearing.run(lambda: None))
+    async with asyncio.timeout(240):
+        while not hearing.listening.is_set():
+            assert not hears.done()
+            await clock.advance(1.0)
+            await asyncio.sleep(0.001)
+    assert (log.failures, hearing.broken) == (1, 1)
+    hears.cancel()
+    await asyncio.gather(hears, return_exceptions=True)
     await log.close()

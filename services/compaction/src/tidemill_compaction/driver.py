@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.shard.compaction import Merge
@@ -27,6 +28,9 @@ class CompactionCounts:
     rewritten: Counter[str] = field(default_factory=Counter)
     """Updates read to be merged, by collection."""
 
+    broken: Counter[str] = field(default_factory=Counter)
+    """Looks that ended neither by a store's absence nor by damage, by collection."""
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -37,6 +41,11 @@ class _Seen:
 
     held: tuple[int, int, int] = (-1, -1, -1)
     quiet: int = 0
+    failures: int = 0
+    """How many looks in a row were broken."""
+
+    due: int = 0
+    """The look at which it is looked at again."""
 
 
 @dataclass(slots=True)
@@ -44,7 +53,8 @@ class CompactionDriver:
     """No accumulation at or beyond since ever changes; batches stay few; nothing leaks.
 
     Merges run outside the log and never block a writer. A step that a store refused is taken again
-    at the next look; a collection that is damaged is told of at every look, and does not stop the others.
+    at the next look; a collection that is damaged is told of at every look. One that breaks a look in another
+    way is told of, counted, and looked at again after twice as many looks each time. Neither stops the others.
     """
 
     collections: Collections
@@ -81,27 +91,41 @@ class CompactionDriver:
         self._looks += 1
         try:
             collections = await self.collections.ids()
-        except (Unavailable, Indeterminate) as error:
-            self.counts.skipped += 1
-            self.report("every", str(error))
+        except Exception as error:  # nothing is looked at now; the next look is as good
+            self._failed_at("every", error)
             return
+        for gone in self._seen.keys() - set(collections):
+            del self._seen[gone]
         for collection in collections:
-            if not self.mine(collection):
+            rests = self._tombstones.get(collection, 0.0) > self.clock.monotonic_s()
+            if rests or not self.mine(collection):
+                continue
+            seen = self._seen.setdefault(collection, _Seen())
+            if seen.due > self._looks:
                 continue
             try:
-                await self._look_at(collection)
-            except (Unavailable, Indeterminate, Corrupt) as error:
-                self.counts.skipped += 1
-                self.report(collection, str(error))
+                await self._look_at(collection, seen)
+                seen.failures = 0
+            except Exception as error:  # one collection, whatever it was: the others are looked at
+                self._failed_at(collection, error)
 
-    async def _look_at(self, collection: str) -> None:
-        if self._tombstones.get(collection, 0.0) > self.clock.monotonic_s():
+    def _failed_at(self, collection: str, error: Exception) -> None:
+        """Tell of a look that failed, and when the next one is."""
+        self.counts.skipped += 1
+        self.report(collection, told(error) if unforeseen(error) else str(error))
+        if isinstance(error, Unavailable | Indeterminate | Corrupt):
             return
+        self.counts.broken[collection] += 1
+        seen = self._seen.setdefault(collection, _Seen())
+        pause_looks = min(1 << min(seen.failures, 30), self.settings.broken_looks_max)
+        seen.failures += 1
+        seen.due = self._looks + pause_looks
+
+    async def _look_at(self, collection: str, seen: _Seen) -> None:
         status = await self.collections.status(collection)
         if status.closed:
             await self._look_at_tombstone(collection, status.garbage)
             return
-        seen = self._seen.setdefault(collection, _Seen())
         held = status.updates, status.staged, status.bytes
         seen.quiet = seen.quiet + 1 if held == seen.held else 0
         seen.held = held
@@ -156,10 +180,9 @@ class CompactionDriver:
     async def _merge_elsewhere(self, bulk: BulkMerge, merge: Merge) -> None:
         try:
             taken = await bulk.merge(merge)
-        except (Unavailable, Indeterminate, Corrupt) as error:
-            self.counts.skipped += 1
+        except Exception as error:  # what a job cannot do is done here, once
             self._failed.add(merge.collection)
-            self.report(merge.collection, str(error))
+            self._failed_at(merge.collection, error)
             return
         self.counts.merges += taken
         self.counts.rewritten[merge.collection] += merge.work.rows

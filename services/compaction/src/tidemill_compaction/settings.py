@@ -31,3 +31,6 @@ class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     orphan_looks: int = 720
     """Objects left behind are looked for at every so many looks: it lists the whole store."""
+
+    broken_looks_max: int = 720
+    """A collection whose looks fail, though the stores are there, is looked at every so many at the latest."""

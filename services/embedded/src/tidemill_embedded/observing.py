@@ -16,6 +16,7 @@ from tidemill.runtime.metrics import (
     ACTION_LAG,
     ACTION_OUTBOX,
     APPEND_MISMATCHES,
+    BROKEN,
     CATALOGUE,
     CLAIM_TAKEOVER_SECONDS,
     CLAIM_TAKEOVERS,
@@ -54,6 +55,7 @@ from tidemill.spark.launcher import FailureKind
 from tidemill.time import sole_time
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.running.readers import ActionRunner
+from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.system import System
@@ -91,6 +93,7 @@ def watch(
     metrics.watch(ACTION_LAG, lambda: list(_action_lags(system, collections)))
     metrics.watch(RESOURCE_READY, lambda: list(_readiness(system)))
     metrics.watch(RESOURCE_RETRIES, lambda: list(_retries(system)))
+    metrics.watch(BROKEN, lambda: list(_broken(system, compaction)))
     metrics.watch(COMPACTION_REFUSALS, lambda: [({}, compaction.counts.skipped)])
     metrics.watch(ORPHANS_DELETED, lambda: [({}, compaction.counts.orphans)])
     metrics.watch(ACTION_OUTBOX, lambda: list(_outboxes(system)))
@@ -341,11 +344,21 @@ def _readiness(system: System) -> Iterator[Reading]:
 
 
 def _retries(system: System) -> Iterator[Reading]:
-    retries: Counter[tuple[str, str]] = Counter()
+    yield from _by_resource(system, lambda supervised: supervised.retries)
+
+
+def _broken(system: System, compaction: CompactionDriver) -> Iterator[Reading]:
+    yield from _by_resource(system, lambda supervised: supervised.broken)
+    for collection, count in compaction.counts.broken.items():
+        yield {"kind": "Collection", "name": collection}, count
+
+
+def _by_resource(system: System, count: Callable[[Supervised], int]) -> Iterator[Reading]:
+    counts: Counter[tuple[str, str]] = Counter()
     for key, supervised, _ in system.each():
-        retries[key] += supervised.retries
-    for (kind, name), count in retries.items():
-        yield {"kind": kind, "name": name}, count
+        counts[key] += count(supervised)
+    for (kind, name), counted in counts.items():
+        yield {"kind": kind, "name": name}, counted
 
 
 def _action_counts(system: System, which: str) -> Iterator[Reading]:

@@ -28,13 +28,13 @@ from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.metrics import BROKEN, Metrics
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections
 from tidemill.shard.claims import Claimant, Keeper, KeptClaimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
-from tidemill.time import Indeterminate, Unavailable, UsageError
+from tidemill.time import TidemillError, UsageError
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.authorizing import (
@@ -385,12 +385,8 @@ class _Running:
             documents = [ResourceDocument(f.read_text(), str(f)) for f in _expanded(self._files)]
             await process.system.apply(documents)
         scope.ready()
-        stopping = asyncio.create_task(scope.until_stopping())
-        await asyncio.wait((stopping, process.system.broken), return_when=asyncio.FIRST_COMPLETED)
+        await scope.until_stopping()
         await process.system.stop()
-        stopping.cancel()
-        if process.system.broken.done():
-            raise process.system.broken.result()
 
     async def _compaction(self, scope: Scope) -> None:
         async def work() -> None:
@@ -416,6 +412,9 @@ class _Running:
     async def _announcements(self, scope: Scope) -> None:
         world = self._process.world
         announcements = Announcements(world.collections, world.log, world.clock, random_id())
+        world.metrics.watch(
+            BROKEN, lambda: [({"kind": "Service", "name": "announcements"}, announcements.broken)]
+        )
         task = asyncio.create_task(announcements.run(scope.ready))
         await scope.until_stopping_or(task)
 
@@ -457,12 +456,16 @@ async def _look_forever(process: Process) -> None:
     world, compaction = process.world, process.compaction
     while True:
         await world.clock.sleep(FRESH_S)
-        with suppress(Unavailable, Indeterminate):
-            seen = world.collections.known()
-            for collection in await world.collections.ids():
-                ended = collection in seen and seen[collection].closed
-                if compaction.mine(collection) and not ended:
-                    await world.collections.state(collection)
+        collections: Sequence[str] = ()
+        with suppress(TidemillError):
+            collections = await world.collections.ids()
+        seen = world.collections.known()
+        for collection in filter(compaction.mine, collections):
+            if collection in seen and seen[collection].closed:
+                continue
+            # One that cannot be looked at has no fresh metrics; compaction tells of it.
+            with suppress(Exception):
+                await world.collections.state(collection)
 
 
 async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:

@@ -155,7 +155,10 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pause before a resource whose store or log was away is started again; doubled each time."""
 
     retry_s_max: float = 30.0
-    """The longest such pause."""
+    """The longest such pause; work that went well for longer begins with the shortest one again."""
+
+    broken_s_max: float = 300.0
+    """The longest pause before a resource is tried again that broke of an error nobody foresaw."""
 
     services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()

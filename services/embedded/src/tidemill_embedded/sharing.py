@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tidemill.rpc.messages import Work
+from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, ViewSpec
 from tidemill.shard.claims import Claim, KeptClaimant, ended, work_claimed
-from tidemill.time import Indeterminate, TidemillError, Unavailable
+from tidemill.time import Indeterminate, Unavailable
 from tidemill_embedded.applying.planning import plan_reader
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import (
@@ -122,9 +122,13 @@ class SharedWork:
                 self._world.shapes.forget(key[1])
                 del self._planned[key]
         for key, stored in live.items():
-            if self._planned.get(key) != stored:
+            if self._planned.get(key) == stored:
+                continue
+            try:
                 plan_reader(stored, self._world.shapes)
                 self._planned[key] = stored
+            except Exception as error:  # tried again at the next look; whoever claims it says why
+                log.error("not planned", resource=str(stored.resource), error=told(error))
 
     def planned(self, stored: Sequence[Stored]) -> None:
         """These are known by name already: this process has applied them."""
@@ -158,16 +162,24 @@ class SharedWork:
             try:
                 await self.refresh()
                 return
-            except (Unavailable, Indeterminate):
-                await self._world.clock.sleep(self._world.settings.retry_s_min)
+            except Exception as error:
+                await self._not_read(error)
 
     async def _follow_catalog(self) -> None:
         while True:
             try:
                 await self._store.until_changed(LOOK_S)
                 await self.refresh()
-            except (Unavailable, Indeterminate):
-                await self._world.clock.sleep(self._world.settings.retry_s_min)
+            except Exception as error:
+                await self._not_read(error)
+
+    async def _not_read(self, error: Exception) -> None:
+        """Pause, whatever it was: what is claimed goes on as it was declared."""
+        pause_s = self._world.settings.retry_s_min
+        if not isinstance(error, Unavailable | Indeterminate):
+            log.error("catalog not read", error=told(error), exc_info=error)
+            pause_s = LOOK_S
+        await self._world.clock.sleep(pause_s)
 
     def _wanted(self, role: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
         async def wanted() -> list[str]:
@@ -223,8 +235,10 @@ class SharedWork:
             self._forget_source(claim.item)
             if self._live(claim.item) is None:
                 # It was deleted: what a late step of ours took again is given up once more.
-                with suppress(TidemillError):
+                try:
                     await runner.release()
+                except Exception as error:  # who has deleted it has given up all there was then
+                    log.warning("not released", resource=runner.name, error=told(error))
 
     async def _until_changed(self, supervised: Supervised, stored: Stored) -> bool:
         """Run until the claim is over, or the catalog says something else that matters: whether it does."""
@@ -253,7 +267,8 @@ class SharedWork:
         known = self._sources.get(item)
         if known is None or known.rows != row_schema(columns_of(stored)):
             made = self._make(stored)
-            assert isinstance(made, SourceRunner)
+            if not isinstance(made, SourceRunner):
+                return made
             known = self._sources[item] = made
         return SourcePart(known, role, share)
 

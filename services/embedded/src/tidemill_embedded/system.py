@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -21,7 +22,9 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
+from tidemill.runtime.breaking import told
 from tidemill.runtime.log import Entry
+from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
@@ -31,7 +34,16 @@ from tidemill.runtime.resources import (
     ViewSpec,
     retained_ms,
 )
-from tidemill.time import Frontier, UnknownCollection, UsageError, sole_time
+from tidemill.time import (
+    Corrupt,
+    Frontier,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+    sole_time,
+)
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.replicas.roles import parts_for
 from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
@@ -48,12 +60,14 @@ from tidemill_embedded.running.readers import (
 )
 from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.sources import SourceRunner, in_own_log, topic_of
+from tidemill_embedded.running.unmade import Unmade
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 
 Key = tuple[str, str]
+log = get_logger("resources")
 _KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
 
@@ -70,7 +84,6 @@ class System:
         self._shared = shared
         self._running: dict[Key, Supervised] = {}
         self._changing = asyncio.Lock()
-        self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Run everything that was applied before, or let it be claimed."""
@@ -80,31 +93,55 @@ class System:
             return
         live = self._store.live()
         for stored in live:
-            self._world.shapes.plan(served(stored))
+            self._plan(stored)
         for stored in live:
             await self._begin(stored)
+
+    def _plan(self, stored: Stored) -> None:
+        """Let what a resource makes be known by name, if that can be told: else it says why not."""
+        try:
+            self._world.shapes.plan(served(stored))
+        except Exception as error:  # a resource that cannot be planned is one that does not run
+            log.error("not planned", resource=str(stored.resource), error=told(error))
 
     async def stop(self) -> None:
         """Stop all work; nothing durable changes."""
         await asyncio.gather(*(each.stop() for each in reversed(self._running.values())))
         self._running.clear()
 
-    async def _begin(self, stored: Stored) -> None:
-        """Prepare and start the work of one resource."""
-        runner = self.runner(stored)
-        await runner.prepare()
-        if self._shared is not None:
-            return
-        supervised = Supervised(runner, self._world.clock, self._world.settings)
-        self._running[stored.resource.kind, stored.resource.name] = supervised
-        supervised.start(self._report)
+    async def _begin(self, stored: Stored, *, applied: bool = False) -> Exception | None:
+        """Prepare and start the work of one resource; what fails is told of and tried again: why it failed.
 
-    def _report(self, error: BaseException) -> None:
-        if not self.broken.done():
-            self.broken.set_result(error)
+        Raises: why it cannot be, if it is `applied` just now and not only a store that is away.
+        """
+        runner = self._new(stored) if applied else self.runner(stored)
+        failed: Exception | None = None
+        try:
+            await runner.prepare()
+        except Exception as error:  # one resource that does not begin holds up no other one
+            if applied and not isinstance(error, Unavailable | Indeterminate):
+                raise
+            failed = error
+        if self._shared is None:
+            supervised = Supervised(runner, self._world.clock, self._world.settings)
+            self._running[stored.resource.kind, stored.resource.name] = supervised
+            supervised.start(failed)
+        return failed
 
     def runner(self, stored: Stored) -> Runner:
-        """All the work of one resource."""
+        """All the work of one resource; one that cannot be made says why when it is prepared."""
+        try:
+            return self._new(stored)
+        except Exception as error:  # what nobody foresaw while it is made is told as if it ran
+            log.error("not made", resource=str(stored.resource), error=told(error))
+            return Unmade(stored, lambda: self._made_anew(stored), self._world)
+
+    def _made_anew(self, stored: Stored) -> Runner:
+        """Raises: why the resource cannot be planned, or its work not be made."""
+        self._world.shapes.plan(served(stored))
+        return self._new(stored)
+
+    def _new(self, stored: Stored) -> Runner:
         shapes, spec = self._world.shapes, stored.resource.spec
         if isinstance(spec, SourceSpec):
             return SourceRunner(stored, self._world)
@@ -123,18 +160,53 @@ class System:
     # -- catalog ------------------------------------------------------------------------------
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
-        """Make all resources so, or none of them if one is refused."""
+        """Make all resources so, or none of them if one is refused.
+
+        Raises: Unavailable or Indeterminate also where all are recorded and one begins once the stores are back.
+        """
         async with self._changing:
+            before = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
             plan = await self._written(documents)
-            for stored in plan.created:
-                await self._begin(stored)
-            for stored in plan.configured:
-                await self._reconfigure(stored)
+            try:
+                away = [await self._begin(stored, applied=True) for stored in plan.created]
+                for stored in plan.configured:
+                    await self._reconfigure(stored)
+            except Exception as error:  # whatever it was: what is refused leaves nothing behind
+                try:
+                    await self._taken_back(plan, before)
+                except Exception as left:
+                    log.error("not taken back", error=told(left))
+                raise error from None
+        for failed in filter(None, away):
+            raise failed
         return [
             *(_applied(each, Outcome.CREATED) for each in plan.created),
             *(_applied(each, Outcome.CONFIGURED) for each in plan.configured),
             *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
         ]
+
+    async def _taken_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
+        """Let everything be as it was before a plan that was refused while it was carried out."""
+        for stored in reversed(plan.created):
+            await self._end(stored)
+        await self._put([before[s.resource.kind, s.resource.name] for s in plan.configured])
+        for stored in plan.configured:
+            known = before[stored.resource.kind, stored.resource.name]
+            self._plan(known)
+            running = self._running.pop((known.resource.kind, known.resource.name), None)
+            if running is not None:
+                await running.stop()
+            await self._begin(known)
+
+    async def _put(self, resources: Sequence[Stored]) -> None:
+        """Write the catalog, also if another process has written it meanwhile."""
+        written = not resources
+        while not written:
+            try:
+                await self._store.put(resources)
+                written = True
+            except CatalogMoved:
+                await self._store.refresh()
 
     async def _written(self, documents: Sequence[ResourceDocument]) -> Plan:
         """The plan, durable: made again if another process was faster, whatever that one has written."""
@@ -178,7 +250,7 @@ class System:
         if running is not None:
             await running.stop()
         self._world.shapes.plan(served(stored))
-        await self._begin(stored)
+        await self._begin(stored, applied=True)
 
     async def revise(self, known: Stored, revised: Stored) -> bool:
         """Guarantees of Records."""
@@ -214,10 +286,11 @@ class System:
     def _made(self, stored: Stored) -> list[Named]:
         """The collections under the name of a resource."""
         shapes, name = self._world.shapes, stored.resource.name
-        if isinstance(stored.resource.spec, ViewSpec):
-            return list(shapes.planned(name).outputs.values())
-        if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
-            return [shapes.named(name)]
+        with suppress(UnknownCollection):  # of a resource that could not be planned
+            if isinstance(stored.resource.spec, ViewSpec):
+                return list(shapes.planned(name).outputs.values())
+            if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
+                return [shapes.named(name)]
         return []
 
     def _live(self, kind: str, name: str) -> Stored:
@@ -239,17 +312,21 @@ class System:
                     f"{stored.resource} is used by {', '.join(users)}: delete them first",
                     reason="InUse",
                 )
-            key = (stored.resource.kind, name)
-            running = self._running.pop(key, None)
-            runner = self.runner(stored) if running is None else running.runner
-            if running is not None:
-                await running.stop()
-            await self._forgotten(*key)
-            await runner.release()
-            if self._shared is not None:
-                await self._shared.work.refresh()
-            elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
-                self._world.shapes.forget(name)
+            await self._end(stored)
+
+    async def _end(self, stored: Stored) -> None:
+        """Stop the work of a resource, mark it as deleted, close its collections."""
+        key = (stored.resource.kind, stored.resource.name)
+        running = self._running.pop(key, None)
+        runner = self.runner(stored) if running is None else running.runner
+        if running is not None:
+            await running.stop()
+        await self._forgotten(*key)
+        await runner.release()
+        if self._shared is not None:
+            await self._shared.work.refresh()
+        elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
+            self._world.shapes.forget(stored.resource.name)
 
     async def _forgotten(self, kind: str, name: str) -> None:
         """Mark it as deleted; it may be that another process has done so."""
@@ -276,7 +353,10 @@ class System:
 
     def _will_read(self, view: Stored, name: str) -> bool:
         """Whether a version that has not taken over yet reads what a resource makes."""
-        inputs = plan_version(view, self._world.shapes).inputs.values()
+        try:
+            inputs = plan_version(view, self._world.shapes).inputs.values()
+        except TidemillError:  # a version that cannot be planned takes over from none
+            return False
         return any(each.name.partition("/")[0] == name for each in inputs)
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
@@ -294,12 +374,15 @@ class System:
         """One resource with its details, and who keeps the history of its collections."""
         stored = self._live(kind, name)
         status = await self._status(stored, await self._said())
-        kept: list[Json] = [
-            line
-            for named in self._made(stored)
-            for line in why_kept(await self._world.collections.status(named.collection))
-        ]
-        failed = await self._failed(stored)
+        try:
+            kept: list[Json] = [
+                line
+                for named in self._made(stored)
+                for line in why_kept(await self._world.collections.status(named.collection))
+            ]
+            failed = await self._failed(stored)
+        except (UnknownCollection, Corrupt):  # its status says why
+            return status
         return replace(status, details={**status.details, **failed, "heldBack": kept})
 
     async def _failed(self, stored: Stored) -> dict[str, Json]:
@@ -336,12 +419,19 @@ class System:
         supervised = self._running.get((resource.kind, resource.name))
         if supervised is None:
             return Health(False, "Stopped", ""), {}
-        return supervised.health, details_of(supervised.runner)
+        return supervised.health, details_of(_inner(supervised.runner))
 
     async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
         resource = stored.resource
         health, details = self._health(stored, said)
-        since, upper, timeline = await self._frontiers(stored)
+        since = upper = lag_ms = None
+        try:
+            since, upper, timeline = await self._frontiers(stored)
+            lag_ms = await self._lag(upper, timeline)
+        except (Unavailable, Indeterminate):
+            raise
+        except Exception as error:  # of one resource no more is known; the others are told of
+            health = _unknown(health, error)
         return ResourceStatus(
             kind=resource.kind,
             name=resource.name,
@@ -350,7 +440,7 @@ class System:
             message=health.message,
             since=since,
             upper=upper,
-            lag_ms=await self._lag(upper, timeline),
+            lag_ms=lag_ms,
             age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
             document_yaml=_yaml(resource.to_document()),
             details=details,
@@ -395,8 +485,9 @@ class System:
         if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
         running = self._running.get(("Table", table))
-        runner = self.runner(stored) if running is None else running.runner
-        assert isinstance(runner, TableRunner)
+        runner = self.runner(stored) if running is None else _inner(running.runner)
+        if not isinstance(runner, TableRunner):
+            raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         data, diffs = removals(rows)
         schema = (await self._world.collections.description(stored.prefix)).schema
         missing = [name for name in schema.names if name not in data.column_names]
@@ -433,11 +524,25 @@ class System:
     def each(self) -> Iterator[tuple[Key, Supervised, Runner]]:
         """The work of this process, for metrics; parts of one source share its runner."""
         for key, supervised in self._running.items():
-            yield key, supervised, supervised.runner
+            yield key, supervised, _inner(supervised.runner)
         for held in [] if self._shared is None else self._shared.work.held():
             resource, runner = held.stored.resource, held.supervised.runner
             inner = runner.source if isinstance(runner, SourcePart) else runner
-            yield (resource.kind, resource.name), held.supervised, inner
+            yield (resource.kind, resource.name), held.supervised, _inner(inner)
+
+
+def _inner(runner: Runner) -> Runner:
+    """The work itself, if it could be made after all."""
+    return runner.made or runner if isinstance(runner, Unmade) else runner
+
+
+def _unknown(health: Health, error: Exception) -> Health:
+    """How a resource does whose collections cannot be looked at."""
+    if not health.ready:
+        return health
+    if isinstance(error, TidemillError):
+        return Health(False, "Stalled", str(error))
+    return Health(False, "Broken", told(error))
 
 
 def _applied(stored: Stored, outcome: Outcome) -> Applied:

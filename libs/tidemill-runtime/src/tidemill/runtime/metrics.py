@@ -19,9 +19,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidemill.runtime.breaking import told
 from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
 from tidemill.time.antichain import Frontier, sole_time
 from tidemill.time.errors import UsageError
+
+log = get_logger("metrics")
 
 SYSTEM_TIMELINE = "system"
 
@@ -210,6 +214,12 @@ RESOURCE_RETRIES = _counter(
     "kind",
     "name",
 )
+BROKEN = _counter(
+    "tidemill_broken_total",
+    "Times that a piece of work ended with an error nobody foresaw; it is tried again, the others go on.",
+    "kind",
+    "name",
+)
 COMPACTION_REFUSALS = _counter(
     "tidemill_compaction_refusals_total", "Looks at a collection that a store refused."
 )
@@ -312,6 +322,7 @@ class Metrics:
                     metric.name, metric.meaning, metric.labels, registry=self._registry
                 )
         self._registry.register(self._watched)
+        self.watch(BROKEN, self._watched.broken)
 
     def increment(self, metric: Metric, by: float = 1, **labels: str) -> None:
         """Add `by` to a counter."""
@@ -338,19 +349,24 @@ class Metrics:
         """Call `read` at every scrape for the samples of a gauge or counter; the answer ends that.
 
         Several callbacks may serve one name; where they give equal labels the last one counts. A
-        callback must not wait. A counter that is watched is not added to.
+        callback must not wait. One that fails leaves its own samples out, and is counted as broken. A counter
+        that is watched is not added to.
         """
         if metric.kind is Kind.HISTOGRAM:
             raise UsageError(f"{metric.name} is a histogram: it is measured, not read")
         if metric.kind is Kind.COUNTER and metric.name in self._counters:
             self._registry.unregister(self._counters.pop(metric.name))
-        return self._watched.add(lambda: ((metric, labels, value) for labels, value in read()))
+        return self._watched.add(
+            metric.name, lambda: [(metric, labels, value) for labels, value in read()]
+        )
 
     def watch_collections(
         self, read: Callable[[], Iterable[CollectionReading]]
     ) -> Callable[[], None]:
         """Call `read` at every scrape for the frontiers and sizes of collections; the answer ends that."""
-        return self._watched.add(lambda: _collection_samples(list(read()), self._clock.now_ms()))
+        return self._watched.add(
+            "tidemill_collection", lambda: _collection_samples(list(read()), self._clock.now_ms())
+        )
 
     def expose(self) -> tuple[bytes, str]:
         """All samples in the text format of Prometheus, and its content type."""
@@ -363,25 +379,36 @@ class _Watched(Collector):
     """Gauges and counters whose samples are asked for at each scrape."""
 
     def __init__(self) -> None:
-        self._reads: list[Callable[[], Iterable[_Sample]]] = []
+        self._reads: list[tuple[str, Callable[[], Iterable[_Sample]]]] = []
+        self._broken: Counted[str] = Counted()
 
-    def add(self, read: Callable[[], Iterable[_Sample]]) -> Callable[[], None]:
-        self._reads.append(read)
-        return lambda: self._reads.remove(read) if read in self._reads else None
+    def add(self, name: str, read: Callable[[], Iterable[_Sample]]) -> Callable[[], None]:
+        self._reads.append((name, read))
+        return lambda: self._reads.remove((name, read)) if (name, read) in self._reads else None
+
+    def broken(self) -> Iterable[Reading]:
+        """How often readings have failed, by metric."""
+        return [({"kind": "Metric", "name": name}, n) for name, n in self._broken.items()]
 
     def describe(self) -> Iterable[_Family]:
         return [_family(metric) for metric in CATALOGUE if metric.kind is Kind.GAUGE]
 
     def collect(self) -> Iterator[_Family]:
         found: dict[Metric, dict[tuple[str, ...], float]] = {}
-        for read in self._reads:
-            for metric, labels, value in read():
+        for name, read in list(self._reads):
+            try:
+                samples = list(read())
+            except Exception as error:  # one reading: whoever scrapes gets the others
+                self._broken[name] += 1
+                log.error("not read", metric=name, error=told(error), exc_info=error)
+                continue
+            for metric, labels, value in samples:
                 _check(metric, metric.kind, labels)
-                values = tuple(labels[name] for name in metric.labels)
+                values = tuple(labels[label] for label in metric.labels)
                 found.setdefault(metric, {})[values] = value
-        for metric, samples in found.items():
+        for metric, by_labels in found.items():
             family = _family(metric)
-            for values, value in samples.items():
+            for values, value in by_labels.items():
                 family.add_metric(values, value)
             yield family
 

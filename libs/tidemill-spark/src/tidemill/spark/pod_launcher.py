@@ -351,7 +351,7 @@ class PodLauncher:
     async def tend_forever(self) -> None:
         """Delete the drivers that have ended, some time after they have, until cancelled."""
         while True:
-            with suppress(TidemillError):
+            with suppress(Exception):  # what could not be cleared away now is later
                 await self.tend()
             await self._clock.sleep(min(60.0, max(1.0, self._settings.ttl_s / 2)))
 

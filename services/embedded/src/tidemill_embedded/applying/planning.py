@@ -138,7 +138,7 @@ async def plan_apply(
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
                 check_version(stored, world)
-    except TidemillError:
+    except Exception:  # also what nobody foresaw: what is refused is not known by name
         for name in names:
             world.shapes.forget(name)
         raise

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
+
+from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import Frontier, Indeterminate, Unavailable
+from tidemill.time import Frontier
 
 TOPIC = "tidemill.commits"
 TOGETHER_S = 0.01
@@ -23,7 +27,13 @@ TOGETHER_S = 0.01
 RECORDS_PER_POLL = 10_000
 POLL_S = 5.0
 AGAIN_S = 5.0
-"""Pause after the log was away."""
+"""Pause after the log was away, doubled each time."""
+
+AGAIN_S_MAX = 60.0
+"""The longest such pause."""
+
+COLLECTION_CHARS_MAX = 1_000
+"""No collection has a longer name."""
 
 log = get_logger("announcements")
 
@@ -39,6 +49,10 @@ class Announcements:
         self._made: set[str] = set()
         self._some = asyncio.Event()
         self.heard = 0
+        self.passed_over = 0
+        """Records of the topic that were no announcements: whoever may write to the brokers may write there."""
+        self.broken = 0
+        """How often telling or hearing ended with an error that nobody foresaw."""
         self.listening = asyncio.Event()
         """Set once what others tell from then on is heard."""
         collections.tell_commits(self._note)
@@ -50,15 +64,25 @@ class Announcements:
     async def run(self, ready: Callable[[], None]) -> None:
         """Tell and hear until cancelled; while the log is away readers look at their usual intervals."""
         ready()
+        pause_s = AGAIN_S
         while True:
+            begun_s = self._clock.monotonic_s()
             try:
                 await self._topics.create_topic(TOPIC, 1)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._tell())
                     tasks.create_task(self._hear())
-            except* (Unavailable, Indeterminate) as away:
-                log.warning("not announced", error=str(away.exceptions[0]))
-            await self._clock.sleep(AGAIN_S)
+            except (
+                Exception
+            ) as error:  # a hint that is not told or heard takes nothing else with it
+                foreign = unforeseen(error)
+                self.broken += foreign is not None
+                says = told(foreign) if foreign else str(_first(error))
+                log.warning("not announced", error=says, pause_s=pause_s)
+            if self._clock.monotonic_s() - begun_s > AGAIN_S_MAX:
+                pause_s = AGAIN_S
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_S_MAX)
 
     async def _tell(self) -> None:
         while True:
@@ -83,12 +107,37 @@ class Announcements:
         try:
             while True:
                 for record in await reader.poll(RECORDS_PER_POLL, POLL_S):
-                    told = json.loads(record.value or b"{}")
-                    if told.get("process") != self._process:
+                    announced = _announced(record.value)
+                    if announced is None:
+                        self.passed_over += 1
+                    elif announced.process != self._process:
                         self.heard += 1
-                        self._collections.heard(str(told["collection"]))
+                        self._collections.heard(announced.collection)
         finally:
             await reader.close()
+
+
+class _Announced(msgspec.Struct):
+    """What is read of a record of the topic."""
+
+    collection: Annotated[str, msgspec.Meta(min_length=1, max_length=COLLECTION_CHARS_MAX)]
+    process: str = ""
+
+
+_DECODER = msgspec.json.Decoder(_Announced)
+
+
+def _announced(record: bytes | None) -> _Announced | None:
+    """The announcement of a record; None if it is none, whatever it is."""
+    try:
+        return _DECODER.decode(record or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error, or the first one in a group."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _shown(held: Frontier) -> list[int]:

@@ -10,7 +10,7 @@ from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Work
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.shard.claims import KeptClaimant, Owned
-from tidemill.time import TidemillError, Unavailable
+from tidemill.time import Unavailable
 
 
 class Peers:
@@ -50,7 +50,7 @@ class Peers:
         except (Unavailable, DeadlinePassed):
             await self.forget(address)
             return ()
-        except TidemillError:
+        except Exception:  # whatever one process answers, the others are told of
             return ()
 
     async def forget(self, address: str) -> None:

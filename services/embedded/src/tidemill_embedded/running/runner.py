@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
+from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard.claims import ended
 from tidemill.time import (
     BeforeSince,
-    Fenced,
-    Indeterminate,
-    NotYet,
+    Corrupt,
     TidemillError,
-    Unavailable,
+    UnknownCapability,
     UnknownCollection,
+    UsageError,
 )
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -36,9 +37,13 @@ class Health:
 _MAY_COME = frozenset(("unknown-topic",))
 """Reasons for which a resource stalls that somebody else may yet put right."""
 
-_PASSING = (Unavailable, Indeterminate, NotYet)
-_PASSING_CLAIMED = (*_PASSING, BeforeSince, Fenced, UnknownCollection)
-"""Errors after which the same work may go on by itself; a claim may be faster than who makes its collections."""
+_FOR_PEOPLE = (UsageError, Corrupt, BeforeSince)
+"""What comes again however often it is tried: a wrong declaration, a damaged store, a history that is gone."""
+
+_PASSING = (UnknownCapability, UnknownCollection)
+_PASSING_CLAIMED = (*_PASSING, BeforeSince)
+"""Errors of these kinds after which the same work may go on by itself, since others make, drop and move what it
+reads; where work is claimed another process may have moved it on as well."""
 
 STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
@@ -61,10 +66,12 @@ class Runner(Protocol):
 
 
 class Supervised:
-    """A runner that is started again when a store was away, and stalls with the reason otherwise.
+    """A runner that is started again, with growing pauses, unless only a person can put right why it ended.
 
-    A stalled resource keeps its frontiers where they are: it never answers wrongly. Errors that are
-    not ours pass through to the process.
+    A resource that fails keeps its frontiers where they are: it never answers wrongly. `Stalled` says that
+    its declaration, what it reads or a store is wrong; `Retrying` that the same work may go on by itself;
+    `Broken` that something was raised which nobody foresaw, with its class and place. Neither ends
+    the process.
     """
 
     def __init__(
@@ -75,22 +82,19 @@ class Supervised:
         self._passing = _PASSING_CLAIMED if claimed else _PASSING
         self.health = STARTING
         self.retries = 0
+        self.broken = 0
+        """How often something was raised that nobody foresaw."""
+        self.failures = 0
+        """How often in a row the work has ended before it went well for a while."""
         self._clock = clock
         self._settings = settings
-        self._pause_s = settings.retry_s_min
+        self._since_ms = 0
+        self._ready_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, report: Callable[[BaseException], None]) -> None:
-        """Run in the background; `report` is told of an error that nobody expects."""
-        self._task = asyncio.create_task(self._run(), name=self.runner.name)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and task.exception() is not None:
-                error = task.exception()
-                assert error is not None
-                report(error)
-
-        self._task.add_done_callback(ended)
+    def start(self, failed: Exception | None = None) -> None:
+        """Run in the background what is prepared; what `failed` to be is told of, and tried again later."""
+        self._task = asyncio.create_task(self._run(failed=failed), name=self.runner.name)
 
     async def stop(self) -> None:
         """Cancel, and return when it has ended."""
@@ -109,34 +113,69 @@ class Supervised:
             await self.runner.prepare()
         await self.runner.run(self._ready)
 
-    async def _run(self, *, prepare: bool = False) -> None:
+    async def _run(self, *, prepare: bool = False, failed: Exception | None = None) -> None:
         while True:
-            # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if cancelled.
-            error = await asyncio.create_task(_first_error(lambda: self._begun(prepare)))
+            self._ready_s = None
+            error, failed = failed, None
+            if error is None:
+                # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if cancelled.
+                begun = _first_error(self._begun, prepare)
+                error = await asyncio.create_task(begun)
             if _cancelled():
                 # A group of tasks tells of an error and keeps the cancellation that came with it to itself.
                 raise asyncio.CancelledError
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
-            reason = error.details.get("reason", type(error).__name__)
-            passing = isinstance(error, self._passing)
-            self.health = Health(False, "Retrying" if passing else "Stalled", str(error))
-            if not passing:
-                log.error("stalled", resource=self.runner.name, reason=reason, error=str(error))
-                if reason not in _MAY_COME:
-                    return
-            log.warning(
-                "retrying", resource=self.runner.name, error=str(error), pause_s=self._pause_s
-            )
+            pause_s = self._next_pause_s(isinstance(error, TidemillError))
+            if not self._goes_on(error, pause_s):
+                return
             self.retries += 1
-            await self._clock.sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
+            prepare = True
+            await self._clock.sleep(pause_s)
+
+    def _goes_on(self, error: Exception, pause_s: float) -> bool:
+        """Say why the work has ended, and whether it begins again."""
+        name = self.runner.name
+        if not isinstance(error, TidemillError):
+            self.broken += 1
+            self.health = broken(error, self._since_ms, self.failures, pause_s)
+            log.error("broken", resource=name, error=told(error), pause_s=pause_s, exc_info=error)
+            return True
+        if isinstance(error, self._passing) or not isinstance(error, _FOR_PEOPLE):
+            self.health = Health(False, "Retrying", str(error))
+            log.warning("retrying", resource=name, error=str(error), pause_s=pause_s)
+            return True
+        reason = error.details.get("reason", type(error).__name__)
+        self.health = Health(False, "Stalled", str(error))
+        log.error("stalled", resource=name, reason=reason, error=str(error))
+        return reason in _MAY_COME
+
+    def _next_pause_s(self, foreseen: bool) -> float:
+        """The pause before the next try: twice the last one, unless the work went well in between."""
+        settings, now_s = self._settings, self._clock.monotonic_s()
+        if self._ready_s is not None and now_s - self._ready_s > settings.retry_s_max:
+            self.failures = 0
+        if self.failures == 0:
+            self._since_ms = self._clock.now_ms()
+        self.failures += 1
+        longest = settings.retry_s_max if foreseen else settings.broken_s_max
+        return float(min(settings.retry_s_min * 2.0 ** min(self.failures - 1, 30), longest))
 
     def _ready(self) -> None:
         self.health = RUNNING
-        self._pause_s = self._settings.retry_s_min
+        self._ready_s = self._clock.monotonic_s()
         log.info("running", resource=self.runner.name)
+
+
+def broken(error: BaseException, since_ms: int, tries: int, pause_s: float) -> Health:
+    """What a resource says of an error that nobody foresaw: class and place, since when, what comes next."""
+    since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+    return Health(
+        False, "Broken",
+        f"{told(error)}, since {since}, {tries} times in a row; tried again in {pause_s:g} s; its text "
+        "is in the log of the process",
+    )  # fmt: skip
 
 
 def _cancelled() -> bool:
@@ -144,31 +183,23 @@ def _cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _first_error(run: Callable[[], Awaitable[None]]) -> TidemillError | None:
-    """How the work ended: None if it is done, our own error if it failed, anything else is raised."""
+async def _first_error(run: Callable[[bool], Awaitable[None]], prepare: bool) -> Exception | None:
+    """How the work ended: None if it is done; of a group what nobody foresaw, else our first error.
+
+    Raises: what is meant for the process, such as a request to exit.
+    """
     try:
-        await run()
-    except TidemillError as error:
-        return error
-    except BaseExceptionGroup as group:
-        ours = _ours(group)
-        if ours is None:
-            raise
-        return ours
+        await run(prepare)
+    except Exception as error:  # one resource's work ends here, and no other's
+        return error if not isinstance(error, ExceptionGroup) else _of_group(error)
     return None
 
 
-def _ours(group: BaseExceptionGroup[BaseException]) -> TidemillError | None:
-    """The first of our errors in a group that holds nothing else but cancellations."""
-    found: TidemillError | None = None
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            inner = _ours(error)
-            if inner is None:
-                return None
-            found = found or inner
-        elif isinstance(error, TidemillError):
-            found = found or error
-        elif not isinstance(error, asyncio.CancelledError):
-            return None
-    return found
+def _of_group(group: ExceptionGroup[Exception]) -> Exception:
+    """The group if something in it was not foreseen, else its first error."""
+    if unforeseen(group) is not None:
+        return group
+    leaf: Exception = group
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf

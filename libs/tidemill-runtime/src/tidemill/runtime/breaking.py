@@ -1,0 +1,40 @@
+"""What nobody foresaw, said without what it was about: the class of an error, and where it was raised.
+
+The text of a foreign error may hold rows or secrets of users, so it goes into no status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+
+from tidemill.time.errors import TidemillError
+
+OURS = "tidemill"
+
+
+def unforeseen(error: BaseException) -> BaseException | None:
+    """The error, or the first one in a group, that is neither of our tree nor a cancellation; None if all are."""
+    if isinstance(error, BaseExceptionGroup):
+        found = (unforeseen(each) for each in error.exceptions)
+        return next((each for each in found if each is not None), None)
+    foreseen = isinstance(error, TidemillError | asyncio.CancelledError)
+    return None if foreseen else error
+
+
+def told(error: BaseException) -> str:
+    """Class and place of an error: `ValueError in json.decoder:355 below tidemill_compute.views.view:120`.
+
+    The place is where it was raised; if that is not in our own code, also where ours went there.
+    """
+    found = unforeseen(error) or error
+    frames = [
+        (str(frame.f_globals.get("__name__", "?")), line)
+        for frame, line in traceback.walk_tb(found.__traceback__ or error.__traceback__)
+    ]
+    name = type(found).__name__
+    if not frames:
+        return name
+    ours = [frame for frame in frames if frame[0].startswith(OURS)]
+    places = dict.fromkeys(f"{module}:{line}" for module, line in [frames[-1], *ours[-1:]])
+    return f"{name} in {' below '.join(places)}"

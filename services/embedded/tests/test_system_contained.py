@@ -1,0 +1,263 @@
+"""What breaks one resource breaks it alone: while it is applied, while it runs, and at every later start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
+from tidemill.runtime.resources import load_resources
+from tidemill.time import TidemillError, UnknownCollection
+from tidemill_embedded.observing import watch
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.running.readers import TableRunner
+from tidemill_embedded.running.view_runner import ViewRunner
+from tidemill_embedded.settings import EmbeddedSettings
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: NAME}
+spec: {columns: [{name: n, type: int}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: NAME}
+spec: {retain: all, program: "PREDICATE(x) := base(x);"}
+"""
+BASE, BAD_TABLE = TABLE.replace("NAME", "base"), TABLE.replace("NAME", "bad")
+GOOD = VIEW.replace("NAME", "good").replace("PREDICATE", "fine")
+BAD = VIEW.replace("NAME", "bad").replace("PREDICATE", "poor")
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    settings = EmbeddedSettings(
+        directory=str(folder / "state"), retry_s_min=0.05, retry_s_max=0.2, broken_s_max=0.2
+    )
+    async with opened(settings) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, *texts: str) -> list[Outcome]:
+    documents = [ResourceDocument(text, "test.yaml") for text in texts]
+    return [applied.outcome for applied in await process.system.apply(documents)]
+
+
+async def statuses(process: Process) -> dict[str, ResourceStatus]:
+    return {f"{s.kind}/{s.name}": s for s in await process.system.get(None, None)}
+
+
+async def until(process: Process, name: str, reason: str) -> ResourceStatus:
+    async with asyncio.timeout(240):
+        while True:
+            status = (await statuses(process))[name]
+            if status.reason == reason:
+                return status
+            await asyncio.sleep(0.02)
+
+
+async def answered(process: Process, goal: str, row: int) -> None:
+    """Insert a row, and wait until it is in the answer of a goal."""
+    at = (await process.system.insert("base", pa.table({"n": [row]}))).time
+    table = (await process.query.ask(goal, at, 240.0)).table
+    assert row in table.column(0).to_pylist()
+
+
+def breaks_view(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the work of one view end with an error that is none of ours."""
+    run = ViewRunner.run
+
+    async def breaks(self: ViewRunner, ready: Callable[[], None]) -> None:
+        if self.name == f"View/{name}":
+            ready()
+            raise IndexError("string index out of range")
+        await run(self, ready)
+
+    monkeypatch.setattr(ViewRunner, "run", breaks)
+
+
+async def test_w3_a_view_that_breaks_is_broken_alone_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks_view(monkeypatch, "bad")
+    async with running(tmp_path) as process:
+        await apply(process, BASE, GOOD, BAD)
+        status = await until(process, "View/bad", "Broken")
+        assert status.message.startswith("IndexError in ")
+        assert "test_system_contained:" in status.message
+        await answered(process, "good/fine(x)", 1)
+    async with running(tmp_path) as process:
+        watch(
+            process.world.metrics, process.world.collections, process.system,
+            process.compaction, process.board,
+        )  # fmt: skip
+        await until(process, "View/bad", "Broken")
+        await answered(process, "good/fine(x)", 2)
+        text = process.world.metrics.expose()[0].decode()
+        counted = [line for line in text.splitlines() if line.startswith("tidemill_broken_total")]
+        values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in counted}
+        assert values['tidemill_broken_total{kind="View",name="bad"}'] >= 1
+        assert values['tidemill_broken_total{kind="View",name="good"}'] == 0
+        monkeypatch.undo()
+        await until(process, "View/bad", "Running")  # what passes goes on by itself
+        await answered(process, "bad/poor(x)", 3)
+
+
+async def test_w1_an_output_column_called_time_is_refused_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    events = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: infs}
+spec:
+  http: {}
+  columns: [{name: k, type: text}, {name: at, type: int}]
+  eventTime: {column: at, timeline: inft}
+"""
+    late = BAD.replace("poor(x) := base(x);", "late(plane: x, time: t) := infs(k: x) @time(t);")
+    async with running(tmp_path) as process:
+        await apply(process, BASE, events)
+        for _ in range(2):
+            with pytest.raises(TidemillError):
+                await apply(process, GOOD, late)
+            assert set(await statuses(process)) == {"Table/base", "Source/infs"}
+            with pytest.raises(UnknownCollection):
+                await process.query.ask("good/fine(x)", None, 1.0)
+    async with running(tmp_path) as process:
+        assert set(await statuses(process)) == {"Table/base", "Source/infs"}
+        assert await apply(process, GOOD) == [Outcome.CREATED]
+        await answered(process, "good/fine(x)", 1)
+
+
+@pytest.mark.parametrize("stage", ["plan", "make", "prepare"])
+async def test_w1_an_apply_refused_at_any_stage_records_nothing(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, BASE)
+        before = (await process.world.collections.status("base")).holders
+        with monkeypatch.context() as patched:
+            refuse_at(stage, process, patched)
+            with pytest.raises(KeyError, match=stage):
+                await apply(process, TABLE.replace("NAME", "other"), GOOD, BAD)
+        assert set(await statuses(process)) == {"Table/base"}
+        assert (await process.world.collections.status("base")).holders == before
+        with pytest.raises(UnknownCollection):
+            process.world.shapes.named("other")
+    async with running(tmp_path) as process:
+        assert set(await statuses(process)) == {"Table/base"}
+        applied = await apply(process, TABLE.replace("NAME", "other"), GOOD, BAD)
+        assert applied == [Outcome.CREATED] * 3
+        await answered(process, "bad/poor(x)", 1)
+        await answered(process, "good/fine(x)", 2)
+
+
+def refuse_at(stage: str, process: Process, patched: pytest.MonkeyPatch) -> None:
+    """Let the view `bad` fail at one stage of an apply, in a way that nobody foresaw."""
+    shapes, planned = process.world.shapes, process.world.shapes.plan_view
+    prepare, made = ViewRunner.prepare, ViewRunner.__init__
+
+    def plan_view(stored: Stored) -> object:
+        if stored.resource.name == "bad":
+            raise KeyError(stage)
+        return planned(stored)
+
+    async def prepared(self: ViewRunner) -> None:
+        await prepare(self)
+        if self.name == "View/bad":
+            raise KeyError(stage)
+
+    def make(self: ViewRunner, stored: Stored, *others: object) -> None:
+        if stored.resource.name == "bad":
+            raise KeyError(stage)
+        made(self, stored, *others)  # type: ignore[arg-type]
+
+    if stage == "plan":
+        patched.setattr(shapes, "plan_view", plan_view)
+    elif stage == "make":
+        patched.setattr(ViewRunner, "__init__", make)
+    else:
+        patched.setattr(ViewRunner, "prepare", prepared)
+
+
+async def test_w1_a_change_refused_while_it_is_carried_out_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = BASE.replace("{name: n, type: int}", "{name: n, type: int}, {name: m, type: int}")
+    wider = wider.replace("name: m, type: int", "name: m, type: int, nullable: true")
+    prepare = TableRunner.prepare
+
+    async def prepared(self: TableRunner) -> None:
+        if self.collection == "other":
+            raise KeyError("other")
+        await prepare(self)
+
+    async with running(tmp_path) as process:
+        await apply(process, BASE)
+        with monkeypatch.context() as patched:
+            patched.setattr(TableRunner, "prepare", prepared)
+            with pytest.raises(KeyError):
+                await apply(process, wider, TABLE.replace("NAME", "other"))
+        (status,) = await process.system.get("Table", "base")
+        assert "name: m" not in status.document_yaml
+        assert set(await statuses(process)) == {"Table/base"}
+        assert await apply(process, wider) == [Outcome.CONFIGURED]
+
+
+async def record(process: Process, text: str) -> None:
+    """Write a resource into the catalog that no apply has looked at, as an older version may have."""
+    (resource,) = load_resources(text, "test.yaml")
+    await process.system._store.put([Stored(resource, process.world.clock.now_ms())])
+
+
+@pytest.mark.parametrize(
+    "program", ["poor(x) := nowhere(x);", "poor(x, time: y) := base(x) ^ base(y);", "poor("]
+)
+async def test_w1_a_resource_that_can_never_begin_stops_no_start_and_can_be_deleted(
+    program: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, BASE, GOOD)
+        # `time` collides with the lane of events alone; a name of ours is refused in any view.
+        await record(process, BAD.replace("poor(x) := base(x);", program.replace("time", "_time")))
+    async with running(tmp_path) as process:
+        await answered(process, "good/fine(x)", 1)
+        found = await statuses(process)
+        assert set(found) == {"Table/base", "View/good", "View/bad"}
+        await until(process, "View/bad", "Stalled")
+        assert (await process.system.describe("View", "bad")).message
+        await process.system.delete("View", "bad")
+        assert set(await statuses(process)) == {"Table/base", "View/good"}
+    async with running(tmp_path) as process:
+        assert set(await statuses(process)) == {"Table/base", "View/good"}
+        await answered(process, "good/fine(x)", 2)
+
+
+async def test_a_resource_whose_collection_is_damaged_does_not_keep_get_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, BASE, BAD_TABLE)
+        collections = process.world.collections
+        status = collections.status
+
+        async def broken(collection: str) -> object:
+            if collection == "bad":
+                raise KeyError(collection)
+            return await status(collection)
+
+        monkeypatch.setattr(collections, "status", broken)
+        found = await statuses(process)
+        assert found["Table/bad"].reason == "Broken"
+        assert "KeyError in " in found["Table/bad"].message
+        assert found["Table/base"].upper is not None

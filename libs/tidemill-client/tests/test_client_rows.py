@@ -179,3 +179,16 @@ def test_a_node_of_a_proof_shows_the_rule_by_its_text() -> None:
         "├── edge(1, 2)   input",
         "└── not closed(1, _)",
     ]
+
+
+def test_rows_that_come_too_often_stay_with_their_multiplicities() -> None:
+    table = pa.table({"n": [1], "_diff": [2**31]})
+    assert shown_rows(table) is table
+    with pytest.raises(UsageError, match="2147483647 plain rows"):
+        plain_rows(table)
+
+
+def test_v2_dictionaries_of_a_caller_are_sent_as_their_values() -> None:
+    sent = table_of(pa.table({"t": pa.array(["a", None, "a"]).dictionary_encode()}))
+    assert sent.schema.field("t").type == pa.string()
+    assert sent["t"].to_pylist() == ["a", None, "a"]

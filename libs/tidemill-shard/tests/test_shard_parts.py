@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.shard import Description, MemoryBlob
+from tidemill.shard.conforming import conform
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.lookup import PartLookup
 from tidemill.shard.part_store import Limits, PartGone, PartStore
@@ -26,7 +27,6 @@ from tidemill.shard.parts import (
     BLOCK_BYTES,
     ROWS_PER_GROUP,
     Part,
-    conform,
     decode_part,
     encode_parts,
     placed,

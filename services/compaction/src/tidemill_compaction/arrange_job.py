@@ -13,6 +13,7 @@ from secrets import token_hex
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.arrangement.updates import advance, between
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Description
@@ -50,7 +51,7 @@ class ArrangeResult(msgspec.Struct, frozen=True):
 
 def described(spec: ArrangeSpec) -> Description:
     """The updates as their parts have them."""
-    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
+    schema = read_schema(spec.schema)
     return Description(schema, kind="arrangement", arrived=tuple(spec.arrived))
 
 

@@ -13,6 +13,7 @@ from secrets import token_hex
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Description
 from tidemill.shard.compaction import RangeMerge
@@ -60,7 +61,7 @@ def spec_of(work: RangeMerge) -> MergeSpec:
 
 def work_of(spec: MergeSpec) -> RangeMerge:
     """The same merge again."""
-    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
+    schema = read_schema(spec.schema)
     description = Description(
         schema, kind="merge", key=tuple(spec.key), arrived=tuple(spec.arrived)
     )

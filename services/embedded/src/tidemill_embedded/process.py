@@ -30,7 +30,7 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import BROKEN, Metrics
 from tidemill.runtime.resources import KafkaOrigin
-from tidemill.shard import Collections
+from tidemill.shard import Collections, Limits
 from tidemill.shard.claims import Claimant, Keeper, KeptClaimant
 from tidemill.shard.stores import open_blob, open_claims, open_consensus
 from tidemill.spark.board import JobBoard
@@ -141,7 +141,11 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
             chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
         )
         collections = Collections(
-            consensus, open_blob(chosen.blob_place, random_id), clock, random_id
+            consensus,
+            open_blob(chosen.blob_place, random_id),
+            clock,
+            random_id,
+            limits=Limits(row_bytes_max=chosen.limits.row_bytes_max),
         )
         stack.push_async_callback(collections.close)
         metrics, shapes, readers = Metrics(clock), Shapes(), Readers()

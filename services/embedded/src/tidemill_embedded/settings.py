@@ -11,6 +11,7 @@ import msgspec
 
 from tidemill.rpc.tls import TlsFiles
 from tidemill.shard.claims import LEASE_S
+from tidemill.shard.conforming import ROW_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
@@ -106,6 +107,13 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the work of a process that is gone waits before another one takes it over."""
 
 
+class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much somebody may ask of this process before it refuses."""
+
+    row_bytes_max: int = ROW_BYTES_MAX
+    """The longest row that may be written to a collection; an answer has room for 64 MiB."""
+
+
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process, with everything in it or with some roles."""
 
@@ -160,6 +168,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broken_s_max: float = 300.0
     """The longest pause before a resource is tried again that broke of an error nobody foresaw."""
 
+    limits: LimitSettings = LimitSettings()
     services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()

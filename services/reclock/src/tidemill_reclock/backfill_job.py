@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import read_schema, read_stream
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.formats import Column, RecordFormat, RowDecoder
@@ -177,7 +178,7 @@ def undecided_in(frame: DataFrame, recipe: bytes) -> list[NumberedRecords]:
 
 
 def target_of(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
-    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
+    schema = read_schema(spec.schema)
     key = tuple(spec.key)
     return collection_target(
         spec.collection, schema, key,
@@ -209,7 +210,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
 
 def bindings_of(spec: BackfillSpec) -> Bindings:
     """The bindings from which each record has its time."""
-    rows = pa.ipc.open_stream(spec.bindings).read_all()
+    rows = read_stream(spec.bindings)
     times: list[Any] = rows["_time"].to_pylist()
     return Bindings.of_rows(rows, min(times, default=0), frontier(spec.upper))
 

@@ -85,7 +85,7 @@ def consolidate(table: pa.Table) -> pa.Table:
         return table
     table = _sorted(table, keys)
     starts = _run_starts(table, keys)
-    sums = _sums(_diffs(table), starts)
+    sums = _sums(_diffs(table), starts, table)
     kept = np.flatnonzero(sums)
     if len(kept) < table.num_rows:
         table = table.take(starts[kept])
@@ -195,17 +195,32 @@ def _with_positive_zeros(table: pa.Table) -> pa.Table:
     return table
 
 
-def _sums(diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of each run of `diffs`, exactly or not at all."""
+def shown_record(table: pa.Table, at: int = 0) -> str:
+    """A record for a message, whatever it holds."""
+    record = table.slice(at, 1).select(data_schema(table.schema).names)
+    try:
+        return json.dumps(record.to_pylist()[0], ensure_ascii=False, default=str)
+    except (ValueError, OverflowError):  # a day that Python has no name for
+        return str(record)
+
+
+def _sums(
+    diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], table: pa.Table
+) -> npt.NDArray[np.int64]:
+    """The sum of each run of `diffs` of a sorted table, exactly or not at all."""
     largest = max(-int(diffs.min()), int(diffs.max()))
     if largest * len(diffs) <= _I64_MAX:
         return np.add.reduceat(diffs, starts)
     # Halves of 32 bits add up without overflow; the high half tells whether the sum fits.
     low: npt.NDArray[np.int64] = np.add.reduceat(diffs & 0xFFFFFFFF, starts)
     high: npt.NDArray[np.int64] = np.add.reduceat(diffs >> 32, starts) + (low >> 32)
-    if bool(((high < -(2**31)) | (high >= 2**31)).any()):
+    beyond = (high < -(2**31)) | (high >= 2**31)
+    if bool(beyond.any()):
+        row = shown_record(table, int(starts[int(beyond.argmax())]))
         raise UsageError(
-            "the diffs of one record add up to more than 64 bits hold", reason="Overflow"
+            f"the diffs of one record add up to more than 64 bits hold: {row}",
+            reason="Overflow",
+            row=row,
         )
     return (high << 32) | (low & 0xFFFFFFFF)
 

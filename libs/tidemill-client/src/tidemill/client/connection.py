@@ -77,8 +77,8 @@ class Client:
     def query(self, goal: str, as_of: Instant = None, *, timeout_s: float | None = None) -> Answer:
         """What matches a goal such as `late(f, d)`, or a whole collection such as `delays/late`.
 
-        The table has plain rows; it keeps `_diff` only where some multiplicity is negative. An
-        instant that is not definite yet is waited for up to `timeout_s`.
+        The table has plain rows; it keeps `_diff` only where some multiplicity is negative, or copies
+        are more than ten million. An instant that is not definite yet is waited for up to `timeout_s`.
         """
         ask = self._calls.ask if "(" in goal else self._calls.snapshot
         answer = ask(goal, instant(as_of), timeout_s)

@@ -22,8 +22,12 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
 def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
-    """A table of rows given as one, or as mappings."""
-    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows])
+    """A table of rows given as one, or as mappings; dictionaries, as pandas has them, as their values."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows])
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(at, field.name, table[at].cast(field.type.value_type))
+    return table
 
 
 def format_of(path: Path) -> str:

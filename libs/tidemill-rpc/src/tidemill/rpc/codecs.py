@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from google.protobuf.message import Message
 
+from tidemill.arrangement.arrow_bytes import read_stream
 from tidemill.catalog.v1 import catalog_pb2 as catalog
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.rpc.messages import (
@@ -62,20 +63,30 @@ def table_out(table: pa.Table) -> bytes:
 
 
 def table_in(data: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream. Raises UsageError if it is not one."""
+    """The table of an Arrow IPC stream, every value looked at. Raises UsageError if it is not one."""
     try:
-        with pa.ipc.open_stream(data) as reader:
-            return reader.read_all()
+        return read_stream(data)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"rows are not an Arrow stream: {error}", reason="arrow") from error
+        raise UsageError(
+            f"rows are not an Arrow stream that can be taken: {error}", reason="arrow"
+        ) from error
 
 
 def parts(table: pa.Table, bytes_max: int = PART_BYTES_MAX) -> Iterator[pa.Table]:
-    """Consecutive slices of about `bytes_max`, at least one; together they are the table."""
-    rows = max(1, table.num_rows)
-    step = max(1, rows * bytes_max // max(bytes_max, table.nbytes))
-    for start in range(0, rows, step):
-        yield table.slice(start, step)
+    """Consecutive slices of up to twice `bytes_max`, at least one; together they are the table.
+
+    A row that is longer is a slice of its own. Cost: O(columns) for each slice.
+    """
+    step = max(1, table.num_rows * bytes_max // max(bytes_max, table.nbytes))
+    if step >= table.num_rows:
+        yield table
+        return
+    for start in range(0, table.num_rows, step):
+        piece = table.slice(start, step)
+        if piece.nbytes > 2 * bytes_max:  # long rows stand together
+            yield from parts(piece, bytes_max)
+        else:
+            yield piece
 
 
 def answer_out(answer: Answer) -> Iterator[query.Answer]:

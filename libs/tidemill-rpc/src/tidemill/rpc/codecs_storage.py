@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.rpc.codecs import frontier_in, frontier_out, parts, table_in, table_out
 from tidemill.rpc.messages import (
     Appended,
@@ -70,9 +71,11 @@ def shape_out(shape: CollectionShape) -> storage.CollectionShape:
 def shape_in(message: storage.CollectionShape) -> CollectionShape:
     """The collection to create. Raises UsageError if the schema is not one."""
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(message.arrow_schema))
-    except (pa.ArrowInvalid, EOFError) as error:
-        raise UsageError(f"the schema is not an Arrow schema: {error}", reason="arrow") from error
+        schema = read_schema(message.arrow_schema)
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"the schema is not one of a collection: {error}", reason="arrow"
+        ) from error
     return CollectionShape(
         schema=schema,
         kind=message.kind,

@@ -11,12 +11,12 @@ from dataclasses import fields
 from typing import TypeVar
 
 import msgspec
-import pyarrow as pa
 
-from tidemill.shard.framing import ENTRY, ROLLUP, framed, unframed
+from tidemill.arrangement.arrow_bytes import read_schema
+from tidemill.shard.framing import ENTRY, ROLLUP, decoding, framed, unframed
 from tidemill.shard.parts import Bounds, Part
 from tidemill.shard.state import Batch, Description, Hold, LastWrite, State
-from tidemill.time import Corrupt, Frontier, frontier
+from tidemill.time import Frontier, frontier
 
 Cell = TypeVar("Cell")
 
@@ -92,10 +92,9 @@ def encode_entry(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes, where: str) -> Entry:
     """An entry from bytes. Raises: Corrupt; names both formats if it was written by a newer one."""
-    try:
-        return msgspec.msgpack.decode(unframed(ENTRY, data, where), type=Entry)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{where} is not a version of a collection: {error}", object=where) from error
+    payload = unframed(ENTRY, data, where)
+    with decoding(f"{where} is not a version of a collection", where):
+        return msgspec.msgpack.decode(payload, type=Entry)
 
 
 def encode_rollup(state: State) -> bytes:
@@ -107,10 +106,8 @@ def encode_rollup(state: State) -> bytes:
 def decode_rollup(data: bytes, where: str) -> State:
     """The state of a rollup. Raises: Corrupt."""
     payload = unframed(ROLLUP, data, where)
-    try:
+    with decoding(f"{where} is not a rollup", where):
         return rebuild(msgspec.msgpack.decode(payload, type=dict[str, msgspec.Raw]), where)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{where} is not a rollup: {error}", object=where) from error
 
 
 def first_entry(attempt: str, state: State) -> Entry:
@@ -132,11 +129,9 @@ def next_entry(attempt: str, rollup: tuple[str, int] | None, before: State, afte
 
 def rebuild(cells: Mapping[str, msgspec.Raw], where: str) -> State:
     """The state that a full set of cells stands for. Raises: Corrupt."""
-    try:
+    with decoding(f"the state of {where} cannot be read", where):
         description = _description(cells["description"])
         return _patched(State(description, frontier(), frontier()), cells, ())
-    except (KeyError, ValueError, TypeError, msgspec.MsgspecError, pa.ArrowInvalid) as error:
-        raise Corrupt(f"the state of {where} cannot be read: {error!r}", object=where) from error
 
 
 def patch(state: State, entries: Iterable[Entry], where: str) -> State:
@@ -152,10 +147,8 @@ def patch(state: State, entries: Iterable[Entry], where: str) -> State:
             gone.discard(name)
     if not cells and not gone:
         return state
-    try:
+    with decoding(f"a version of {where} cannot be read", where):
         return _patched(state, cells, gone)
-    except (KeyError, ValueError, TypeError, msgspec.MsgspecError, pa.ArrowInvalid) as error:
-        raise Corrupt(f"a version of {where} cannot be read: {error!r}", object=where) from error
 
 
 def pack_part(part: Part) -> bytes:
@@ -164,8 +157,9 @@ def pack_part(part: Part) -> bytes:
 
 
 def unpack_part(data: bytes) -> Part:
-    """The part that a job reported."""
-    return _part(msgspec.msgpack.decode(data, type=_Part))
+    """The part that a job reported. Raises: Corrupt."""
+    with decoding("what a job says of a part cannot be read", "part"):
+        return _part(msgspec.msgpack.decode(data, type=_Part))
 
 
 def pack_description(description: Description) -> bytes:
@@ -278,7 +272,7 @@ def _part(packed: _Part) -> Part:
 def _description(data: msgspec.Raw) -> Description:
     packed = msgspec.msgpack.decode(data, type=_Description)
     return Description(
-        pa.ipc.read_schema(pa.py_buffer(packed.schema)), packed.kind, packed.timeline,
+        read_schema(packed.schema), packed.kind, packed.timeline,
         tuple(packed.key), packed.retain_ms, packed.allow_negative, packed.user_writable,
         tuple(packed.arrived),
     )  # fmt: skip

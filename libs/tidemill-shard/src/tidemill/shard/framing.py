@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tidemill.time import Corrupt
 
@@ -46,3 +48,14 @@ def unframed(kind: bytes, data: bytes, where: str) -> bytes:
             object=where, found=number, supported=FORMAT,
         )  # fmt: skip
     return payload
+
+
+@contextmanager
+def decoding(says: str, where: str) -> Iterator[None]:
+    """Whatever decoding raises is Corrupt: msgspec, Arrow and frontiers name damages in many ways."""
+    try:
+        yield
+    except Corrupt:
+        raise
+    except Exception as error:  # stored bytes, as said above
+        raise Corrupt(f"{says}: {error!r}", object=where) from error

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.shard.conforming import adding_up
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.log import CollectionLog, Known, folder_of
 from tidemill.shard.offloading import computed
@@ -142,7 +143,9 @@ def part_problems(description: Description, part: Part, table: pa.Table) -> Iter
     whole = part.lower == 0 and part.upper is None
     if whole and (int(times.min()), int(times.max())) != (part.time_min, part.time_max):
         yield f"times are {times.min()} to {times.max()}, not {part.time_min} to {part.time_max}"
-    if not _same_rows(table, sorted_updates(table, description.key)):
+    with adding_up():
+        added = sorted_updates(table, description.key)
+    if not _same_rows(table, added):
         yield "updates are not sorted, or not added up"
     if part.key is not None:
         hashes = key_hashes(table, description.key)

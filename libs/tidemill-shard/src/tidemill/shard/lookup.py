@@ -10,9 +10,19 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemill.arrangement.arrow_bytes import checked
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
-from tidemill.shard.parts import BLOCK_BYTES, ROWS_PER_GROUP, Part, check_blocks, grown, sort_key
+from tidemill.shard.parts import (
+    BLOCK_BYTES,
+    ROWS_PER_GROUP,
+    Part,
+    check_blocks,
+    check_rows,
+    grown,
+    sort_key,
+    unreadable,
+)
 from tidemill.shard.pruning import all_equal, matching
 from tidemill.shard.state import Description
 from tidemill.time import Corrupt
@@ -69,14 +79,12 @@ class PartLookup:
 
         def decoded() -> pa.Table:
             reader = pq.ParquetFile(file, metadata=footer, pre_buffer=False)
-            return reader.read_row_groups(groups, use_threads=False).combine_chunks()
+            return checked(reader.read_row_groups(groups, use_threads=False)).combine_chunks()
 
         try:
             return await computed(len(groups) * ROWS_PER_GROUP, decoded)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Corrupt(
-                f"the object {part.key} cannot be read: {error}", object=part.key
-            ) from error
+        except Exception as error:  # as in `decode_part`
+            raise unreadable(part, error) from error
 
     async def _footer(self, part: Part, file: SparseFile) -> pq.FileMetaData:
         key = part.key or ""
@@ -92,10 +100,9 @@ class PartLookup:
         file.seek(0)
         try:
             footer = pq.read_metadata(file)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Corrupt(
-                f"the object {part.key} cannot be read: {error}", object=part.key
-            ) from error
+        except Exception as error:  # as in `decode_part`
+            raise unreadable(part, error) from error
+        check_rows(footer, part)
         self._footers[key] = footer
         if len(self._footers) > FOOTERS_MAX:
             self._footers.popitem(last=False)

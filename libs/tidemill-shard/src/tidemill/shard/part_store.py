@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.shard.conforming import ROW_BYTES_MAX, conform
 from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import computed
 from tidemill.shard.parts import (
     INLINE_BYTES_MAX,
     PART_BYTES_MAX,
     Part,
-    conform,
     decode_part,
     encode_parts,
     grown,
@@ -32,12 +32,14 @@ class Limits:
     """How large things may get.
 
     Writes of up to `inline_bytes_max` stay in the log until compaction; parts are split at about
-    `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept.
+    `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append
+    with a row longer than `row_bytes_max` is refused.
     """
 
     inline_bytes_max: int = INLINE_BYTES_MAX
     part_bytes_max: int = PART_BYTES_MAX
     cache_bytes_max: int = 256 * 1024 * 1024
+    row_bytes_max: int = ROW_BYTES_MAX
 
 
 LIMITS = Limits()

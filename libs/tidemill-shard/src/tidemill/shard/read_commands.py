@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, advance, concatenate, stamp
 from tidemill.shard import transitions
 from tidemill.shard.capabilities import ReadCapability
+from tidemill.shard.conforming import adding_up
 from tidemill.shard.log import Answer
 from tidemill.shard.part_store import PartGone
 from tidemill.shard.pruning import Equal
@@ -129,7 +130,8 @@ class ReadCommands:
                 )  # fmt: skip
             table = await self._reader.changes(state, lower, upper, query)
             reached = compaction_frontier(state.since)
-            return advance(table, frontier(reached)) if lower == 0 < reached else table
+            with adding_up():
+                return advance(table, frontier(reached)) if lower == 0 < reached else table
 
         return await self._read(capability, read)
 

@@ -9,7 +9,15 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
+from tidemill.arrangement.updates import (
+    DIFF,
+    TIME,
+    between,
+    concatenate,
+    consolidate,
+    shown_record,
+)
+from tidemill.shard.conforming import adding_up
 from tidemill.shard.lookup import PartLookup, Scalars, Values, searchable
 from tidemill.shard.offloading import all_of, computed
 from tidemill.shard.part_store import PartStore
@@ -76,7 +84,7 @@ class Reader:
         present = pa.concat_tables([table for table in settled if table.num_rows] or settled[:1])
         if query.columns is None or len(settled) == 1:
             return present
-        return await computed(present.num_rows, lambda: consolidate(present))
+        return await computed(present.num_rows, lambda: _added(present))
 
     async def changes(
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
@@ -89,8 +97,8 @@ class Reader:
 
         def consolidated() -> pa.Table:
             if query.columns is not None:
-                return consolidate(updates.select([*names, TIME, DIFF]))
-            return consolidate(updates.select(order)).select([*names, TIME, DIFF])
+                return _added(updates.select([*names, TIME, DIFF]))
+            return _added(updates.select(order)).select([*names, TIME, DIFF])
 
         return await computed(updates.num_rows, consolidated)
 
@@ -189,12 +197,18 @@ def _accumulated(
     order = [*sort_key(updates.schema, description.key), DIFF]
     present = updates.select(order)
     if not (in_order and len(order) > 1 and _strictly_ascending(present.column(0))):
-        present = consolidate(present)
+        present = _added(present)
     if not description.allow_negative:
         _refuse_negative(present)
     if query.columns is None:
         return present.select([*description.schema.names, DIFF])
-    return consolidate(present.select([*query.columns, DIFF]))
+    return _added(present.select([*query.columns, DIFF]))
+
+
+def _added(updates: pa.Table) -> pa.Table:
+    """Stored updates, consolidated. Raises: Corrupt naming a row of which there are too many."""
+    with adding_up():
+        return consolidate(updates)
 
 
 def _strictly_ascending(column: Column) -> bool:
@@ -226,6 +240,6 @@ def _refuse_negative(present: pa.Table) -> None:
     least = pc.min(present.column(DIFF)).as_py()
     if least is None or least >= 0:
         return
-    row = present.filter(pc.field(DIFF) < 0).slice(0, 1).to_pylist()[0]
-    multiplicity = row.pop(DIFF)
+    wrong = present.filter(pc.field(DIFF) < 0)
+    row, multiplicity = shown_record(wrong), wrong.column(DIFF)[0].as_py()
     raise Corrupt(f"the row {row} has the multiplicity {multiplicity}", row=row)

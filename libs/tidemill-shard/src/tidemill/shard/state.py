@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import check_columns
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.shard.parts import Part
 from tidemill.time import Frontier, UsageError, frontier
@@ -31,7 +32,8 @@ class Description:
     follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never moves.
     `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append by
     compare-and-append on upper. `arrived`: the columns in the order in which the collection got them,
-    where that is not the order of the schema.
+    where that is not the order of the schema. Columns are of types that come back from storage as they
+    were, `tidemill.arrangement.arrow_bytes.STORED`.
     """
 
     schema: pa.Schema
@@ -50,6 +52,10 @@ class Description:
             raise UsageError(
                 f"the columns {names} are not distinct, or use a name of ours", reason="Schema"
             )
+        try:
+            check_columns(self.schema)
+        except pa.ArrowInvalid as error:
+            raise UsageError(str(error), reason="Schema") from error
         unknown = [name for name in self.key if name not in names]
         if unknown or len(set(self.key)) != len(self.key):
             raise UsageError(f"the key {self.key} is not a set of columns", reason="Schema")

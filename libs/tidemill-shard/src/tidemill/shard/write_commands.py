@@ -12,6 +12,7 @@ from tidemill.arrangement.updates import TIME
 from tidemill.shard import transitions
 from tidemill.shard.appending import Write, append, check_bounds, update
 from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
+from tidemill.shard.conforming import admitted
 from tidemill.shard.log import Transition
 from tidemill.shard.parts import Part, has_at_most, span_of
 from tidemill.shard.state import Batch, State
@@ -112,6 +113,9 @@ class WriteCommands:
         log = self._core.versions.log(collection)
         known = log.cached or await log.refresh()
         store = self._core.parts
+        if updates is not None:
+            schema = known.state.description.update_schema()
+            updates = admitted(updates, schema, store.limits.row_bytes_max)
         # NB: a lost race that is seen before anything is written is counted here, others at the commit.
         if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
             # What would change nothing is not worth writing objects for.

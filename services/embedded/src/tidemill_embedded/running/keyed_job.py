@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 import msgspec
 import pyarrow as pa
 
+from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, letters_of, map_offsets
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.formats import LETTER_SCHEMA
@@ -63,7 +64,7 @@ def apply_changes(
     schema: bytes, key: Sequence[str], changes: pa.Table
 ) -> tuple[pa.Table, pa.Table]:
     """All changes of some keys from the beginning: updates of their rows, and letters of what is broken."""
-    applied = KeyedRows(pa.ipc.read_schema(pa.py_buffer(schema)), key).apply(changes)
+    applied = KeyedRows(read_schema(schema), key).apply(changes)
     return applied.updates, letters_of(applied.broken, LETTER_SCHEMA)
 
 

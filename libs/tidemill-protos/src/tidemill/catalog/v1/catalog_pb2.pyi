@@ -325,7 +325,10 @@ class InsertRequest(_message.Message):
     ARROW_IPC_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     arrow_ipc: _builtins.bytes
-    """One Arrow IPC stream; a column `_diff` of -1 removes rows."""
+    """One Arrow IPC stream; a column `_diff` of -1 removes rows. Its buffers are not compressed, its types
+    are those of tidemill.storage.v1.CollectionShape, and every offset and text of it is looked at. One
+    insert changes the multiplicity of a row by at most 2^31.
+    """
     def __init__(
         self,
         *,

@@ -102,7 +102,11 @@ class CollectionShape(_message.Message):
     ALLOW_NEGATIVE_FIELD_NUMBER: _builtins.int
     USER_WRITABLE_FIELD_NUMBER: _builtins.int
     arrow_schema: _builtins.bytes
-    """A serialized Arrow schema of the data columns."""
+    """A serialized Arrow schema of the data columns. Columns are of types that come back from storage as
+    they were: null, bool, whole numbers of 8 to 64 bits, floats of 32 and 64, decimals of a scale from
+    0, utf8, binary, dates, times, instants and durations, and lists and structs of these. Any other is
+    refused: dictionaries, half floats, intervals, views, unions, maps, extensions.
+    """
     kind: _builtins.str
     timeline: _builtins.str
     retain_ms: _builtins.int
@@ -416,7 +420,11 @@ class UpdateAndDowngradeRequest(_message.Message):
     NEW_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     arrow_ipc: _builtins.bytes
-    """One Arrow IPC stream with `_time` and `_diff`; unset: none."""
+    """One Arrow IPC stream with `_time` and `_diff`; unset: none. Its buffers are not compressed, its types
+    are those that a CollectionShape may have, and every offset and text of it is looked at. One call
+    changes the multiplicity of a record by at most 2^31, days are of the years 1 to 9999, and a row is
+    no longer than the server's setting limits.row_bytes_max.
+    """
     token: _builtins.str
     """Makes a retry safe."""
     @_builtins.property

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tidemill.shard.framing import REGISTER, framed, unframed
+from tidemill.shard.framing import REGISTER, decoding, framed, unframed
 from tidemill.shard.ports import Consensus, Version
-from tidemill.time import Corrupt, Indeterminate, Unavailable
+from tidemill.time import Indeterminate, Unavailable
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
@@ -21,10 +21,8 @@ def value_of(version: Version, key: str, kind: type[Value]) -> Value:
     """The value that a version holds. Raises: Corrupt."""
     where = f"version {version.number} of {key}"
     payload = unframed(REGISTER, version.data, where)
-    try:
+    with decoding(f"{where} cannot be read", where):
         return msgspec.msgpack.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{where} cannot be read: {error}", object=where) from error
 
 
 class Register(Generic[Value]):

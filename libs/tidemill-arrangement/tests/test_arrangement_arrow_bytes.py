@@ -1,0 +1,76 @@
+"""Arrow of somebody else: taken whole, or refused with one error, and never trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tidemill.arrangement import arrow_bytes
+
+
+def stream(table: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def texts(offsets: list[int], data: bytes) -> pa.Table:
+    """A table whose texts are said to stand at `offsets`, whether they do or not."""
+    where = pa.array(offsets, pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, where, pa.py_buffer(data)])
+    return pa.table({"t": column})
+
+
+def hostile() -> Iterator[tuple[str, pa.Table | bytes]]:
+    yield "offsets that lie", texts([0, 10, 5, 13], b"abcdefghijklmn")
+    yield "no UTF-8", texts([0, 2], b"\xff\xfe")
+    yield "a bomb of zstd", stream(pa.table({"t": ["\0" * (1 << 20)]}), "zstd")
+    yield "compressed with lz4", stream(pa.table({"t": ["x" * 4096]}), "lz4")
+    yield "a dictionary", pa.table({"t": pa.array(["a"]).dictionary_encode()})
+    yield "half floats", pa.table({"t": pa.array([1.0], pa.float16())})
+    yield "no rows of anything", b"\xff\xff\xff\xff\x08\0\0\0garbage!"
+    yield "nothing", b""
+    yield "many nulls in no bytes", pa.table({"t": pa.nulls(1 << 20)})
+
+
+@pytest.mark.parametrize(("what", "sent"), list(hostile()), ids=[what for what, _ in hostile()])
+def test_s4_a_stream_that_lies_is_refused_before_a_kernel_sees_it(
+    what: str, sent: pa.Table | bytes
+) -> None:
+    data = sent if isinstance(sent, bytes) else stream(sent)
+    with pytest.raises(pa.ArrowInvalid):
+        arrow_bytes.read_stream(data)
+
+
+def test_a_stream_of_rows_comes_back() -> None:
+    table = pa.table({"t": ["a", None], "n": [1, 2], "l": [[1.5], []]})
+    assert arrow_bytes.read_stream(stream(table)).equals(table)
+    assert arrow_bytes.read_stream(stream(table.slice(0, 0))).equals(table.slice(0, 0))
+
+
+def message(table: pa.Table, compression: str | None) -> bytes:
+    """The rows alone, as the log of a collection holds them."""
+    return stream(table, compression)[table.schema.serialize().size :]
+
+
+def test_rows_of_the_log_may_be_lz4_and_state_no_more_than_it_can_hold() -> None:
+    table = pa.table({"t": ["x" * 100_000]})
+    data = message(table, "lz4")
+    assert arrow_bytes.read_rows(data, table.schema).to_pylist() == table.to_pylist()
+    size = (100_000).to_bytes(8, "little")
+    bomb = data.replace(size, (1 << 40).to_bytes(8, "little"))
+    assert bomb != data
+    with pytest.raises(pa.ArrowInvalid, match="stand for"):
+        arrow_bytes.read_rows(bomb, table.schema)
+    with pytest.raises(pa.ArrowInvalid, match="not by LZ4"):
+        arrow_bytes.read_rows(message(table, "zstd"), table.schema)
+
+
+def test_a_schema_with_names_that_are_no_text_is_refused() -> None:
+    data = pa.schema([("abcdefgh", pa.int64())]).serialize().to_pybytes()
+    with pytest.raises(pa.ArrowInvalid):
+        arrow_bytes.read_schema(data.replace(b"abcdefgh", b"abc\xff\xfefgh"))

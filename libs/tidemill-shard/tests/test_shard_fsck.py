@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -32,6 +34,7 @@ from tidemill.shard.fsck import Finding, StoreCheck, part_problems, state_proble
 from tidemill.shard.fsck_command import fsck
 from tidemill.shard.parts import decode_part, encode_parts, placed, sorted_updates
 from tidemill.shard.ports import Version
+from tidemill.shard.sqlite_file import in_use
 from tidemill.shard.state import Batch, Hold, State
 from tidemill.shard.stores import open_claims
 from tidemill.time import frontier
@@ -214,6 +217,72 @@ async def test_the_command_says_what_it_found(
     with pytest.raises(SystemExit) as ended:
         await asyncio.to_thread(fsck, tmp_path / "none")
     assert ended.value.code == 2
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+KILLED = """
+import asyncio, os, sys
+from pathlib import Path
+from tidemill.shard import SqliteConsensus
+from tidemill.shard.ports import Version
+
+async def main(folder):
+    consensus = SqliteConsensus(folder / "consensus.sqlite")
+    for number in range(9):
+        await consensus.compare_and_set("c", number - 1 if number else None, Version(number, b"x"))
+    print("written", flush=True)
+    if sys.argv[2] == "dies":
+        os._exit(9)
+    sys.stdin.read()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_v8_a_check_leaves_every_byte_of_the_store_of_a_killed_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: bool
+) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), "dies"], stdout=subprocess.PIPE)
+    log = tmp_path / "consensus.sqlite-wal"
+    data = bytearray(log.read_bytes())
+    if damaged:
+        data[32 + 2 * (4096 + 24) + 100] ^= 1
+        log.write_bytes(data)
+    before = everything(tmp_path)
+    assert before.keys() >= {"consensus.sqlite", "consensus.sqlite-wal"}
+    said = []
+    for _ in range(2):
+        with suppress(SystemExit):
+            fsck(tmp_path)
+        said.append(capsys.readouterr())
+        assert everything(tmp_path) == before
+    assert said[0] == said[1]
+    assert (f"the state file {tmp_path}/consensus.sqlite does not have" in said[0].out) == damaged
+
+
+def test_v8_a_check_beside_a_server_reads_what_it_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), "lives"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        server.stdout.readline()
+        assert in_use(tmp_path / "consensus.sqlite")
+        with suppress(SystemExit):
+            fsck(tmp_path)
+        assert "1 collections" in capsys.readouterr().out
+        server.communicate()
+    assert not in_use(tmp_path / "consensus.sqlite")
 
 
 async def _claimed(folder: Path) -> dict[str, bytes]:

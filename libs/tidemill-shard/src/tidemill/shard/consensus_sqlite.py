@@ -72,9 +72,14 @@ class SqliteConsensus:
     risks: tuple[str, ...] = ()
     """Nothing acknowledged may be lost."""
 
-    def __init__(self, file: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, file: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, read_only: bool = False
+    ) -> None:
+        """With `read_only` the file must be there, and nothing of it is changed, not even put right."""
+        if not read_only:
+            file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file
+        self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._thread = ThreadPoolExecutor(1, "consensus")
         self._connection: sqlite3.Connection | None = None
@@ -141,7 +146,9 @@ class SqliteConsensus:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = open_file(self._file, self._busy_timeout_s)
+            self._connection = open_file(
+                self._file, self._busy_timeout_s, read_only=self._read_only
+            )
         return self._connection
 
     def _close_connection(self) -> None:

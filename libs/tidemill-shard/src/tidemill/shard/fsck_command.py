@@ -6,10 +6,21 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tidemill.shard.claims.checking import ClaimsCheck
+from tidemill.shard.consensus_sqlite import SqliteConsensus
 from tidemill.shard.fsck import Finding, StoreCheck
-from tidemill.shard.stores import BlobPlace, claims_file, open_blob, open_claims, open_consensus
+from tidemill.shard.sqlite_file import copy_file, in_use
+from tidemill.shard.stores import (
+    BlobPlace,
+    StoredConsensus,
+    claims_file,
+    consensus_file,
+    open_blob,
+    open_claims,
+    open_consensus,
+)
 from tidemill.time import TidemillError
 
 
@@ -42,7 +53,9 @@ def check_stores(directory: Path, consensus: str, place: BlobPlace) -> None:
         print(f"{directory} is no state directory: {file} is missing", file=sys.stderr)
         raise SystemExit(2)
     try:
-        wrong = asyncio.run(_check(consensus or f"sqlite:{file.resolve()}", place))
+        with TemporaryDirectory(prefix="fsck-") as scratch:
+            address = consensus or f"sqlite:{file.resolve()}"
+            wrong = asyncio.run(_check(address, place, Path(scratch)))
     except TidemillError as error:
         print(f"nothing was checked: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -50,18 +63,21 @@ def check_stores(directory: Path, consensus: str, place: BlobPlace) -> None:
         raise SystemExit(1)
 
 
-async def _check(address: str, place: BlobPlace) -> int:
+async def _check(address: str, place: BlobPlace, scratch: Path) -> int:
     """Print all findings; how many are not harmless."""
+    file = consensus_file(address)
     # Only reading: what the server may lose tomorrow does not matter today.
-    consensus = open_consensus(address, allow_non_durable=True)
+    consensus = (
+        open_consensus(address, allow_non_durable=True) if file is None else _still(file, scratch)
+    )
     blob = open_blob(place, lambda: "unused")
     check = StoreCheck(consensus, blob, _StillClock())
     try:
-        wrong = await _told(check.findings())
+        wrong = await _told(check.findings(), scratch, file)
     finally:
         await consensus.close()
         await blob.close()
-    more, groups = await _check_claims(address)
+    more, groups = await _check_claims(address, scratch)
     checked = check.checked
     print(
         f"{checked['collections']} collections, {checked['versions']} versions, "
@@ -71,25 +87,36 @@ async def _check(address: str, place: BlobPlace) -> int:
     return wrong + more
 
 
-async def _check_claims(address: str) -> tuple[int, int]:
+def _still(file: Path, scratch: Path) -> StoredConsensus:
+    """The versions in a file, which stays as it is: SQLite would put a damaged log right.
+
+    Beside a server nothing is put right, since the server has it open. Without one a copy is read.
+    """
+    if in_use(file):
+        return SqliteConsensus(file, read_only=True)
+    return SqliteConsensus(copy_file(file, scratch))
+
+
+async def _check_claims(address: str, scratch: Path) -> tuple[int, int]:
     """Print what is wrong with the claims beside the collections; how much, and of how many groups they are."""
     file = claims_file(address)
     if file is not None and not file.is_file():  # nothing was ever claimed
         return 0, 0
-    claims = open_claims(address, allow_non_durable=True)
+    claims = open_claims(address, allow_non_durable=True) if file is None else _still(file, scratch)
     check = ClaimsCheck(claims)
     try:
-        return await _told(check.findings()), check.checked["groups"]
+        return await _told(check.findings(), scratch, file), check.checked["groups"]
     finally:
         await claims.close()
 
 
-async def _told(findings: AsyncIterator[Finding]) -> int:
-    """Print findings; how many are not harmless."""
+async def _told(findings: AsyncIterator[Finding], scratch: Path, file: Path | None) -> int:
+    """Print findings, those of a copy under the name of its original; how many are not harmless."""
+    folder = "" if file is None else str(file.parent)
     wrong = 0
     async for finding in findings:
         wrong += not finding.harmless
-        print(_line(finding))
+        print(_line(finding).replace(str(scratch), folder))
     return wrong
 
 

@@ -6,7 +6,9 @@ was told last stands beside the file.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import sqlite3
 import struct
 import zlib
@@ -60,6 +62,9 @@ _TEMPORARY = {
 }  # fmt: skip
 """What may be otherwise at another time; whatever else SQLite meets is damage."""
 
+_OPEN_LOCK = 128
+"""The byte of the shared memory on which each open connection has a lock (UNIX_SHM_DMS of SQLite)."""
+
 REFUSALS_MAX = 100
 """So often may others be in the way while the log is turned on; each time one of them goes on."""
 
@@ -67,14 +72,19 @@ DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 """What reading a file raises; names in its errors may be no text any more."""
 
 
-def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection to the file, made ready. Raises: Corrupt if what was told last is not in it."""
-    connection = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None)
+def open_file(file: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to the file, made ready unless it is only read.
+
+    Raises: Corrupt if what was told last is not in it.
+    """
+    address = f"{file.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    connection = sqlite3.connect(address, timeout=busy_timeout_s, isolation_level=None, uri=True)
     try:
-        keep_log(connection)
-        connection.execute("pragma synchronous=full")
-        connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES_MAX}")
-        _make_ready(connection)
+        if not read_only:
+            keep_log(connection)
+            connection.execute("pragma synchronous=full")
+            connection.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES_MAX}")
+            _make_ready(connection)
         told = _told(file)
         if told is not None and _behind(newest_number(connection, told[0], file), told[1]):
             raise Corrupt(
@@ -86,6 +96,25 @@ def open_file(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def in_use(file: Path) -> bool:
+    """Whether another process has the file open, by the lock that SQLite keeps in its shared memory."""
+    try:
+        with file.with_name(file.name + "-shm").open("rb") as shared:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _OPEN_LOCK, 1, 0)
+            found = fcntl.fcntl(shared, fcntl.F_GETLK, asked)
+    except FileNotFoundError:
+        return False
+    return bool(struct.unpack("hhqqi", found)[0] != fcntl.F_UNLCK)
+
+
+def copy_file(file: Path, folder: Path) -> Path:
+    """A copy of a file that nobody has open, with its log and what was told: SQLite rights neither."""
+    for part in (file, file.with_name(file.name + "-wal"), told_file(file)):
+        if part.exists():
+            shutil.copyfile(part, folder / part.name)
+    return folder / file.name
 
 
 def keep_log(connection: sqlite3.Connection) -> None:

@@ -47,8 +47,8 @@ def open_consensus(
     given up. Raises: UsageError for another address.
     """
     url = urlsplit(address)
-    if url.scheme == "sqlite" and url.path:
-        return SqliteConsensus(Path(url.path))
+    if (file := consensus_file(address)) is not None:
+        return SqliteConsensus(file)
     if url.scheme in ("redis", "rediss") and url.hostname:
         options = dict(parse_qsl(url.query))
         prefix = options.pop("prefix", PREFIX)
@@ -84,8 +84,14 @@ def open_claims(
 
 def claims_file(address: str) -> Path | None:
     """The file of the claims beside the collections at `address`, if they are in one."""
+    file = consensus_file(address)
+    return None if file is None else file.with_name(f"{file.name}-claims")
+
+
+def consensus_file(address: str) -> Path | None:
+    """The file of the collections at `address`, if they are in one."""
     url = urlsplit(address)
-    return Path(f"{url.path}-claims") if url.scheme == "sqlite" else None
+    return Path(url.path) if url.scheme == "sqlite" and url.path else None
 
 
 def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:

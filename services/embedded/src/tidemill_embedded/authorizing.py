@@ -1,21 +1,21 @@
 """What a caller may do, collection by collection: the handlers inside are asked only for what it may.
 
 The interceptor has found out who calls, and refused who has the role of a call over nothing at all. Here
-names count. Who reads a view needs no right on its inputs; who asks why sees facts of them, and does. Who
-applies a view or an action may read what it reads.
+names count. Who reads a view needs no right on its inputs; who asks why sees facts of them, and does. What
+a resource reads is permitted where it is planned (`applying.permitting`), once its names are resolved.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 
 import pyarrow as pa
 
-from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.parser import parse
-from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
-from tidemill.rpc.identity import EVERYBODY, Role, caller
+from tidemill.rpc.handlers import ActingCatalog, QueryHandlers, StorageHandlers
+from tidemill.rpc.identity import Role, caller, listed
 from tidemill.rpc.messages import (
     Answer,
     AppendOutcome,
@@ -27,11 +27,11 @@ from tidemill.rpc.messages import (
     Explanation,
     HeldCapability,
     Inserted,
+    Json,
     Pushed,
     ResourceDocument,
     ResourceStatus,
 )
-from tidemill.runtime.resources import ActionSpec, ArrangementSpec, HoldSpec, Resource, ViewSpec
 from tidemill.time import Frontier, UnknownCollection
 from tidemill_embedded.applying.planning import read_documents
 from tidemill_embedded.resources.shapes import Shapes
@@ -42,6 +42,21 @@ def _demand(role: Role, *names: str) -> None:
     caller.get().demand(role, *names)
 
 
+class _Hidden:
+    """The resources that the caller may not read, as they may be named in what it is told."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        names = shapes.resources()
+        self._names = names.difference(listed(names))
+
+    def told(self, text: str) -> str:
+        """The text with every name of theirs left out."""
+        return _WORD.sub(lambda m: "…" if m[0] in self._names else m[0], text)
+
+
+_WORD = re.compile(r"[\w.-]+")
+
+
 class AuthorizedQueries:
     """Guarantees of QueryHandlers, for readers of what they name."""
 
@@ -50,18 +65,20 @@ class AuthorizedQueries:
         self._shapes = shapes
 
     def _reads(self, goal: str) -> None:
-        name, _ = split_name(goal)
+        written, _ = split_name(goal)
+        name = written
         # What there is not is refused by whoever looks for it.
         with suppress(UnknownCollection):
-            name = self._shapes.named(name).name
-        _demand(Role.reader, name)
+            name = self._shapes.named(written).name
+        caller.get().demand(Role.reader, name, shown=written)
 
     def _explains(self, view: str) -> None:
-        """The view and everything that it reads."""
-        with suppress(UnknownCollection):
-            planned = self._shapes.planned(view)
-            _demand(Role.reader, *(named.name for named in planned.inputs.values()))
+        """The view and everything that it reads; who may not even see an input is told its predicate alone."""
         _demand(Role.reader, view)
+        with suppress(UnknownCollection):
+            for predicate, named in self._shapes.planned(view).inputs.items():
+                shown = f"{predicate}, which {view} reads"
+                caller.get().demand(Role.reader, named.name, shown=shown)
 
     def _proves(self, record: str) -> None:
         name, _ = split_name(record)
@@ -111,42 +128,30 @@ class AuthorizedQueries:
     async def collections(self) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""
         found = await self._inner.collections()
-        return [each for each in found if caller.get().has(Role.reader, each.id)]
+        hidden = _Hidden(self._shapes)
+        return [
+            replace(
+                each,
+                holders=tuple(
+                    replace(held, owner=hidden.told(held.owner)) for held in each.holders
+                ),
+            )
+            for each in found
+            if caller.get().has(Role.reader, each.id)
+        ]
 
 
 class AuthorizedCatalog:
     """Guarantees of CatalogHandlers, for who has the role over what is named."""
 
-    def __init__(self, inner: CatalogHandlers, shapes: Shapes) -> None:
+    def __init__(self, inner: ActingCatalog, shapes: Shapes) -> None:
         self._inner = inner
         self._shapes = shapes
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
         """As the handlers inside; so are all below."""
-        if caller.get() is not EVERYBODY:
-            resources = read_documents(documents)
-            _demand(Role.admin, *(resource.name for resource in resources))
-            applied = {resource.name for resource in resources}
-            for resource in resources:
-                _demand(Role.reader, *(n for n in self._read_by(resource) if n not in applied))
-        return await self._inner.apply(documents)
-
-    def _read_by(self, resource: Resource) -> Iterator[str]:
-        """The names of what a resource will read, as far as they are known."""
-        spec = resource.spec
-        if isinstance(spec, ActionSpec):
-            yield spec.view
-        elif isinstance(spec, ArrangementSpec | HoldSpec):
-            yield spec.collection
-        elif isinstance(spec, ViewSpec):
-            yield from spec.inputs.values()
-            # A program with mistakes is refused by whoever plans it.
-            with suppress(ProgramErrors):
-                for rule in parse(spec.program, resource.name).rules:
-                    for atom in rule.atoms:
-                        with suppress(UnknownCollection):
-                            if atom.application.name not in spec.inputs:
-                                yield self._shapes.named(atom.application.name).name
+        _demand(Role.admin, *(resource.name for resource in read_documents(documents)))
+        return await self._inner.apply(documents, caller.get())
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""
@@ -155,11 +160,17 @@ class AuthorizedCatalog:
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         _demand(Role.reader, name)
-        return await self._inner.describe(kind, name)
+        status = await self._inner.describe(kind, name)
+        kept = status.details.get("heldBack")
+        if not isinstance(kept, list):
+            return status
+        hidden = _Hidden(self._shapes)
+        lines: list[Json] = [hidden.told(str(line)) for line in kept]
+        return replace(status, details={**status.details, "heldBack": lines})
 
     async def delete(self, kind: str, name: str) -> None:
         _demand(Role.admin, name)
-        await self._inner.delete(kind, name)
+        await self._inner.delete(kind, name, caller.get())
 
     async def insert(self, table: str, rows: pa.Table) -> Inserted:
         _demand(Role.writer, table)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
+from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Applied,
     Inserted,
@@ -44,10 +45,11 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
+from tidemill_embedded.applying.permitting import refuse_foreign_push, seen
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.replicas.roles import parts_for
 from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import SYSTEM, Named, columns_of, row_schema
+from tidemill_embedded.resources.shapes import SYSTEM, Named, columns_of, read_name, row_schema
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.details import details_of
@@ -154,19 +156,22 @@ class System:
         if isinstance(spec, ActionSpec):
             return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
         if isinstance(spec, ArrangementSpec):
-            return ArrangementRunner(stored, shapes.named(spec.collection), self._world)
-        return HoldRunner(stored, shapes.named(spec.collection), self._world)
+            read = shapes.named(read_name(stored, spec.collection))
+            return ArrangementRunner(stored, read, self._world)
+        return HoldRunner(stored, shapes.named(read_name(stored, spec.collection)), self._world)
 
     # -- catalog ------------------------------------------------------------------------------
 
-    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
-        """Make all resources so, or none of them if one is refused.
+    async def apply(
+        self, documents: Sequence[ResourceDocument], by: Principal = PROCESS
+    ) -> Sequence[Applied]:
+        """Make all resources so, or none of them if one is refused, in the name of `by`.
 
         Raises: Unavailable or Indeterminate also where all are recorded and one begins once the stores are back.
         """
         async with self._changing:
             before = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
-            plan = await self._written(documents)
+            plan = await self._written(documents, by)
             try:
                 away = [await self._begin(stored, applied=True) for stored in plan.created]
                 for stored in plan.configured:
@@ -208,16 +213,17 @@ class System:
             except CatalogMoved:
                 await self._store.refresh()
 
-    async def _written(self, documents: Sequence[ResourceDocument]) -> Plan:
-        """The plan, durable: made again if another process was faster, whatever that one has written."""
+    async def _written(self, documents: Sequence[ResourceDocument], by: Principal) -> Plan:
+        """The plan, durable: made, and permitted, again if another process was faster, whatever that has written."""
         while True:
             if self._shared is not None:
                 await self._shared.work.refresh()
-            plan = await plan_apply(documents, self._store, self._world, self._world.clock.now_ms())
+            now_ms = self._world.clock.now_ms()
+            plan = await plan_apply(documents, self._store, self._world, now_ms, by)
             if not plan.created and not plan.configured:
                 return plan
             try:
-                await self._store.put([*plan.created, *plan.configured])
+                await self._store.put([*plan.created, *plan.configured], plan.planned_at)
             except CatalogMoved:
                 for stored in plan.created:
                     self._world.shapes.forget(stored.resource.name)
@@ -300,8 +306,11 @@ class System:
             raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
         return stored
 
-    async def delete(self, kind: str, name: str) -> None:
-        """Remove the resource and close its collections; refused while another one reads them."""
+    async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
+        """Remove the resource and close its collections; refused while another one reads them.
+
+        What reads them and `by` may not see is counted, not named.
+        """
         async with self._changing:
             if self._shared is not None:
                 await self._shared.work.refresh()
@@ -309,7 +318,7 @@ class System:
             users = self._users(stored)
             if users:
                 raise UsageError(
-                    f"{stored.resource} is used by {', '.join(users)}: delete them first",
+                    f"{stored.resource} is used by {seen(users, by)}: delete them first",
                     reason="InUse",
                 )
             await self._end(stored)
@@ -344,7 +353,9 @@ class System:
             spec = other.resource.spec
             if isinstance(spec, ActionSpec) and kind == "View" and spec.view == name:
                 users.append(str(other.resource))
-            reads = spec.collection if isinstance(spec, ArrangementSpec | HoldSpec) else ""
+            reads = ""
+            if isinstance(spec, ArrangementSpec | HoldSpec):
+                reads = read_name(other, spec.collection)
             if reads and self._world.shapes.belongs(reads, name):
                 users.append(str(other.resource))
             if changing(other) and self._will_read(other, name):
@@ -452,7 +463,8 @@ class System:
         if isinstance(stored.resource.spec, ActionSpec):
             collections = [f"{stored.prefix}/outbox"]
         elif isinstance(stored.resource.spec, HoldSpec):
-            collections = [self._world.shapes.named(stored.resource.spec.collection).collection]
+            read = read_name(stored, stored.resource.spec.collection)
+            collections = [self._world.shapes.named(read).collection]
         since: Frontier | None = None
         upper: Frontier | None = None
         timeline = SYSTEM
@@ -509,6 +521,7 @@ class System:
             raise UsageError(
                 f"Source/{source} does not read the log of this process: write to its broker or file"
             )
+        refuse_foreign_push(stored.resource, topic_of(stored))
         if rows:
             await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
         return Pushed(len(rows))

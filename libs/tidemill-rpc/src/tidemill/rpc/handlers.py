@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Answer,
     AppendOutcome,
@@ -158,6 +159,20 @@ class StorageHandlers(Protocol):
         self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
     ) -> AsyncIterator[Event]:
         """The collection's changes from `at`, the snapshot there first if asked for."""
+        ...
+
+
+class ActingCatalog(CatalogHandlers, Protocol):
+    """A catalog that decides itself what `by` may have it read and write, once it knows what that is."""
+
+    async def apply(
+        self, documents: Sequence[ResourceDocument], by: Principal = PROCESS
+    ) -> Sequence[Applied]:
+        """As any catalog does, in the name of `by`."""
+        ...
+
+    async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
+        """As any catalog does, in the name of `by`."""
         ...
 
 

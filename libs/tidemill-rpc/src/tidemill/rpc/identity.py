@@ -58,27 +58,50 @@ class Principal:
     grants: tuple[Grant, ...]
 
     def has(self, role: Role, name: str | None = None) -> bool:
-        """Whether it has the role over a collection; without a name, over any."""
+        """Whether it has the role over a collection; without a name, over any.
+
+        What the system says of itself is read by administrators, and written by nobody.
+        """
         if name is None:
             return any(grant.role >= role for grant in self.grants)
+        if name.partition("/")[0].partition("~")[0] == SYSTEM_RESOURCE:
+            if role > Role.reader:
+                return False
+            role = Role.admin
         return any(grant.covers(role, name) for grant in self.grants)
 
-    def demand(self, role: Role, *names: str) -> None:
-        """Raises: Denied if it lacks the role over one of the collections."""
+    def demand(self, role: Role, *names: str, shown: str | None = None) -> None:
+        """Raises: Denied if it lacks the role over one of the collections, which is then called `shown`."""
         for name in names:
             if not self.has(role, name):
+                said = name if shown is None else shown
                 raise Denied(
-                    f"{self.name} is no {role.name} of {name}: ask an administrator for a grant "
+                    f"{self.name} is no {role.name} of {said}: ask an administrator for a grant "
                     "that covers it",
-                    principal=self.name, role=role.name, collection=name,
+                    principal=self.name, role=role.name, collection=said,
                 )  # fmt: skip
 
+
+SYSTEM_RESOURCE = "tidemill"
+"""What the names of collections begin with that say what the system itself has done."""
 
 EVERYBODY = Principal("anybody", (Grant(Role.admin),))
 """Who calls a server that asks nobody who they are."""
 
-caller: ContextVar[Principal] = ContextVar("caller", default=EVERYBODY)
-"""Who made the call that is being answered."""
+PROCESS = Principal("this process", (Grant(Role.admin),))
+"""What the process does by itself: the resources of its own command line, what was applied before."""
+
+NOBODY = Principal("nobody", ())
+"""Who calls where nobody was asked: it may do nothing."""
+
+caller: ContextVar[Principal] = ContextVar("caller", default=NOBODY)
+"""Who made the call that is being answered; outside of a call nobody."""
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    """Of names that a message would tell, those that the caller may read; outside of a call all."""
+    by = caller.get()
+    return [name for name in names if by is NOBODY or by.has(Role.reader, name)]
 
 
 class Authenticator(Protocol):

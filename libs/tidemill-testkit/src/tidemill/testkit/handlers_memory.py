@@ -13,6 +13,7 @@ from itertools import count
 import pyarrow as pa
 
 from tidemill.arrangement.updates import accumulate, between, consolidate
+from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Answer,
     Appended,
@@ -152,7 +153,9 @@ class MemoryHandlers:
 
     # The catalog.
 
-    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
+    async def apply(
+        self, documents: Sequence[ResourceDocument], by: Principal = PROCESS
+    ) -> Sequence[Applied]:
         applied: list[Applied] = []
         for document in documents:
             self._raise_if_failing(document.file)
@@ -186,7 +189,7 @@ class MemoryHandlers:
             raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
         return self.resources[kind, name]
 
-    async def delete(self, kind: str, name: str) -> None:
+    async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         await self.describe(kind, name)
         del self.resources[kind, name]
 

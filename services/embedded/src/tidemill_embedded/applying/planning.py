@@ -11,6 +11,7 @@ import msgspec
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.goals import goal_over
+from tidemill.rpc.identity import Principal
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.formats import (
     AvroFormat,
@@ -34,6 +35,7 @@ from tidemill.runtime.resources import (
 from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
@@ -58,11 +60,12 @@ GAINS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An apply that may go ahead: nothing has been written."""
+    """An apply that may go ahead over the catalog as it was: nothing has been written."""
 
     created: tuple[Stored, ...]
     configured: tuple[Stored, ...]
     unchanged: tuple[Resource, ...]
+    planned_at: int
 
 
 def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
@@ -111,13 +114,21 @@ def _taken(resource: Resource, by: Resource) -> str:
 
 
 async def plan_apply(
-    documents: Sequence[ResourceDocument], store: ResourceStore, world: World, now_ms: int
+    documents: Sequence[ResourceDocument],
+    store: ResourceStore,
+    world: World,
+    now_ms: int,
+    by: Principal,
 ) -> Plan:
     """What the documents ask for. New views are planned in `world.shapes`; on refusal they are not.
 
-    Raises: UsageError naming file and line, for all or nothing.
+    What `by` may not make, read or write is refused before anything of it is looked at.
+    Raises: UsageError naming file and line, for all or nothing; Denied.
     """
     resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
+    for resource in resources:
+        permit_names(resource, by)
+    planned_at = store.upper
     bound = await world.collections.ids()
     fresh: list[Stored] = []
     configured: list[Stored] = []
@@ -126,6 +137,7 @@ async def plan_apply(
         known = store.get(resource.kind, resource.name)
         if known is None:
             _refuse_namesake(resource, store)
+            permit_topics(resource, by, shared_brokers=bool(world.settings.log))
             number = store.next_incarnation(resource.kind, resource.name)
             fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
         elif known.resource == resource:
@@ -134,7 +146,8 @@ async def plan_apply(
             configured.append(_reconfigured(known, resource, world.shapes))
     names = {stored.resource.name for stored in fresh}
     try:
-        created = await _planned(fresh, world)
+        created = await _planned(fresh, world, by)
+        configured = [decided(stored, world.shapes, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
                 check_version(stored, world)
@@ -142,7 +155,7 @@ async def plan_apply(
         for name in names:
             world.shapes.forget(name)
         raise
-    return Plan(tuple(created), tuple(configured), tuple(unchanged))
+    return Plan(tuple(created), tuple(configured), tuple(unchanged), planned_at)
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
@@ -260,7 +273,7 @@ def check_version(stored: Stored, world: World) -> None:
         world.shapes.plan_view(stored)
 
 
-async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
+async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Stored]:
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
     readers: list[Stored] = []
@@ -275,18 +288,15 @@ async def _planned(fresh: list[Stored], world: World) -> list[Stored]:
         elif isinstance(spec, TableSpec):
             world.shapes.plan(stored)
             done.append(stored)
-    done += _planned_readers(readers, world.shapes)
+    done += _planned_readers(readers, world.shapes, by)
     await _refuse_forgotten(readers, world)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
-            world.shapes.plan(stored)
-            done.append(stored)
+            done.append(decided(stored, world.shapes, by))
+            world.shapes.plan(done[-1])
     for stored in fresh:
-        spec = stored.resource.spec
-        if isinstance(spec, HoldSpec):
-            with located(stored.resource, "spec", "collection"):
-                world.shapes.named(spec.collection)
-            done.append(stored)
+        if isinstance(stored.resource.spec, HoldSpec):
+            done.append(decided(stored, world.shapes, by))
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
@@ -299,7 +309,7 @@ def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
         return shapes.plan(served(stored))
 
 
-def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:
+def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
     """Views and actions, each after what it reads; what cannot be planned says why."""
     done: list[Stored] = []
     waiting = list(readers)
@@ -308,8 +318,9 @@ def _planned_readers(readers: list[Stored], shapes: Shapes) -> list[Stored]:
         refused: TidemillError | None = None
         for stored in waiting:
             try:
-                plan_reader(stored, shapes)
-                done.append(stored)
+                known = decided(stored, shapes, by)
+                plan_reader(known, shapes)
+                done.append(known)
             except TidemillError as error:
                 refused = refused or error
                 left.append(stored)

@@ -135,9 +135,14 @@ class ResourceStore:
         before = self._rows.get((kind, name))
         return 1 if before is None else before.incarnation + 1
 
-    async def put(self, resources: Sequence[Stored]) -> None:
-        """Write all of them at one instant; durable on return. Raises: CatalogMoved."""
+    async def put(self, resources: Sequence[Stored], planned_at: int | None = None) -> None:
+        """Write all of them at one instant; durable on return. Raises: CatalogMoved.
+
+        What was planned over the catalog with the upper `planned_at` is written only if it still has that one.
+        """
         assert self._read is not None
+        if planned_at is not None and planned_at != self.upper:
+            raise CatalogMoved
         upper = self.upper
         at = max(upper, self._clock.now_ms())
         rows = []

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidemill.datalog.ast import Program
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -19,6 +20,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
 from tidemill.reclock import REMAP_SCHEMA
+from tidemill.rpc.identity import listed
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
 from tidemill.runtime.problems import field_name
@@ -26,6 +28,7 @@ from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
     ColumnSpec,
+    HoldSpec,
     Resource,
     SourceSpec,
     TableSpec,
@@ -114,6 +117,18 @@ class PlannedView:
     def timeline(self) -> str:
         """The timeline of its inputs and outputs."""
         return self.program.timeline or SYSTEM
+
+
+READS = "reads"
+"""Of what was decided about a resource: the collections that it reads, by the names that it has for them."""
+
+COLLECTION = "collection"
+"""What an arrangement or a hold calls the collection that it reads."""
+
+
+def read_name(stored: Stored, written: str) -> str:
+    """The collection that an arrangement or a hold is about: as it was decided, or as it is written."""
+    return str(stored.resolved.get(READS, {}).get(COLLECTION, written))
 
 
 def own_prefix(stored: Stored, version: int) -> str:
@@ -232,7 +247,7 @@ class Shapes:
         """Add an arrangement. Raises: UsageError if there is no such collection, or it has no such columns."""
         resource = stored.resource
         with located(resource, "spec", "collection"):
-            named = self.named(spec.collection)
+            named = self.named(read_name(stored, spec.collection))
             if named.kind == ARRANGEMENT:
                 raise UsageError(
                     f"{named.name} is an arrangement itself: arrange what it arranges",
@@ -297,15 +312,7 @@ class Shapes:
     def _planned(self, stored: Stored, spec: ViewSpec, file: str) -> PlannedView:
         resource, name = stored.resource, stored.resource.name
         program = parse(spec.program, file)
-        derived = {rule.head.application.name for rule in program.rules}
-        wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
-        inputs: dict[str, Named] = {}
-        for predicate in sorted(wanted):
-            if predicate in spec.inputs:
-                with located(resource, "spec", "inputs", predicate):
-                    inputs[predicate] = self.named(spec.inputs[predicate])
-            elif predicate not in derived and self.knows(predicate):
-                inputs[predicate] = self.named(predicate)
+        inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         checked = check(program, Catalog(schemas, readable=self._predicates()))
         with located(resource, "spec", "engine"):
@@ -334,9 +341,53 @@ class Shapes:
             )  # fmt: skip
         return PlannedView(stored, checked, inputs, outputs, ticks)
 
+    def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, Named]:
+        """What a view reads, by predicate: as it was decided when it was applied, else as names are now."""
+        decided = stored.resolved.get(READS)
+        if decided is not None:
+            return {predicate: self.named(name) for predicate, name in decided.items()}
+        derived = {rule.head.application.name for rule in program.rules}
+        wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
+        inputs: dict[str, Named] = {}
+        for predicate in sorted(wanted):
+            if predicate in spec.inputs:
+                with located(stored.resource, "spec", "inputs", predicate):
+                    inputs[predicate] = self.named(spec.inputs[predicate])
+            elif predicate not in derived and self.knows(predicate):
+                inputs[predicate] = self.named(predicate)
+        return inputs
+
+    def reads_of(self, stored: Stored) -> dict[str, tuple[str, Named]]:
+        """What a resource would read: by its own name for it, as it is written and as it is found.
+
+        Of a program that cannot be read nothing: whoever plans it says why. Raises: UsageError with its place.
+        """
+        spec, resource = stored.resource.spec, stored.resource
+        if isinstance(spec, ArrangementSpec | HoldSpec):
+            with located(resource, "spec", "collection"):
+                return {COLLECTION: (spec.collection, self.named(spec.collection))}
+        if isinstance(spec, ActionSpec):
+            predicate = spec.goal.partition("(")[0].strip()
+            with located(resource, "spec", "view"):
+                outputs = self.planned(spec.view).outputs
+            return {"view": (spec.view, outputs[predicate])} if predicate in outputs else {}
+        if not isinstance(spec, ViewSpec):
+            return {}
+        try:
+            program = parse(spec.program, resource.name)
+        except ProgramErrors:
+            return {}
+        undecided = replace(stored, resolved={})
+        found = self._inputs(undecided, spec, program)
+        return {p: (spec.inputs.get(p, p), named) for p, named in found.items()}
+
     def inputs_of(self, view: str) -> dict[str, InputSchema]:
         """What a view's program may read, by predicate."""
         return {p: named.as_input(p) for p, named in self.planned(view).inputs.items()}
+
+    def resources(self) -> set[str]:
+        """The names of what makes the collections that are known."""
+        return {name.partition("/")[0] for name in self._named}
 
     def knows(self, name: str) -> bool:
         """Whether the name, or a predicate of one view, can be read."""
@@ -344,7 +395,7 @@ class Shapes:
 
     def _predicates(self) -> tuple[str, ...]:
         """The names by which programs can read what there is."""
-        names = dict.fromkeys(name.rpartition("/")[2] for name in self._named)
+        names = dict.fromkeys(name.rpartition("/")[2] for name in listed(self._named))
         return tuple(name for name in names if self.knows(name))
 
     def _deriving(self, predicate: str) -> list[str]:
@@ -363,9 +414,10 @@ class Shapes:
             return self._named[deriving[0]]
         if deriving:
             raise UnknownCollection(
-                f"{name} is derived by several views: name one of {', '.join(sorted(deriving))}"
+                f"{name} is derived by several views: name one of {', '.join(sorted(listed(deriving)))}"
             )
-        known = {each.rpartition("/")[2]: each for each in self._named} | dict.fromkeys(self._named)
+        seen = listed(self._named)
+        known = {each.rpartition("/")[2]: each for each in seen} | dict.fromkeys(seen)
         close = get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UnknownCollection(f"there is no {name}{hint}", name=name)
@@ -373,7 +425,7 @@ class Shapes:
     def planned(self, name: str) -> PlannedView:
         """A view with its checked program. Raises: UnknownCollection naming what is close."""
         if name not in self._views:
-            close = get_close_matches(name, self._views, n=1)
+            close = get_close_matches(name, listed(self._views), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise UnknownCollection(f"there is no view {name}{hint}", name=name)
         return self._views[name]

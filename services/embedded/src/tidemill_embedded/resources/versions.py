@@ -2,7 +2,7 @@
 
 What was decided about a resource says so: `version` is the number of the newest version, from 1; while that has not
 taken over, `before` is the document of the one that is read, `base` its number, and `from` the common frontier, once that is
-decided; `left` says that versions which nobody reads any more have something to be closed.
+decided; `beforeReads` are the collections that it reads; `left` says that versions which nobody reads any more have something to be closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
 from tidemill.time import Unavailable, UsageError
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, located, own_prefix
+from tidemill_embedded.resources.shapes import (
+    READS,
+    Named,
+    PlannedView,
+    Shapes,
+    located,
+    own_prefix,
+)
 
 _KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""
@@ -34,6 +41,8 @@ def served(stored: Stored) -> Stored:
     if not changing(stored):
         return stored
     resolved: dict[str, Any] = {"version": stored.resolved["base"]}
+    if "beforeReads" in stored.resolved:
+        resolved[READS] = stored.resolved["beforeReads"]
     before = resource_from(stored.resolved["before"], "catalog")
     return replace(stored, resource=before, resolved=resolved)
 
@@ -57,6 +66,8 @@ def changed(known: Stored, resource: Resource) -> Stored:
         "base": version_of(base),
         "before": base.resource.to_document(),
     }
+    if READS in base.resolved:
+        resolved["beforeReads"] = base.resolved[READS]
     if changing(known) or "left" in known.resolved:
         resolved["left"] = True
     return replace(known, resource=resource, resolved=resolved)
@@ -75,7 +86,8 @@ def decided(stored: Stored, at: int) -> Stored:
 
 def taken_over(stored: Stored) -> Stored:
     """The resource once its newest version is read: what the one before has made can be closed."""
-    return replace(stored, resolved={"version": version_of(stored), "left": True})
+    reads = {READS: stored.resolved[READS]} if READS in stored.resolved else {}
+    return replace(stored, resolved={"version": version_of(stored), "left": True, **reads})
 
 
 def cleaned(stored: Stored) -> Stored:

@@ -1,0 +1,141 @@
+"""What a plan may read and write in the name of whoever asks for it, once names are resolved.
+
+What a resource reads is decided when it is applied, and kept with it: a name that later means another
+collection, because somebody has taken it, changes nothing of what a resource reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tidemill.rpc.identity import SYSTEM_RESOURCE, Principal, Role
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ArrangementSpec,
+    HoldSpec,
+    Resource,
+    SourceSpec,
+    ViewSpec,
+)
+from tidemill.time import UnknownCollection, UsageError
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import READS, Shapes, located
+
+OWN_PREFIX = "tidemill."
+"""Topics of the log of this system in which processes talk among themselves."""
+
+PUSHED_PREFIX = "http."
+"""Topics of the same log that hold what is pushed: the name of the source follows."""
+
+
+def permit_names(resource: Resource, by: Principal) -> None:
+    """Refuse to make what `by` does not administer. Raises: Denied, UsageError."""
+    if resource.name == SYSTEM_RESOURCE:
+        raise UsageError(
+            f"{resource.place('metadata', 'name')}: metadata.name: {SYSTEM_RESOURCE} is what the system "
+            "says of itself; choose another name",
+            reason="Reserved",
+        )
+    by.demand(Role.admin, resource.name)
+
+
+def decided(stored: Stored, shapes: Shapes, by: Principal) -> Stored:
+    """The resource with the collections that it reads, if `by` may read all of them.
+
+    Raises: Denied, which names them as they are written; UsageError for what there is not.
+    """
+    resource = stored.resource
+    for path, written in _written(resource):
+        with located(resource, *path):
+            by.demand(Role.reader, _found(shapes, written), shown=written)
+    if READS in stored.resolved:
+        kept = stored.resolved[READS].items()
+        reads = {own: (own, shapes.named(name)) for own, name in kept}
+    else:
+        reads = shapes.reads_of(stored)
+    for written, named in reads.values():
+        with located(resource):
+            by.demand(Role.reader, named.name, shown=written)
+    if not isinstance(resource.spec, ViewSpec | ArrangementSpec | HoldSpec):
+        return stored
+    names = {own: named.name for own, (_, named) in reads.items()}
+    return replace(stored, resolved={**stored.resolved, READS: names})
+
+
+def _written(resource: Resource) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The names in a resource of what it reads, with the fields they are in."""
+    spec = resource.spec
+    if isinstance(spec, ActionSpec):
+        yield ("spec", "view"), spec.view
+    elif isinstance(spec, ArrangementSpec | HoldSpec):
+        yield ("spec", "collection"), spec.collection
+    elif isinstance(spec, ViewSpec):
+        for predicate, name in spec.inputs.items():
+            yield ("spec", "inputs", predicate), name
+
+
+def _found(shapes: Shapes, written: str) -> str:
+    """What a name means now; what means nothing is asked for as it is written."""
+    try:
+        return shapes.named(written).name
+    except UnknownCollection:
+        return written
+
+
+def permit_topics(resource: Resource, by: Principal, shared_brokers: bool) -> None:
+    """Refuse topics of the own log that belong to the system, or to a source that `by` has no right on.
+
+    With `shared_brokers` the own log is on brokers that a source may also reach by their addresses: then
+    these names are the own log's, however they are reached. Raises: Denied, UsageError.
+    """
+    spec = resource.spec
+    if isinstance(spec, SourceSpec) and spec.kafka is not None:
+        if spec.kafka.bootstrap is None or shared_brokers:
+            _permit_topic(resource, ("spec", "kafka", "topic"), spec.kafka.topic, Role.reader, by)
+    elif isinstance(spec, ActionSpec) and spec.sink.log is not None:
+        place = ("spec", "sink", "log", "topic")
+        _permit_topic(resource, place, spec.sink.log.topic, Role.writer, by)
+
+
+def _permit_topic(
+    resource: Resource, path: tuple[str, ...], topic: str, role: Role, by: Principal
+) -> None:
+    with located(resource, *path):
+        if topic.startswith(OWN_PREFIX):
+            raise UsageError(
+                f"the topic {topic} is one of those in which Tidemill talks to itself: topics that "
+                f"begin with {OWN_PREFIX} are nobody's",
+                reason="OwnTopic",
+            )
+        if (owner := owner_of(topic)) is not None:
+            by.demand(role, owner)
+
+
+def owner_of(topic: str) -> str | None:
+    """The source that a topic of the own log belongs to; None for one that anybody may use."""
+    if not topic.startswith(PUSHED_PREFIX):
+        return None
+    return topic.removeprefix(PUSHED_PREFIX).partition(".")[0]
+
+
+def refuse_foreign_push(resource: Resource, topic: str) -> None:
+    """Refuse rows for a source that reads what is another one's. Raises: UsageError."""
+    spec = resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.kafka is None:
+        return
+    if owner_of(topic) not in (None, resource.name) or topic.startswith(OWN_PREFIX):
+        raise UsageError(
+            f"{resource} only reads the topic {topic}, which is not its own: push to the source that the "
+            "topic belongs to",
+            reason="OwnTopic",
+        )
+
+
+def seen(users: Sequence[str], by: Principal) -> str:
+    """Resources that use something, as far as `by` may read them."""
+    named = [user for user in users if by.has(Role.reader, user.partition("/")[2])]
+    hidden = len(users) - len(named)
+    others = f"{hidden} that you may not see"
+    return ", ".join([*named, *([others] if hidden else [])])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import io
 import json
+import logging
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.runtime.http_server import BODY_BYTES_MAX, HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.http_server import HttpLimits, HttpReply, HttpRequest, HttpServer
 from tidemill.runtime.metrics import DECODE_ERRORS, Metrics
 from tidemill.time.errors import Corrupt, NotYet, Unavailable, UnknownCollection, UsageError
 
@@ -101,7 +104,7 @@ async def test_a_body_that_is_too_large_is_refused(server: HttpServer) -> None:
 
     server.add_route("POST", "/push", push)
     port = await server.start()
-    large = io.BytesIO(b"x" * (BODY_BYTES_MAX + 1))
+    large = io.BytesIO(b"x" * (HttpLimits().body_bytes + 1))
     assert (await ask(port, "POST", "/push", large))[0] == 413
 
 
@@ -110,4 +113,127 @@ async def test_a_taken_address_is_named(server: HttpServer) -> None:
     second = HttpServer("127.0.0.1", port, Metrics(ManualClock()))
     with pytest.raises(UsageError, match=rf"cannot listen on 127.0.0.1:{port}"):
         await second.start()
+    await server.close()
+
+
+async def taking(server: HttpServer) -> tuple[int, list[HttpRequest]]:
+    """The port of a server that takes rows, and what it was given."""
+    taken: list[HttpRequest] = []
+
+    async def push(request: HttpRequest) -> HttpReply:
+        taken.append(request)
+        return HttpReply()
+
+    def admits(request: HttpRequest) -> HttpReply | None:
+        return None if "token" in request.query else HttpReply.json({"error": "who"}, 401)
+
+    server.add_route("POST", "/push", push, admits)
+    return await server.start(), taken
+
+
+def limited(limits: HttpLimits) -> HttpServer:
+    return HttpServer("127.0.0.1", 0, Metrics(ManualClock()), limits=limits)
+
+
+async def said(port: int, sent: bytes, *, then_leave: bool = False) -> bytes:
+    """All that the server answers to these bytes; with `then_leave` the client goes away at once."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    await writer.drain()
+    if then_leave:
+        writer.transport.abort()
+        return b""
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+BEGUN = b"POST /push?token HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{"
+
+
+async def test_s6_uploads_that_break_off_log_nothing_and_the_server_answers(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    port, taken = await taking(server)
+    for _ in range(100):
+        await said(port, BEGUN, then_leave=True)
+    broken_chunk = (
+        b"POST /push?token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    )
+    assert b" 400 " in await said(port, broken_chunk)
+    assert (await ask(port, "GET", "/healthz"))[0] == 200
+    assert not taken
+    assert [each for each in caplog.records if each.levelno > logging.DEBUG] == []
+
+
+async def test_s6_a_caller_is_asked_for_before_the_body_is_read(server: HttpServer) -> None:
+    port, taken = await taking(server)
+    answer = await asyncio.wait_for(said(port, BEGUN.replace(b"?token", b"")[:-1]), 10)
+    assert b" 401 " in answer  # though the body has not begun to come
+    assert not taken
+
+
+async def test_s6_a_body_that_comes_too_slowly_is_refused_with_the_setting() -> None:
+    server = limited(HttpLimits(body_s=0.2))
+    port, taken = await taking(server)
+    answer = await asyncio.wait_for(said(port, BEGUN), 10)
+    assert b" 408 " in answer
+    assert b"limits.http_body_s" in answer
+    assert not taken
+    assert (await ask(port, "POST", "/push?token", b"x"))[0] == 200
+    await server.close()
+
+
+async def test_s6_all_bodies_together_are_bounded() -> None:
+    server = limited(HttpLimits(bodies_bytes=1 << 20))
+    port, taken = await taking(server)
+    many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for _, writer in many:
+        writer.write(BEGUN + b"x" * 500_000)
+    first = asyncio.ensure_future(many[0][0].read(2_000))
+    answers = [first, *(asyncio.ensure_future(reader.read(2_000)) for reader, _ in many[1:])]
+    done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    refused = b"".join(each.result() for each in done)
+    assert b" 429 " in refused
+    assert b"Retry-After: 1" in refused
+    assert b"limits.http_bodies_bytes" in refused
+    for each in answers:
+        each.cancel()
+    for _, writer in many:
+        writer.transport.abort()
+    for _ in range(100):  # what the others held is free again
+        if (await ask(port, "POST", "/push?token", b"x" * 900_000))[0] == 200:
+            break
+        await asyncio.sleep(0.01)
+    assert [len(each.body) for each in taken] == [900_000]
+    await server.close()
+
+
+async def test_s6_a_packed_body_is_not_unpacked(server: HttpServer) -> None:
+    port, taken = await taking(server)
+    packed = gzip.compress(b"x" * (1 << 24))
+    head = f"POST /push?token HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
+    assert b" 415 " in await said(port, head.encode() + packed)
+    assert not taken
+
+
+async def test_s9_a_connection_too_many_is_refused_and_the_others_live() -> None:
+    server = limited(HttpLimits(connections=3))
+    port = await server.start()
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    answer = await said(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"limits.http_connections" in answer
+    held[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b" 200 " in await held[0][0].read(1_000)
+    for _, writer in held:
+        writer.close()
+    await server.close()
+
+
+async def test_s9_a_connection_that_asks_for_nothing_is_ended() -> None:
+    server = limited(HttpLimits(body_s=0.1))
+    port = await server.start()
+    assert await asyncio.wait_for(said(port, b""), 10) == b""
+    assert await asyncio.wait_for(said(port, b"GET /heal"), 10) == b""
     await server.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -61,3 +62,22 @@ def test_console_events_are_for_people() -> None:
 def test_an_unknown_style_is_refused() -> None:
     with pytest.raises(ValueError, match="xml"):
         logs.configure("xml")
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_s6_a_traceback_is_plain_and_says_no_locals(style: str) -> None:
+    written = io.StringIO()
+    logs.configure(style, stream=written)
+
+    def fail(password: str) -> None:
+        raise ValueError("cause")
+
+    begun = time.process_time()
+    for _ in range(50):
+        try:
+            fail("S3CR3T-" + "of-the-pod")
+        except ValueError:
+            logs.get_logger("http").exception("failed")
+    assert time.process_time() - begun < 50 * 0.02
+    assert written.getvalue().count("ValueError: cause") == 50
+    assert "S3CR3T-of-the-pod" not in written.getvalue()

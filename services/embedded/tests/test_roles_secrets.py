@@ -193,7 +193,7 @@ def test_the_http_port_has_tls_and_asks_for_tokens_as_the_other_one_does(tmp_pat
                     return None
 
             until(applied)
-            assert [posted(server, trust, token) for token in (None, "no-token", "bob-token")] == [401, 401, 403]  # fmt: skip
+            assert [posted(server, trust, token) for token in (None, "no-token", "\xff\xfe", "bob-token")] == [401, 401, 401, 403]  # fmt: skip
             assert posted(server, trust, "ann-token") == 200
 
             def rows() -> list[int] | None:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import typer
 
+from tidemill.rpc.admission import Admissions
 from tidemill.rpc.channel import Dialer
-from tidemill.rpc.identity import Authenticator, Role, ServicesOnly, Tokens
+from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
 from tidemill.rpc.messages import ResourceDocument, Work
 from tidemill.rpc.server import Server, ServiceHandlers, serve
-from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, server_context
 from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.http_guard import HttpGuard, is_loopback
-from tidemill.runtime.http_server import HttpReply, HttpRequest, HttpServer
+from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
@@ -44,6 +44,7 @@ from tidemill_embedded.authorizing import (
 )
 from tidemill_embedded.exposing import SAID, exposed, refuse_exposure, services_warning
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
+from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
 from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.replicas.no_log import NoLog
@@ -265,20 +266,6 @@ def _told(what: str) -> Callable[[str], None]:
     return lambda says: log.warning("files not taken over", what=what, error=says)
 
 
-async def _push(system: System, request: HttpRequest) -> HttpReply:
-    """Rows pushed over HTTP, one to a line, are in the log before the answer."""
-    rows = [line for line in request.body.splitlines() if line.strip()]
-    pushed = await system.push(request.parts["name"], rows)
-    return HttpReply.json({"accepted": pushed.accepted})
-
-
-async def _no_push(request: HttpRequest) -> HttpReply:
-    raise UsageError(
-        "this server asks for tokens, and HTTP is in the clear: set http_tls, or push rows over gRPC",
-        reason="tls",
-    )
-
-
 def users_of(chosen: EmbeddedSettings) -> Authenticator | None:
     """Who may call as a user; None is everybody. Raises: UsageError for a file that cannot be used."""
     if not chosen.token_file:
@@ -319,8 +306,9 @@ class _Running:
         self._http = HttpServer(
             chosen.http_host, chosen.http_port, process.world.metrics,
             None if files_of_http is None else server_context(files_of_http, _told("http_tls")),
-            _guard(chosen),
+            _guard(chosen), chosen.limits.of_http,
         )  # fmt: skip
+        self._admissions = Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s)
         self._supervisor = Supervisor(process.world.clock)
 
     def added(self) -> Supervisor:
@@ -328,8 +316,8 @@ class _Running:
         process, http = self._process, self._http
         if not process.roles or "query" in process.roles:
             clear = process.settings.http_tls.files is None
-            pushing = _no_push if self._users is not None and clear else self._push
-            http.add_route("POST", "/v1/sources/{name}/rows", pushing)
+            pushing = HttpPushing(process.system, self._users, self._admissions, clear)
+            http.add_route("POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
         for warning in _open_doors(process.settings):
@@ -359,18 +347,6 @@ class _Running:
             add("grpc", self._rpc)
         add("ready", last)
         return self._supervisor
-
-    async def _push(self, request: HttpRequest) -> HttpReply:
-        """For whoever may write to the source, if users are told apart."""
-        if self._users is not None:
-            sent = {name.lower(): value for name, value in request.headers.items()}
-            try:
-                self._users.principal(sent, tuple).demand(Role.writer, request.parts["name"])
-            except Unauthenticated as error:
-                return HttpReply.json({"error": "Unauthenticated", "message": str(error)}, 401)
-            except Denied as error:
-                return HttpReply.json({"error": "Denied", "message": str(error)}, 403)
-        return await _push(self._process.system, request)
 
     async def _resources(self, scope: Scope) -> None:
         process = self._process
@@ -443,7 +419,7 @@ class _Running:
             AuthorizedCatalog(process.system, shapes),
             AuthorizedStorage(process.storage),
             reflect=chosen.reflection, observer=observed_calls(metrics),
-            authenticator=self._users,
+            authenticator=self._users, admissions=self._admissions,
             credentials=None if credentials is None else credentials.credentials(),
             states=(SAID,) if exposed(chosen) else (),
         )  # fmt: skip

@@ -9,7 +9,9 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from tidemill.rpc.admission import CallLimits
 from tidemill.rpc.tls import TlsFiles
+from tidemill.runtime.http_server import HttpLimits
 from tidemill.shard.claims import LEASE_S
 from tidemill.shard.conforming import ROW_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
@@ -108,10 +110,61 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much somebody may ask of this process before it refuses."""
+    """What comes in and what it may take; whoever passes a limit is refused, and the process goes on.
+
+    A user is a name of the token file; without one all callers are one user.
+    """
 
     row_bytes_max: int = ROW_BYTES_MAX
     """The longest row that may be written to a collection; an answer has room for 64 MiB."""
+
+    calls: int = 2_000
+    """Calls over gRPC and HTTP that are under way, of all users."""
+
+    calls_per_user: int = 500
+    """The same of one user."""
+
+    subscriptions: int = 2_000
+    """Subscriptions that are open, of all users."""
+
+    subscriptions_per_user: int = 500
+    """The same of one user."""
+
+    calls_per_s: float = 2_000.0
+    """How many calls a user may begin in a second; twice as many at once."""
+
+    bytes_per_s: float = float(256 << 20)
+    """How many bytes a user may send and be sent in a second; twice as many at once."""
+
+    connections: int = 2_000
+    """Connections over gRPC that are open."""
+
+    http_connections: int = 1_000
+    """Connections over HTTP that are open."""
+
+    http_body_bytes: int = 16 << 20
+    """The largest body of a request over HTTP."""
+
+    http_bodies_bytes: int = 256 << 20
+    """Bytes of all such bodies that have come and are not answered yet."""
+
+    http_body_s: float = 30.0
+    """How long a body may take to arrive, and a connection to ask for anything."""
+
+    @property
+    def of_calls(self) -> CallLimits:
+        """Those of calls, as a port counts them."""
+        return CallLimits(
+            self.calls, self.calls_per_user, self.subscriptions, self.subscriptions_per_user,
+            self.calls_per_s, self.bytes_per_s, self.connections,
+        )  # fmt: skip
+
+    @property
+    def of_http(self) -> HttpLimits:
+        """Those of the HTTP server."""
+        return HttpLimits(
+            self.http_body_bytes, self.http_bodies_bytes, self.http_body_s, self.http_connections
+        )
 
 
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

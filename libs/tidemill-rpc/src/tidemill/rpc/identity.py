@@ -182,7 +182,7 @@ class Tokens:
                 "this server asks for a token: give its file with --token-file or "
                 "TIDEMILL_TOKEN_FILE"
             )
-        digest = hashlib.sha256(token.strip().encode()).digest()
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).digest()
         found: Principal | None = None
         for user in self._users:
             if hmac.compare_digest(user.sha256, digest):

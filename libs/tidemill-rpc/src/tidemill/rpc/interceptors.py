@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from tidemill.rpc.identity import NEEDS, Authenticator, Role, caller
+from tidemill.rpc.admission import Admissions
+from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
 from tidemill.rpc.validation import validate
-from tidemill.time import TidemillError
+from tidemill.time import TidemillError, UsageError
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
@@ -81,8 +88,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, observer: CallObserver, deadlines: DeadlinePolicy, authenticator: Authenticator
+        self,
+        observer: CallObserver,
+        deadlines: DeadlinePolicy,
+        authenticator: Authenticator,
+        admissions: Admissions | None = None,
     ) -> None:
+        """Without `admissions` nothing is counted: a port of services."""
+        self._admissions = admissions
         self._observer = observer
         self._deadlines = deadlines
         self._authenticator = authenticator
@@ -101,18 +114,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if found.request_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 self._around_stream(method, found.stream_stream),
-                found.request_deserializer,
+                _decoded(found.request_deserializer),
                 found.response_serializer,
             )
         if found.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._around_stream(method, found.unary_stream),
-                found.request_deserializer,
+                _decoded(found.request_deserializer),
                 found.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
             self._around_unary(method, found.unary_unary),
-            found.request_deserializer,
+            _decoded(found.request_deserializer),
             found.response_serializer,
         )
 
@@ -120,8 +133,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def answer(request: Any, context: Context) -> Any:
-            async with self._surround(method, request, context):
-                return await behavior(request, context)
+            async with self._surround(method, request, context) as sent:
+                message = await behavior(request, context)
+                sent(_size(message))
+                return message
 
         return answer
 
@@ -129,25 +144,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], AsyncIterator[Any]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
-            async with self._surround(method, request, context):
+            async with self._surround(method, request, context) as sent:
                 async for message in behavior(request, context):
                     yield message
+                    sent(_size(message))
                     self._observer.sent(method)
 
         return answers
 
     @asynccontextmanager
-    async def _surround(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+    async def _surround(
+        self, method: str, request: Any, context: Context
+    ) -> AsyncIterator[Callable[[int], None]]:
         loop = asyncio.get_running_loop()
         began = loop.time()
         code, fault = "OK", None
         self._observer.started(method)
         try:
-            self._admit(method, context)
-            async with self._deadline(method, context):
-                if hasattr(request, "DESCRIPTOR"):
-                    validate(request)
-                yield
+            principal = self._admit(method, context)
+            if isinstance(request, _Undecodable):
+                raise UsageError(f"the request of {method} is no message of it", reason="message")
+            with self._counted(principal, method, request) as sent:
+                async with self._deadline(method, context):
+                    if hasattr(request, "DESCRIPTOR"):
+                        validate(request)
+                    yield sent
         except TidemillError as error:
             status, details = to_status(error, waited=_waits(request))
             code = status.name
@@ -165,7 +186,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         finally:
             self._observer.ended(method, code, loop.time() - began, fault)
 
-    def _admit(self, method: str, context: Context) -> None:
+    def _counted(
+        self, principal: Principal, method: str, request: Any
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Raises: Exhausted if the caller has too much under way."""
+        if self._admissions is None:
+            return nullcontext(lambda size: None)
+        endless = method in self._deadlines.endless
+        return self._admissions.admitted(principal.name, endless, _size(request))
+
+    def _admit(self, method: str, context: Context) -> Principal:
         """Raises: Unauthenticated, Denied. What is behind the call finds who makes it."""
 
         def identities() -> list[str]:
@@ -181,9 +211,34 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 principal=principal.name,
             )
         caller.set(principal)
+        return principal
 
     def _deadline(self, method: str, context: Context) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(self._deadlines.seconds(method, context.time_remaining()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecodable:
+    """Stands for a request whose bytes are no message, until it is known who has sent it."""
+
+
+def _decoded(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """The deserializer, with `_Undecodable` for what it refuses."""
+    if deserialize is None:
+        return None
+
+    def decoded(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Undecodable()
+
+    return decoded
+
+
+def _size(message: Any) -> int:
+    """Bytes of a message; 0 of a stream of requests."""
+    return int(message.ByteSize()) if hasattr(message, "ByteSize") else 0
 
 
 def _waits(request: Any) -> bool:

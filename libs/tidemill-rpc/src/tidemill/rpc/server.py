@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.ingest.v1 import ingest_pb2_grpc
 from tidemill.query.v1 import query_pb2_grpc
+from tidemill.rpc.admission import Admissions
 from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.handlers import (
     CatalogHandlers,
@@ -111,6 +112,7 @@ async def serve(
     credentials: grpc.ServerCredentials | None = None,
     connection_age_s: float = CONNECTION_AGE_S,
     states: Sequence[str] = (),
+    admissions: Admissions | None = None,
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
@@ -118,13 +120,17 @@ async def serve(
     not read is cut off; `services` are those that only other services call. Without `credentials` it
     listens in the clear, without `authenticator` it answers everybody. After `connection_age_s` a
     connection takes no new calls; those that run, streams as well, go on to their end. The health
-    service knows `states` beside the services that are offered.
+    service knows `states` beside the services that are offered. `admissions` refuse callers that ask
+    too much; without them nothing is counted.
     Raises Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(
-        observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open()
-    )
-    options = (*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000)))
+        observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open(),
+        admissions,
+    )  # fmt: skip
+    options = [*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000))]
+    if admissions is not None:
+        options.append(("grpc.max_allowed_incoming_connections", admissions.limits.connections))
     server = grpc.aio.server(interceptors=(interceptor,), options=options)
     offered: list[str] = []
     pace = delivery or DeliveryPolicy()

@@ -6,18 +6,23 @@ becomes the status that tells the client what to do next, with the message as JS
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from weakref import WeakSet
 
-from aiohttp import web
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from tidemill.runtime.http_guard import HttpGuard
 from tidemill.runtime.metrics import Metrics
 from tidemill.time.errors import (
     AlreadyUsed,
+    Exhausted,
     Fenced,
     Indeterminate,
     NotYet,
@@ -28,9 +33,10 @@ from tidemill.time.errors import (
     UsageError,
 )
 
-BODY_BYTES_MAX = 16 << 20
 CLOSE_S_MAX = 5.0
 RETRY_AFTER_S = 1
+LINGER_S = 1.0
+"""So long what still comes of a refused body is thrown away, that the client may read why."""
 
 _STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
     (UnknownCollection, 404),
@@ -39,22 +45,50 @@ _STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
     (UsageError, 400),
     (Fenced, 409),
     (NotYet, 425),
+    (Exhausted, 429),
     (Unavailable, 503),
     (Indeterminate, 500),
 )
 """The first line whose class fits; everything else is 500."""
 
+_ASK_LATER = frozenset({429, 503})
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Type: text/plain\r\n\r\nconnection refused: limits.http_connections are open\n"
+)
+"""What a connection too many hears, whatever it asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What clients may take of a server at once; whoever passes a limit is refused, the others go on."""
+
+    body_bytes: int = 16 << 20
+    """The largest body."""
+
+    bodies_bytes: int = 256 << 20
+    """Bytes of all bodies that have come and are not answered yet."""
+
+    body_s: float = 30.0
+    """How long a body may take to arrive, and a connection to ask for anything."""
+
+    connections: int = 1_000
+    """Connections that are open at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What a route is given: the parts of its path, the query, and the whole body."""
+    """What a route is given: the parts of its path, the query, and the whole body.
+
+    Whoever admits a request sees it without its body, which is not read yet.
+    """
 
     method: str
     path: str
     parts: Mapping[str, str]
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +107,8 @@ class HttpReply:
 
 
 Route = Callable[[HttpRequest], Awaitable[HttpReply]]
+Admission = Callable[[HttpRequest], HttpReply | None]
+"""None if the body may be read, else the refusal."""
 ReadyCheck = Callable[[], str | None]
 """None if ready, else the reason why not."""
 
@@ -87,42 +123,105 @@ class HttpServer:
         metrics: Metrics,
         tls: ssl.SSLContext | None = None,
         guard: HttpGuard | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear.
 
         Requests that `guard` refuses are not read any further.
         """
         self._tls = tls
+        self._limits = limits or HttpLimits()
+        self._held_bytes = 0
+        self._heard: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self._listening: asyncio.Server | None = None
         self._host = host
         self._port = port
         self._metrics = metrics
         self._checks: dict[str, ReadyCheck] = {}
         self._warnings: list[str] = []
-        self._application = web.Application(
-            client_max_size=BODY_BYTES_MAX, middlewares=[_guarded(guard or HttpGuard())]
-        )
+        self._application = web.Application(middlewares=[_guarded(guard or HttpGuard())])
         self._runner = web.AppRunner(
-            self._application, access_log=None, shutdown_timeout=CLOSE_S_MAX
+            self._application,
+            access_log=None,
+            logger=_log,
+            shutdown_timeout=CLOSE_S_MAX,
+            lingering_time=LINGER_S,
         )
         self.add_route("GET", "/metrics", self._show_metrics)
         self.add_route("GET", "/healthz", self._show_health)
         self.add_route("GET", "/readyz", self._show_readiness)
 
-    def add_route(self, method: str, path: str, route: Route) -> None:
-        """Answer `method` on `path` with `route`; `{name}` in the path becomes a part."""
+    def add_route(
+        self, method: str, path: str, route: Route, admits: Admission | None = None
+    ) -> None:
+        """Answer `method` on `path` with `route`; `{name}` in the path becomes a part.
+
+        What `admits` refuses is answered before anything of the body is read.
+        """
 
         async def answer(request: web.Request) -> web.Response:
+            if request.transport is not None:
+                self._heard.add(request.transport)
             try:
-                reply = await route(await _request_of(request))
+                reply = await self._reply(request, route, admits)
             except TidemillError as error:
                 reply = _refusal(error)
-            return web.Response(
+            response = web.Response(
                 status=reply.status,
                 body=reply.body,
                 headers={"Content-Type": reply.content_type, **reply.headers},
             )
+            if not request.content.is_eof():
+                response.force_close()  # what is left of the body is nobody's to read
+            return response
 
         self._application.router.add_route(method, path, answer)
+
+    async def _reply(
+        self, request: web.Request, route: Route, admits: Admission | None
+    ) -> HttpReply:
+        """What the route answers, or why it is not asked."""
+        asked = _request_of(request)
+        refused = None if admits is None else admits(asked)
+        if refused is not None:
+            return refused
+        if not request.can_read_body:
+            return await route(asked)
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return _refused(
+                "UnsupportedMediaType", "send the body as it is, without an encoding", 415
+            )
+        body = bytearray()
+        try:
+            broken = await self._read(request, body)
+            return broken or await route(replace(asked, body=bytes(body)))
+        finally:
+            self._held_bytes -= len(body)
+
+    async def _read(self, request: web.Request, body: bytearray) -> HttpReply | None:
+        """Read the whole body, or refuse one that is too large, too slow, or does not come whole."""
+        limits = self._limits
+        try:
+            async with asyncio.timeout(limits.body_s):
+                async for piece in request.content.iter_any():
+                    body += piece
+                    self._held_bytes += len(piece)
+                    if len(body) > limits.body_bytes:
+                        says = f"the body has more than {limits.body_bytes:,} bytes (limits.http_body_bytes)"
+                        return _refused("BodyTooLarge", says, 413)
+                    if self._held_bytes > limits.bodies_bytes:
+                        raise Exhausted(
+                            f"body refused: all bodies together have {limits.bodies_bytes:,} bytes"
+                            " already; try again later (limits.http_bodies_bytes)",
+                            setting="limits.http_bodies_bytes",
+                        )
+            return None
+        except TimeoutError:
+            says = f"the body took longer than {self._limits.body_s:g} s (limits.http_body_s)"
+            return _refused("BodyTooSlow", says, 408)
+        except (ClientError, web.RequestPayloadError, OSError, ValueError):
+            # The client went away, or sent something that is no body: nobody else's business.
+            return _refused("BodyBroken", "the body broke off, or is none", 400)
 
     def add_ready_check(self, name: str, check: ReadyCheck) -> None:
         """Let /readyz ask `check`; it is ready when every check is."""
@@ -135,20 +234,40 @@ class HttpServer:
     async def start(self) -> int:
         """Listen; the port. Raises: UsageError if the address is taken."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls)
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listening = await loop.create_server(
+                self._accepted, self._host, self._port, ssl=self._tls
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise UsageError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
                 reason="address-in-use",
             ) from error
-        port: int = self._runner.addresses[0][1]
+        port: int = self._listening.sockets[0].getsockname()[1]
         return port
+
+    def _accepted(self) -> asyncio.Protocol:
+        """Who speaks on a new connection."""
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) >= self._limits.connections:
+            return _Full()
+        connection = server()
+        asyncio.get_running_loop().call_later(self._limits.body_s, self._end_silent, connection)
+        return connection
+
+    def _end_silent(self, connection: asyncio.Protocol) -> None:
+        """End a connection that has not asked for anything yet."""
+        transport = getattr(connection, "transport", None)
+        if transport is not None and transport not in self._heard:
+            transport.abort()
 
     async def close(self) -> None:
         """Stop listening, let running requests finish for a few seconds; twice is once."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
     async def _show_metrics(self, request: HttpRequest) -> HttpReply:
@@ -180,22 +299,43 @@ def _guarded(guard: HttpGuard) -> Middleware:
     return admit
 
 
-async def _request_of(request: web.Request) -> HttpRequest:
+def _is_ours(event: logging.LogRecord) -> bool:
+    """Whether an event is no client's doing: what is no HTTP is answered 400, and no news."""
+    return not (event.exc_info and isinstance(event.exc_info[1], HttpProcessingError))
+
+
+_log = logging.getLogger("tidemill.http")
+_log.addFilter(_is_ours)
+
+
+class _Full(asyncio.Protocol):
+    """Says that there are too many connections, and ends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_FULL)
+        transport.close()
+
+
+def _request_of(request: web.Request) -> HttpRequest:
     return HttpRequest(
         method=request.method,
         path=request.path,
         parts=dict(request.match_info),
         query=dict(request.query),
         headers=dict(request.headers),
-        body=await request.read(),
     )
+
+
+def _refused(error: str, says: str, status: int) -> HttpReply:
+    return HttpReply.json({"error": error, "message": says}, status)
 
 
 def _refusal(error: TidemillError) -> HttpReply:
     status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
     words = {"error": type(error).__name__, "message": str(error)}
     reply = HttpReply.json(words, status)
-    if status == 503:
+    if status in _ASK_LATER:
         return HttpReply(
             status, reply.body, reply.content_type, {"Retry-After": str(RETRY_AFTER_S)}
         )

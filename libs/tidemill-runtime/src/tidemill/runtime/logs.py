@@ -67,9 +67,14 @@ def get_logger(component: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
+# NB: tracebacks are plain: locals in them would say passwords, and take a tenth of a second to write.
 def _rendering(style: Style, target: TextIO) -> list[Any]:  # structlog types a processor by Any
     if style is Style.CONSOLE:
-        return [structlog.dev.ConsoleRenderer(colors=target.isatty())]
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     return [structlog.processors.format_exc_info, _to_json]
 
 

@@ -10,6 +10,7 @@
   x Fenced               this handle is dead; open a new one
     x CapabilityExpired  the lease ran out; acquire again
   x Unavailable          it did not happen; retry with backoff
+    x Exhausted          a limit of the server is reached; ask for less at once, later
   x Indeterminate        it may have happened; retry only what is idempotent
   x Corrupt              stored bytes or contents are wrong; stop and page someone
 
@@ -73,6 +74,10 @@ class CapabilityExpired(Fenced):
 
 class Unavailable(TidemillError):
     """It did not happen; retry with backoff."""
+
+
+class Exhausted(Unavailable):
+    """A limit of the server is reached; ask for less at once, later. `setting` names the limit."""
 
 
 class Indeterminate(TidemillError):

@@ -1,0 +1,123 @@
+"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tidemill.time import Exhausted
+
+USERS_MAX = 10_000
+"""So many users are remembered; those with nothing under way are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Limits of one port; a user is a name of a token file, and everybody where there is none.
+
+    Calls are those that end by themselves; subscriptions are counted apart. A rate lets twice what comes
+    in a second be spent at once.
+    """
+
+    calls: int = 2_000
+    calls_per_user: int = 500
+    subscriptions: int = 2_000
+    subscriptions_per_user: int = 500
+    calls_per_s: float = 2_000.0
+    bytes_per_s: float = float(256 << 20)
+    connections: int = 2_000
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Tokens that come at a rate and are spent. A cost is known late, so that it may leave a debt."""
+
+    per_s: float
+    left: float
+    at_s: float
+
+    def open(self, now_s: float) -> bool:
+        """Whether something is left to spend."""
+        self.left = min(2 * self.per_s, self.left + (now_s - self.at_s) * self.per_s)
+        self.at_s = now_s
+        return self.left > 0
+
+    def spend(self, cost: float) -> None:
+        """Take what something has cost."""
+        self.left -= cost
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one user has under way, and may still spend."""
+
+    rate: Bucket
+    volume: Bucket
+    under_way: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+
+
+class Admissions:
+    """Counts what is under way on one port, by user and in all."""
+
+    def __init__(self, limits: CallLimits, now_s: Callable[[], float]) -> None:
+        self.limits = limits
+        self._now_s = now_s
+        self._users: dict[str, _Use] = {}
+        self._under_way = {False: 0, True: 0}
+
+    @contextmanager
+    def admitted(
+        self, user: str, endless: bool, request_bytes: int
+    ) -> Iterator[Callable[[int], None]]:
+        """One call of a user, for as long as it takes; what it gives is told the bytes of answers.
+
+        Raises: Exhausted, which names the limit and its setting.
+        """
+        use = self._use(user)
+        self._refuse_beyond(user, use, endless)
+        use.rate.spend(1)
+        use.volume.spend(request_bytes)
+        use.under_way[endless] += 1
+        self._under_way[endless] += 1
+        try:
+            yield use.volume.spend
+        finally:
+            use.under_way[endless] -= 1
+            self._under_way[endless] -= 1
+
+    def _use(self, user: str) -> _Use:
+        found = self._users.get(user)
+        if found is None:
+            if len(self._users) >= USERS_MAX:
+                idle = [
+                    name for name, use in self._users.items() if not any(use.under_way.values())
+                ]
+                for name in idle:
+                    del self._users[name]
+            limits, now_s = self.limits, self._now_s()
+            found = self._users[user] = _Use(
+                Bucket(limits.calls_per_s, 2 * limits.calls_per_s, now_s),
+                Bucket(limits.bytes_per_s, 2 * limits.bytes_per_s, now_s),
+            )
+        return found
+
+    def _refuse_beyond(self, user: str, use: _Use, endless: bool) -> None:
+        limits, now_s = self.limits, self._now_s()
+        what = "subscriptions" if endless else "calls"
+        most = limits.subscriptions if endless else limits.calls
+        own = limits.subscriptions_per_user if endless else limits.calls_per_user
+        if use.under_way[endless] >= own:
+            raise _exhausted(f"{user} has {own} {what} under way", f"limits.{what}_per_user")
+        if self._under_way[endless] >= most:
+            raise _exhausted(f"all users have {most} {what} under way", f"limits.{what}")
+        if not use.rate.open(now_s):
+            says = f"{user} makes more than {limits.calls_per_s:g} calls a second"
+            raise _exhausted(says, "limits.calls_per_s")
+        if not use.volume.open(now_s):
+            says = f"{user} sends and is sent more than {limits.bytes_per_s:,.0f} bytes a second"
+            raise _exhausted(says, "limits.bytes_per_s")
+
+
+def _exhausted(says: str, setting: str) -> Exhausted:
+    return Exhausted(f"call refused: {says}; ask again later ({setting})", setting=setting)

@@ -1,0 +1,223 @@
+"""Who asks for too much is refused, by a real server on loopback; everybody else is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.rpc.admission import Admissions, Bucket, CallLimits
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.identity import Grant, Principal, Role, Tokens
+from tidemill.rpc.messages import Event, Progress
+from tidemill.rpc.server import serve
+from tidemill.rpc.status import Unauthenticated
+from tidemill.runtime.clock import ManualClock
+from tidemill.testkit.handlers_memory import MemoryHandlers
+from tidemill.time import Exhausted, frontier
+
+WAIT_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Dialer):
+    """Calls over a connection of its own, under a name."""
+
+    name: str = ""
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """In the clear; the name is what the client calls its program."""
+        local = ("grpc.use_local_subchannel_pool", 1)
+        return grpc.aio.insecure_channel(
+            address, options=[("grpc.primary_user_agent", self.name), local]
+        )
+
+
+class ByName:
+    """Takes what a client calls its program for the name of a user."""
+
+    def principal(
+        self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
+    ) -> Principal:
+        """Whoever it is. Raises: Unauthenticated without a name."""
+        name = metadata["user-agent"].partition(" ")[0]
+        if name.startswith("grpc"):
+            raise Unauthenticated("who?")
+        return Principal(name, (Grant(Role.admin),))
+
+
+class Held(MemoryHandlers):
+    """Explanations and subscriptions wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.waiting = 0
+
+    async def explain(self, view: str, form: str) -> str:
+        self.waiting += 1
+        await self.go.wait()
+        return "x" * 1_000
+
+    async def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        """Progress once, then nothing."""
+        yield Progress(frontier(1))
+        await self.go.wait()
+
+
+@asynccontextmanager
+async def limited(limits: CallLimits) -> AsyncIterator[tuple[Held, int, ManualClock]]:
+    """Handlers behind a server with these limits, its port, and the clock of its rates."""
+    handlers, clock = Held(), ManualClock()
+    server = await serve(
+        "127.0.0.1:0", handlers, handlers, handlers, authenticator=ByName(),
+        admissions=Admissions(limits, clock.monotonic_s),
+    )  # fmt: skip
+    try:
+        yield handlers, server.port, clock
+    finally:
+        handlers.go.set()
+        await server.stop(0)
+
+
+def client_of(port: int, user: str) -> AsyncClient:
+    return AsyncClient(f"127.0.0.1:{port}", timeout_s=WAIT_S_MAX, dialer=Named(name=user))
+
+
+async def refused(client: AsyncClient) -> Exhausted:
+    with pytest.raises(Exhausted) as caught:
+        await client.collections()
+    return caught.value
+
+
+async def test_s9_calls_of_one_user_are_bounded_and_the_others_are_answered() -> None:
+    async with (
+        limited(CallLimits(calls_per_user=3, calls=4)) as (handlers, port, _),
+        client_of(port, "eve") as eve,
+        client_of(port, "bob") as bob,
+        client_of(port, "joe") as joe,
+    ):
+        hers = [asyncio.ensure_future(eve.explain("v")) for _ in range(3)]
+        while handlers.waiting < 3:
+            await asyncio.sleep(0.01)
+        error = await refused(eve)
+        assert str(error).startswith("call refused: eve has 3 calls under way; ask again later")
+        assert error.details["setting"] == "limits.calls_per_user"
+        await bob.collections()
+        his = asyncio.ensure_future(bob.explain("v"))
+        while handlers.waiting < 4:
+            await asyncio.sleep(0.01)
+        assert (await refused(joe)).details["setting"] == "limits.calls"
+        handlers.go.set()
+        await asyncio.gather(*hers, his)
+        for client in (eve, bob, joe):
+            await client.collections()
+
+
+async def test_s9_subscriptions_are_bounded_and_counted_apart() -> None:
+    limits = CallLimits(subscriptions_per_user=2, calls_per_user=1)
+    async with limited(limits) as (_, port, _), client_of(port, "eve") as eve:
+        streams = [eve.subscribe("flights") for _ in range(2)]
+        for stream in streams:
+            assert await anext(aiter(stream)) == Progress(frontier(1))
+        with pytest.raises(Exhausted) as caught:
+            await anext(aiter(eve.subscribe("flights")))
+        assert caught.value.details["setting"] == "limits.subscriptions_per_user"
+        await eve.collections()
+
+
+async def test_s9_the_rate_of_calls_is_of_each_user() -> None:
+    async with (
+        limited(CallLimits(calls_per_s=2)) as (_, port, clock),
+        client_of(port, "eve") as eve,
+        client_of(port, "bob") as bob,
+    ):
+        for _ in range(4):
+            await eve.collections()
+        assert (await refused(eve)).details["setting"] == "limits.calls_per_s"
+        await bob.collections()
+        clock.move(1)
+        await eve.collections()
+        await eve.collections()
+        await refused(eve)
+
+
+async def test_s9_bytes_that_were_sent_are_a_debt() -> None:
+    async with (
+        limited(CallLimits(bytes_per_s=300)) as (handlers, port, clock),
+        client_of(port, "eve") as eve,
+    ):
+        handlers.go.set()
+        await eve.explain("v")  # 1,000 bytes, of which 600 were there
+        assert (await refused(eve)).details["setting"] == "limits.bytes_per_s"
+        clock.move(1)
+        await refused(eve)
+        clock.move(3)
+        await eve.explain("v")
+
+
+async def test_s9_connections_are_bounded_and_those_that_are_open_live() -> None:
+    async with limited(CallLimits(connections=3)) as (_, port, _):
+        clients = [client_of(port, f"u{number}") for number in range(3)]
+        for client in clients:
+            await client.collections()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(reader.read(100), WAIT_S_MAX) == b""  # closed without a word
+        writer.close()
+        for client in clients:
+            await client.collections()
+            await client.close()
+
+
+async def test_a6_bytes_that_are_no_message_are_refused_after_it_is_known_who_sends_them() -> None:
+    method = "/tidemill.query.v1.QueryService/Ask"
+    async with (
+        limited(CallLimits()) as (_, port, _),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as nobody,
+        Named(name="eve").channel(f"127.0.0.1:{port}") as eve,
+    ):
+        for channel, code in (
+            (nobody, grpc.StatusCode.UNAUTHENTICATED),
+            (eve, grpc.StatusCode.INVALID_ARGUMENT),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(method)(b"\xff\xff\xff")
+            assert caught.value.code() == code
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 20)), max_size=40))
+def test_s9_no_more_is_spent_than_comes_in_and_one_cost_of_debt(
+    steps: list[tuple[float, float]],
+) -> None:
+    bucket, now_s, spent = Bucket(per_s=3, left=6, at_s=0), 0.0, 0.0
+    for pause_s, cost in steps:
+        now_s += pause_s
+        if bucket.open(now_s):
+            bucket.spend(cost)
+            spent += cost
+    assert spent <= 6 + 3 * now_s + max((cost for _, cost in steps), default=0) + 1e-6
+
+
+def test_a6_a_token_of_bytes_that_are_no_text_is_an_unknown_one(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"hers").hexdigest()
+    grants = [{"role": "admin", "collections": ["*"]}]
+    document = {"users": [{"name": "eve", "sha256": digest, "grants": grants}]}
+    file = tmp_path / "users.yaml"
+    file.write_text("")
+    tokens = Tokens(file, lambda text: document)
+    assert tokens.principal({"authorization": "Bearer hers"}, tuple).name == "eve"
+    with pytest.raises(Unauthenticated, match="does not know the token"):
+        tokens.principal(
+            {"authorization": b"Bearer \xff\xfe".decode(errors="surrogateescape")}, tuple
+        )

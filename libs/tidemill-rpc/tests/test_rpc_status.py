@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships no py.typed
 
-from tidemill.rpc.status import CutOff, DeadlinePassed, from_status, to_status
+from tidemill.rpc.status import (
+    DOMAIN,
+    CutOff,
+    DeadlinePassed,
+    Denied,
+    Unauthenticated,
+    from_status,
+    to_status,
+)
 from tidemill.time import (
     AlreadyUsed,
     BeforeSince,
@@ -93,14 +102,68 @@ def test_a_field_too_long_for_metadata_is_left_out_and_the_error_still_arrives()
         (grpc.StatusCode.CANCELLED, "", False, Unavailable),
         (grpc.StatusCode.CANCELLED, "", True, Indeterminate),
         (grpc.StatusCode.UNIMPLEMENTED, "", False, UsageError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, "", False, UsageError),
-        (grpc.StatusCode.INTERNAL, "bug", False, TidemillError),
+        (grpc.StatusCode.UNIMPLEMENTED, "", True, UsageError),
+        (grpc.StatusCode.INVALID_ARGUMENT, "", True, UsageError),
+        (grpc.StatusCode.UNAUTHENTICATED, "", False, Unauthenticated),
+        (grpc.StatusCode.PERMISSION_DENIED, "", True, Denied),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max", False, UsageError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Sent message larger than max", True, UsageError),
+        *(
+            (code, "Internal error from Core", writes, Indeterminate if writes else Unavailable)
+            for code in (
+                grpc.StatusCode.INTERNAL,
+                grpc.StatusCode.UNKNOWN,
+                grpc.StatusCode.CANCELLED,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                grpc.StatusCode.ABORTED,
+                grpc.StatusCode.OUT_OF_RANGE,
+                grpc.StatusCode.NOT_FOUND,
+                grpc.StatusCode.ALREADY_EXISTS,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                grpc.StatusCode.DATA_LOSS,
+            )
+            for writes in (False, True)
+        ),
     ],
 )
 def test_a_bare_status_means_what_the_transport_knows(
     code: grpc.StatusCode, text: str, writes: bool, kind: type[TidemillError]
 ) -> None:
     assert type(from_status(code, text, None, writes=writes)) is kind
+
+
+@pytest.mark.parametrize("code", list(grpc.StatusCode))
+def test_no_bare_status_is_an_error_that_says_nothing_of_what_to_do(code: grpc.StatusCode) -> None:
+    for writes in (False, True):
+        assert type(from_status(code, "", None, writes=writes)) is not TidemillError
+
+
+@pytest.mark.parametrize("code", list(grpc.StatusCode))
+@pytest.mark.parametrize("kind", [kind for kind, _ in CODES])
+def test_details_of_ours_count_whatever_the_code_is(
+    kind: type[TidemillError], code: grpc.StatusCode
+) -> None:
+    _, details = to_status(kind("refused"))
+    assert type(from_status(code, "", details)) is kind
+    assert type(from_status(code, "", details, writes=True)) is kind
+
+
+@pytest.mark.parametrize(
+    "details", [b"\xff", b"", status_pb2.Status(code=3).SerializeToString(), b"\x08" * 9]
+)
+def test_details_that_are_not_ours_are_as_none(details: bytes) -> None:
+    assert type(from_status(grpc.StatusCode.INTERNAL, "x", details)) is Unavailable
+    assert type(from_status(grpc.StatusCode.INTERNAL, "x", details, writes=True)) is Indeterminate
+
+
+def test_fields_that_nobody_can_read_are_as_no_details() -> None:
+    info = error_details_pb2.ErrorInfo(
+        reason="CORRUPT", domain=DOMAIN, metadata={"collection": "no JSON"}
+    )
+    status = status_pb2.Status(code=15)
+    status.details.add().Pack(info)
+    found = from_status(grpc.StatusCode.DATA_LOSS, "x", status.SerializeToString())
+    assert type(found) is Unavailable
 
 
 def _with_text(status: tuple[grpc.StatusCode, bytes]) -> tuple[grpc.StatusCode, str, bytes]:

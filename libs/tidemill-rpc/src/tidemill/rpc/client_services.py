@@ -14,7 +14,7 @@ from tidemill.ingest.v1 import ingest_pb2_grpc
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.messages import Delivered, Work
-from tidemill.rpc.outcomes import ends, raised
+from tidemill.rpc.outcomes import begun, ends, raised
 from tidemill.work.v1 import work_pb2 as work
 from tidemill.work.v1 import work_pb2_grpc
 
@@ -42,13 +42,13 @@ class ServiceClient:
     async def probe(self, source: str) -> dict[int, int]:
         """The offset that the next record of each partition will get."""
         request = ingest.ProbeRequest(source=source)
-        found = await ends(self._ingest.Probe(request, timeout=self._timeout_s))
+        found = await ends(begun(self._ingest.Probe, request, timeout=self._timeout_s))
         return codecs.offsets_in(found.offsets)
 
     async def commit(self, source: str, offsets: Mapping[int, int]) -> None:
         """Tell outside tools how far the source has been written; again is fine."""
         request = ingest.CommitRequest(source=source, offsets=codecs.offsets_out(offsets))
-        await ends(self._ingest.Commit(request, timeout=self._timeout_s))
+        await ends(begun(self._ingest.Commit, request, timeout=self._timeout_s))
 
     async def deliver(
         self, source: str, starts: Mapping[int, int]
@@ -63,7 +63,7 @@ class ServiceClient:
             while True:
                 yield ingest.DeliverRequest(credit=await granted.get())
 
-        call = self._ingest.Deliver(requests())
+        call = begun(self._ingest.Deliver, requests())
         async with aclosing(codecs.deliveries_in(raised(call))) as deliveries:
             async for delivered in deliveries:
                 yield delivered
@@ -71,5 +71,5 @@ class ServiceClient:
 
     async def work(self) -> Sequence[Work]:
         """What the other process works on."""
-        found = await ends(self._work.List(work.ListRequest(), timeout=self._timeout_s))
+        found = await ends(begun(self._work.List, work.ListRequest(), timeout=self._timeout_s))
         return [codecs.work_in(each) for each in found.work]

@@ -182,7 +182,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except Exception as error:
             # The outermost frame of a call: the server goes on, the observer reports the bug.
             code, fault = "INTERNAL", error
-            await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"[:1000])
+            says = f"{type(error).__name__}: {error}"[:1000]
+            # With details of ours: without, it would be a connection that broke, and be tried again.
+            status, details = to_status(TidemillError(f"the server failed: {says}"))
+            await context.abort(status, says, ((DETAILS_KEY, details),))
         finally:
             self._observer.ended(method, code, loop.time() - began, fault)
 

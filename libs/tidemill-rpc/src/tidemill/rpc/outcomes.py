@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 
-from tidemill.rpc.status import DETAILS_KEY, from_status
+from tidemill.rpc.status import DETAILS_KEY, away, from_status
 from tidemill.time import TidemillError, Unavailable
 
 CALL_S = 30.0
 """The deadline of a call whose caller names none."""
 
+
+CLOSED = "the connection was closed during the call"
 
 Explain = Callable[[], Awaitable[str | None]]
 """Why the server cannot be reached, if anything can be found out."""
@@ -22,12 +25,26 @@ async def _nothing() -> str | None:
     return None
 
 
+def begun(method: Any, request: Any, **options: Any) -> Any:
+    """A call that is under way. Raises: Unavailable if somebody has closed the channel meanwhile."""
+    try:
+        return method(request, **options)
+    except grpc.aio.UsageError as error:
+        raise _closed(error, writes=False) from error
+
+
 async def ends(call: Any, *, writes: bool = False, explain: Explain = _nothing) -> Any:
     """The reply of a unary call; `explain` is asked when the server is not reachable."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
         found = _error(error, writes)
+    except grpc.aio.UsageError as error:
+        found = _closed(error, writes=writes)
+    except asyncio.CancelledError:
+        if _asked_to_end():
+            raise
+        found = away(CLOSED, writes=writes)
     raise await _explained(found, explain)
 
 
@@ -39,10 +56,29 @@ async def raised(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[An
             yield message
     except grpc.aio.AioRpcError as error:
         found = _error(error, writes=False)
+    except grpc.aio.UsageError as error:
+        found = _closed(error, writes=False)
+    except asyncio.CancelledError:
+        if _asked_to_end():
+            raise
+        found = away(CLOSED, writes=False)
     finally:
         call.cancel()
     if found is not None:
         raise await _explained(found, explain)
+
+
+def _closed(error: grpc.aio.UsageError, *, writes: bool) -> TidemillError:
+    """Somebody else has closed the channel. Raises: the error, if it is about anything else."""
+    if "closed" not in str(error).lower():
+        raise error
+    return away(CLOSED, writes=writes)
+
+
+def _asked_to_end() -> bool:
+    """Whether it is this task that is cancelled: a channel that somebody closes cancels its calls."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _explained(error: TidemillError, explain: Explain) -> TidemillError:

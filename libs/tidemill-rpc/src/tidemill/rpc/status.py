@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # ships no py.typed
 
 from tidemill.rpc.messages import Json
@@ -38,6 +39,10 @@ FIELD_CHARS_MAX = 32_000
 FIELDS_CHARS_MAX = 128_000
 METADATA_BYTES_MAX = 1 << 20
 """What both ends accept, so that a rendered program error of many mistakes arrives whole."""
+
+
+_TOO_LARGE = "message larger than max"
+"""What gRPC says of a message beyond a limit; nothing else that it refuses is the caller's fault."""
 
 
 class CutOff(TidemillError):
@@ -104,14 +109,22 @@ def from_status(
 
     `writes` says whether the call may have changed something before its connection broke.
     """
-    if details is not None:
+    raised = None if details is None else _raised(details)
+    return _from_transport(code, text, writes) if raised is None else raised
+
+
+def _raised(details: bytes) -> TidemillError | None:
+    """The error that the details of a status hold; None if they are not ours, or nobody can read them."""
+    try:
         status = status_pb2.Status.FromString(details)
         info = error_details_pb2.ErrorInfo()
         for detail in status.details:
             if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASSES:
                 fields = {name: _rich(json.loads(text)) for name, text in info.metadata.items()}
                 return _CLASSES[info.reason](status.message, **fields)
-    return _from_transport(code, text, writes)
+    except (DecodeError, ValueError, RecursionError):
+        return None
+    return None
 
 
 def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillError:
@@ -126,10 +139,8 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
                 return Indeterminate("the deadline passed before the answer came")
             return DeadlinePassed("the deadline passed before the answer came")
         case grpc.StatusCode.CANCELLED:
-            if writes:
-                return Indeterminate("the server ended the call before its answer")
-            return Unavailable("the server ended the call")
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return away("the server ended the call before its answer", writes=writes)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in text:
             return UsageError(f"the message is too large: {text}", reason="size")
         case grpc.StatusCode.UNIMPLEMENTED:
             return UsageError(f"the server does not offer this call: {text}", reason="call")
@@ -140,7 +151,15 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
         case grpc.StatusCode.PERMISSION_DENIED:
             return Denied(text)
         case _:
-            return TidemillError(f"the server failed ({code.name}): {text}")
+            # Our servers say with details what failed in them: this is a connection, or something between.
+            return away(
+                f"the connection broke during the call ({code.name}): {text}", writes=writes
+            )
+
+
+def away(message: str, *, writes: bool) -> TidemillError:
+    """A call of which no answer came: it may be made again if it reads, and may have happened if it `writes`."""
+    return Indeterminate(message) if writes else Unavailable(message)
 
 
 def _rendering(error: TidemillError) -> dict[str, object]:

@@ -16,6 +16,7 @@ from tidemill.time import (
     BeforeSince,
     Corrupt,
     TidemillError,
+    Unavailable,
     UnknownCapability,
     UnknownCollection,
     UsageError,
@@ -190,6 +191,11 @@ async def _first_error(run: Callable[[bool], Awaitable[None]], prepare: bool) ->
     """
     try:
         await run(prepare)
+    except asyncio.CancelledError as error:
+        if _cancelled():
+            raise
+        # A library has cancelled what the work waited for; nobody has asked the work to end.
+        return Unavailable(f"what it waited for was cancelled ({told(error)})")
     except Exception as error:  # one resource's work ends here, and no other's
         return error if not isinstance(error, ExceptionGroup) else _of_group(error)
     return None

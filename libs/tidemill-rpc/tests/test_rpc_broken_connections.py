@@ -1,0 +1,203 @@
+"""Connections that break within gRPC: a read did not happen, a write may have; neither is a fault of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import pyarrow as pa
+import pytest
+
+from tidemill.query.v1 import query_pb2_grpc
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.messages import Delivered, Event, Progress, Work
+from tidemill.rpc.server import ServiceHandlers, serve
+from tidemill.testkit.faults.proxy import Proxy
+from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.time import Indeterminate, TidemillError, Unavailable, frontier
+
+BREAKS = 12
+
+
+class Busy(MemoryHandlers):
+    """Answers that never end, and calls that wait until the test is over."""
+
+    def __init__(self) -> None:
+        super().__init__({"flights": flights()})
+        self.asked = asyncio.Event()
+
+    async def subscribe(
+        self, goal: str, start: int | None, snapshot: bool, until: int | None
+    ) -> AsyncIterator[Event]:
+        at = 0
+        while True:
+            at += 1
+            yield Progress(frontier(at))
+            await asyncio.sleep(0)
+
+    async def push(self, source: str, rows: object) -> object:  # type: ignore[override]
+        self.asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+
+async def drained(stream: AsyncIterator[object]) -> None:
+    """Take what is still to come, until the stream ends."""
+    while True:
+        await asyncio.wait_for(anext(stream), 60)
+
+
+@asynccontextmanager
+async def behind_proxy() -> AsyncIterator[tuple[Busy, Proxy]]:
+    handlers = Busy()
+    server = await serve("127.0.0.1:0", handlers, handlers, handlers)
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        yield handlers, proxy
+    finally:
+        await proxy.stop()
+        await server.stop(0)
+
+
+async def test_a_stream_whose_connection_breaks_at_any_moment_is_unavailable() -> None:
+    async with behind_proxy() as (_, proxy):
+        for messages in range(BREAKS):
+            async with AsyncClient(f"127.0.0.1:{proxy.port}") as client:
+                events = client.subscribe("flights")
+                for _ in range(messages + 1):
+                    await anext(events)
+                proxy.cut()
+                with pytest.raises(Unavailable):
+                    await drained(events)
+        assert proxy.passed["open"] >= BREAKS  # each break made a new connection necessary
+
+
+async def test_a_write_whose_connection_breaks_may_have_happened() -> None:
+    async with behind_proxy() as (handlers, proxy):
+        for _ in range(BREAKS):
+            handlers.asked.clear()
+            async with AsyncClient(f"127.0.0.1:{proxy.port}") as client:
+                pushing = asyncio.create_task(client.push("web", [b"{}"]))
+                await asyncio.wait_for(handlers.asked.wait(), 60)
+                proxy.cut()
+                with pytest.raises(Indeterminate):
+                    await asyncio.wait_for(pushing, 60)
+
+
+async def test_a_connection_that_is_closed_beside_its_calls_cancels_nobody() -> None:
+    async with behind_proxy() as (handlers, proxy):
+        client = AsyncClient(f"127.0.0.1:{proxy.port}")
+        pushing = asyncio.create_task(client.push("web", [b"{}"]))
+        events = client.subscribe("flights")
+        await anext(events)
+        await asyncio.wait_for(handlers.asked.wait(), 60)
+        await client.close()
+        with pytest.raises(Indeterminate):
+            await pushing
+        with pytest.raises(Unavailable):
+            await drained(events)
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_unavailable() -> None:
+    client = ServiceClient("127.0.0.1:1", Dialer())
+    await client.close()
+    with pytest.raises(Unavailable):
+        await client.probe("s")
+    with pytest.raises(Unavailable):
+        await drained(client.deliver("s", {}))
+
+
+class Endless:
+    """A reader of rows that never ends."""
+
+    async def probe(self, source: str) -> Mapping[int, int]:
+        return {0: 1_000_000}
+
+    async def deliver(self, source: str, starts: Mapping[int, int]) -> AsyncIterator[Delivered]:
+        rows = pa.table({"n": list(range(1_000))})
+        for at in itertools.count(1):
+            yield Delivered(rows, rows.slice(0, 0), {0: at})
+
+    async def commit(self, source: str, offsets: Mapping[int, int]) -> None: ...
+
+
+class Idle:
+    """A process that works on nothing."""
+
+    async def work(self) -> Sequence[Work]:
+        return ()
+
+
+async def test_rows_whose_connection_breaks_in_both_directions_are_unavailable() -> None:
+    server = await serve("127.0.0.1:0", services=ServiceHandlers(Endless(), Idle()))
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        for pieces in range(BREAKS):
+            client = ServiceClient(f"127.0.0.1:{proxy.port}", Dialer())
+            rows = client.deliver("s", {})
+            for _ in range(pieces + 1):
+                await asyncio.wait_for(anext(rows), 60)
+            proxy.cut()
+            with pytest.raises(Unavailable):
+                await drained(rows)
+            await client.close()
+    finally:
+        await proxy.stop()
+        await server.stop(0)
+
+
+class Bare(query_pb2_grpc.QueryServiceServicer):
+    """A server, or something between, that ends calls with a status and no details of ours."""
+
+    def __init__(self) -> None:
+        self.code = grpc.StatusCode.INTERNAL
+
+    async def Ask(self, request: object, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg,override]  # noqa: N802
+        await context.abort(self.code, "Internal error from Core")
+
+
+async def test_a_status_without_details_of_ours_is_never_the_fault_of_a_resource() -> None:
+    server, bare = grpc.aio.server(), Bare()
+    query_pb2_grpc.add_QueryServiceServicer_to_server(bare, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        for code in (
+            grpc.StatusCode.INTERNAL,
+            grpc.StatusCode.UNKNOWN,
+            grpc.StatusCode.CANCELLED,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.UNAVAILABLE,
+        ):
+            bare.code = code
+            async with AsyncClient(f"127.0.0.1:{port}") as client:
+                with pytest.raises(Unavailable):
+                    await client.ask("flights(f)")
+    finally:
+        await server.stop(0)
+
+
+class Wrong(MemoryHandlers):
+    """Handlers with a bug."""
+
+    async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> object:  # type: ignore[override]
+        raise IndexError("a bug")
+
+
+async def test_a_bug_of_the_server_is_told_as_one_and_is_no_broken_connection() -> None:
+    handlers = Wrong({"flights": flights()})
+    server = await serve("127.0.0.1:0", handlers, handlers, handlers)
+    try:
+        async with AsyncClient(f"127.0.0.1:{server.port}") as client:
+            with pytest.raises(TidemillError, match="the server failed: IndexError: a bug") as told:
+                await client.snapshot("flights")
+            assert type(told.value) is TidemillError
+    finally:
+        await server.stop(0)

@@ -12,7 +12,8 @@ import pytest
 from tidemill.runtime.clock import ManualClock
 from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.file_log import FileLog, OneFile
-from tidemill_ingest.files import SETTLED_MS, LineFile, ParquetFile, csv_header, files_of
+from tidemill_ingest.files import SETTLED_MS, LineFile, csv_header, files_of
+from tidemill_ingest.parquet_files import ParquetFile
 
 NOW_MS = 1_000_000
 

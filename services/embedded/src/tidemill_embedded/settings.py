@@ -19,6 +19,7 @@ from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
+from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
 from tidemill_query.settings import QuerySettings
 from tidemill_reclock.settings import ReclockSettings
@@ -117,6 +118,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     row_bytes_max: int = ROW_BYTES_MAX
     """The longest row that may be written to a collection; an answer has room for 64 MiB."""
+
+    parquet_cells_max: int = CELLS_MAX
+    """Rows times columns of one Parquet file that a source reads."""
 
     calls: int = 2_000
     """Calls over gRPC and HTTP that are under way, of all users."""

@@ -15,9 +15,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-import pyarrow.parquet as pq
-
 from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20
@@ -45,7 +42,7 @@ class RowFile(Protocol):
         """How many rows are complete. Raises Unavailable if the file cannot be read."""
 
     def read(self, first: int, stop: int) -> FileRows:
-        """The rows [first, stop), which were counted before."""
+        """The rows from `first` on, before `stop`, which were counted before; at least one of them."""
 
 
 @dataclass(slots=True)
@@ -103,7 +100,7 @@ class LineFile:
                 settled = now_ms - stat.st_mtime_ns // 1_000_000 >= SETTLED_MS
                 self._scan(settled, stat.st_size)
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         return max(0, self._rows - self.header_rows)
 
     def read(self, first: int, stop: int) -> FileRows:
@@ -137,26 +134,6 @@ class LineFile:
                 self._marks.append((self._rows, end))
 
 
-@dataclass(slots=True)
-class ParquetFile:
-    """A Parquet file, whose rows become JSON texts; it cannot grow, only be replaced."""
-
-    path: Path
-
-    def check(self) -> None:
-        """Columns have names in every row; a missing one makes that row a dead letter."""
-
-    def count(self, now_ms: int) -> int:
-        try:
-            return int(pq.read_metadata(self.path).num_rows)
-        except (OSError, ValueError) as error:
-            raise _unreadable(self.path, error) from error
-
-    def read(self, first: int, stop: int) -> FileRows:
-        rows = pq.read_table(self.path).slice(first, stop - first)
-        return FileRows(first, [msgspec.json.encode(row) for row in rows.to_pylist()])
-
-
 def csv_header(path: Path, delimiter: str) -> list[str] | None:
     """The names in the first line of a CSV file, None before there is a whole one.
 
@@ -166,7 +143,7 @@ def csv_header(path: Path, delimiter: str) -> list[str] | None:
         with path.open("rb") as file:
             line = file.readline()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     text = line.removeprefix(MARK).decode(errors="replace")
     if not text.endswith("\n"):
         return None
@@ -230,5 +207,6 @@ def _rows_from(path: Path, position: int, end: int, quoted: bool) -> Iterator[tu
             yield held, position
 
 
-def _unreadable(path: Path, error: Exception) -> Unavailable:
+def unreadable(path: Path, error: Exception) -> Unavailable:
+    """The error of a file that is not there, or not whole, now."""
     return Unavailable(f"file {path} cannot be read: {error}", path=str(path))

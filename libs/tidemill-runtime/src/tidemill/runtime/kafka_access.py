@@ -71,8 +71,10 @@ def access_of(origin: KafkaOrigin) -> KafkaAccess:
 
 def _context(tls: KafkaTls) -> ssl.SSLContext:
     try:
-        trusted = None if tls.ca_file is None else _text(tls.ca_file, "certificates of authorities")
-        context = ssl.create_default_context(cadata=trusted)
+        if tls.ca_file is None:
+            context = ssl.create_default_context()
+        else:
+            context = trusting(tls.ca_file, _text(tls.ca_file, "certificates of authorities"))
         if tls.certificate_file is not None:
             for path in (tls.certificate_file, tls.key_file or tls.certificate_file):
                 _text(path, "certificate or key")
@@ -82,11 +84,26 @@ def _context(tls: KafkaTls) -> ssl.SSLContext:
     return context
 
 
+def trusting(path: str, text: str) -> ssl.SSLContext:
+    """A context that trusts the certificates of a file alone. Raises: UsageError if it has none."""
+    try:
+        return ssl.create_default_context(cadata=text)
+    except (
+        ssl.SSLError,
+        TypeError,
+        ValueError,
+    ) as error:  # TypeError: a character that is no ASCII
+        said = "no PEM certificate is in it" if isinstance(error, ssl.SSLError) else str(error)
+        raise UsageError(
+            f"the certificates of authorities in {path} cannot be read: {said}", reason="tls"
+        ) from None
+
+
 def _text(path: str, what: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the path
         said = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"the {what} in {path} cannot be read: {said}", reason="FileMissing"
+            f"the {what} in {path!r} cannot be read: {said}", reason="FileMissing"
         ) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.runtime.formats import AvroFormat
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
+from tidemill.runtime.kafka_access import trusting
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources import RegistrySpec, SourceSpec
 from tidemill.runtime.resources.decoding import (
@@ -99,17 +99,28 @@ def untaught(field: str, reader: object) -> Schemas:
 def _access(registry: RegistrySpec) -> RegistryAccess:
     password = None
     if registry.password_file is not None:
-        password = _read(registry.password_file).decode().strip()
+        password = _text(registry.password_file).strip()
     tls = None
     if registry.ca_file is not None:
-        tls = ssl.create_default_context(cadata=_read(registry.ca_file).decode())
+        tls = trusting(registry.ca_file, _text(registry.ca_file))
     return RegistryAccess(registry.url, registry.username, password, tls)
+
+
+def _text(path: str) -> str:
+    try:
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"the file {path} is no UTF-8: {error.reason} at byte {error.start}",
+            reason="FileMissing",
+        ) from None
 
 
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        said = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"the file {path} cannot be read: {error.strerror}", reason="FileMissing"
+            f"the file {path!r} cannot be read: {said}", reason="FileMissing"
         ) from error

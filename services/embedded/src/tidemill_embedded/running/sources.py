@@ -44,12 +44,12 @@ from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
 from tidemill_ingest.files import (
     LineFile,
-    ParquetFile,
     RowFile,
     csv_header,
     files_of,
     names_many,
 )
+from tidemill_ingest.parquet_files import ParquetFile
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
@@ -459,7 +459,7 @@ def file_origin(stored: Stored, world: World, registry: FileRegistry | None = No
 
     def open_file(path: Path) -> RowFile:
         if kind == "parquet":
-            return ParquetFile(path)
+            return ParquetFile(path, world.settings.limits.parquet_cells_max)
         return LineFile(path, columns, delimiter, quoted=kind == "csv")
 
     path = spec.file.path

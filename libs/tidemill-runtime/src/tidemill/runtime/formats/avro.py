@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,33 +17,49 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
 
-from tidemill.runtime.formats.columns import NO_VALUE, BadRow, Column, cell_of
+from tidemill.runtime.formats.avro_skimming import Skimming, skimming_of
+from tidemill.runtime.formats.columns import (
+    NO_VALUE,
+    BadRow,
+    Column,
+    cell_of,
+    check_nesting,
+)
 
 HEADER_BYTES = 5
 DECIMAL_BYTES_MAX = 1_600
+DECIMAL_SCALE_MAX = 4_000
 EPOCH = datetime(1970, 1, 1)
 
 Schema: TypeAlias = Any  # a part of an Avro schema: JSON
 Take: TypeAlias = Callable[[Any], object]  # what fastavro read → a cell; raises BadRow
 
-_UNREADABLE = (
-    EOFError, IndexError, KeyError, MemoryError, OverflowError, RecursionError, StopIteration,
-    TypeError, ValueError, struct.error,
-)  # fmt: skip
-"""What fastavro raises for bytes that are no value of the schema."""
+_BASES = {
+    "decimal": ("bytes", "fixed"),
+    "date": ("int",),
+    **{
+        f"{zoned}-{unit}": ("long",)
+        for zoned in ("timestamp", "local-timestamp")
+        for unit in ("millis", "micros", "nanos")
+    },
+}
+"""What each logical type that means something here stands on; on anything else it means nothing."""
 _PER_MS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 _WHOLE = {"array": "an array", "map": "a map", "record": "a record", "error": "a record"}
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """A schema that records were written with: to read them by, and with the meaning of its types."""
+    """A schema that records were written with: to read them by, and with the meaning of its types.
+
+    Values of some schemas are skimmed before they are read (`skimming`); None for all others.
+    """
 
     reading: Schema
     meaning: Schema
     named: Mapping[str, Schema]
+    skimming: Skimming | None = None
 
 
 def schema_number(value: bytes | None) -> int:
@@ -62,15 +77,20 @@ def parse_schema(text: str, references: Sequence[str] = ()) -> WriterSchema:
     Raises: BadRow if it is none, so that the records written with it become letters.
     """
     try:
+        for each in (*references, text):
+            check_nesting(each.encode())
         documents = [json.loads(each) for each in (*references, text)]
         named: dict[str, Schema] = {}
         plain: dict[str, Schema] = {}
         for document in documents:
             meaning = fastavro.parse_schema(document, named)
             reading = fastavro.parse_schema(_without_meaning(document), plain)
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
-        raise BadRow(f"its schema cannot be read: {error!r}") from None
-    return WriterSchema(reading, meaning, named)
+        skimming = skimming_of(reading, plain)
+    except BadRow:
+        raise
+    except Exception as error:  # a schema of others, which the parser trusts
+        raise BadRow(f"its schema cannot be read: {_said(error)}") from None
+    return WriterSchema(reading, meaning, named, skimming)
 
 
 def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
@@ -78,10 +98,13 @@ def read_value(value: bytes, schema: WriterSchema) -> Any:  # any value of Avro
     stream = io.BytesIO(value)
     stream.seek(HEADER_BYTES)
     try:
+        if schema.skimming is not None:
+            schema.skimming.check(value, HEADER_BYTES)
         found = fastavro.schemaless_reader(stream, schema.reading, None)
-    except _UNREADABLE as error:
-        said = str(error) or type(error).__name__
-        raise BadRow(f"not a value of its schema: {said}") from None
+    except BadRow:
+        raise
+    except Exception as error:  # whatever fastavro makes of bytes that are no value
+        raise BadRow(f"not a value of its schema: {_said(error)}") from None
     if left := len(value) - stream.tell():
         raise BadRow(f"not a value of its schema: {left} bytes are left over")
     return found
@@ -129,19 +152,28 @@ class AvroReader:
 
     def cells(self, number: int, record: Any, field: str = "") -> list[object]:  # a value of Avro
         """The cells of a value of the schema `number`, or of one of its fields. Raises: BadRow."""
-        takes = self._takes.get((number, field))
-        if takes is None:
-            schema = self._schema(number)
-            top = _field(schema.meaning, field, schema.named) if field else schema.meaning
-            takes = [_taking(top, column, schema.named) for column in self._columns]
-            self._takes[number, field] = takes
-        return [take(record) for take in takes]
+        try:
+            takes = self._takes.get((number, field))
+            if takes is None:
+                schema = self._schema(number)
+                top = _field(schema.meaning, field, schema.named) if field else schema.meaning
+                takes = [_taking(top, column, schema.named) for column in self._columns]
+                self._takes[number, field] = takes
+            return [take(record) for take in takes]
+        except BadRow:
+            raise
+        except Exception as error:  # a schema may say what no value keeps to
+            raise BadRow(f"not a row of the columns: {_said(error)}") from None
 
     def _schema(self, number: int) -> WriterSchema:
         schema = self._schemas[number]
         if isinstance(schema, BadRow):
             raise schema
         return schema
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _without_meaning(schema: Schema) -> Schema:
@@ -226,7 +258,7 @@ def _converting(schema: Schema, column: Column, named: Mapping[str, Schema]) -> 
     if len(takes) == 1:
         only = takes[0]
         return lambda value: None if value is None else only(value)
-    if any(isinstance(branch, dict) and "logicalType" in branch for branch in branches):
+    if any(_logical(branch) for branch in branches):
         # Which branch a number was written with cannot be told from the number.
         return _refusing(f"the column {column.name} is a union with a logical type")
 
@@ -238,14 +270,24 @@ def _converting(schema: Schema, column: Column, named: Mapping[str, Schema]) -> 
     return of_a_union
 
 
+def _logical(schema: Schema) -> str:
+    """The logical type of a schema if it means something on its base; else none."""
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if not isinstance(logical, str) or _kind(schema) not in _BASES.get(logical, ()):
+        return ""
+    return logical
+
+
 def _leaf(schema: Schema, column: Column) -> Take:
     kind = _kind(schema)
     if kind in _WHOLE:
         hint = " (name a field of it)" if kind == "record" else ""
         return _refusing(f"the column {column.name} is {_WHOLE[kind]}{hint}")
-    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
+    logical = _logical(schema)
     if logical == "decimal":
-        scale = int(schema.get("scale", 0))
+        scale = schema.get("scale", 0)
+        if type(scale) is not int or not 0 <= scale <= DECIMAL_SCALE_MAX:
+            return _refusing(f"the column {column.name} is a decimal of a scale that is none")
         return lambda value: _decimal(value, scale, column)
     if kind in ("bytes", "fixed"):
         return lambda value: base64.b64encode(value).decode()
@@ -254,7 +296,7 @@ def _leaf(schema: Schema, column: Column) -> Take:
         mark = "Z" if zoned == "timestamp" else ""
         return lambda value: _instant(value, _PER_MS[unit], mark, column)
     if logical == "date" and column.kind == "text":
-        return lambda value: _iso(timedelta(days=value), column)[:10]
+        return lambda value: _iso(column, days=value)[:10]
     return lambda value: value
 
 
@@ -262,22 +304,17 @@ def _instant(value: int, per_ms: int, mark: str, column: Column) -> object:
     """Milliseconds in a column of whole numbers, ISO 8601 in one of text."""
     if column.kind != "text":
         return value // per_ms
+    return _iso(column, microseconds=value * 1_000 // per_ms) + mark
+
+
+def _iso(column: Column, *, days: int = 0, microseconds: int = 0) -> str:
+    """So long after the epoch, as text. Raises: BadRow."""
     try:
-        since = timedelta(microseconds=value * 1_000 // per_ms)
+        return (EPOCH + timedelta(days=days, microseconds=microseconds)).isoformat()
     except OverflowError:
-        raise _out_of_range(column) from None
-    return _iso(since, column) + mark
-
-
-def _iso(since_epoch: timedelta, column: Column) -> str:
-    try:
-        return (EPOCH + since_epoch).isoformat()
-    except OverflowError:
-        raise _out_of_range(column) from None
-
-
-def _out_of_range(column: Column) -> BadRow:
-    return BadRow(f"the column {column.name} is a time before the year 1 or after the year 9999")
+        raise BadRow(
+            f"the column {column.name} is a time before the year 1 or after the year 9999"
+        ) from None
 
 
 def _decimal(value: bytes, scale: int, column: Column) -> object:

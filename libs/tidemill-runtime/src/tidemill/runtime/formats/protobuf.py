@@ -83,7 +83,7 @@ def _described(descriptors: bytes, name: str) -> Descriptor:
             return
         added.add(file)
         if file not in files and file.startswith(_WELL_KNOWN):
-            module = import_module(file.removesuffix(".proto").replace("/", ".") + "_pb2")
+            module = _well_known(file)
             files[file] = descriptor_pb2.FileDescriptorProto()
             module.DESCRIPTOR.CopyToProto(files[file])
         if file not in files:
@@ -99,8 +99,10 @@ def _described(descriptors: bytes, name: str) -> Descriptor:
     try:
         for file in list(files):
             add(file, file)
-    except TypeError as error:
-        raise UsageError(f"this is no descriptor set: {error}", reason="Descriptors") from None
+    except UsageError:
+        raise
+    except Exception as error:  # the pool trusts descriptors, and says TypeError or KeyError
+        raise UsageError(f"this is no descriptor set: {error!r}", reason="Descriptors") from None
     try:
         return pool.FindMessageTypeByName(name)
     except KeyError:
@@ -115,6 +117,14 @@ def _described(descriptors: bytes, name: str) -> Descriptor:
         ) from None
 
 
+def _well_known(file: str) -> Any:  # a generated module
+    """The module of a file that protobuf brings. Raises: UsageError if it brings none of the name."""
+    try:
+        return import_module(file.removesuffix(".proto").replace("/", ".") + "_pb2")
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"protobuf has no file {file}: {error}", reason="Descriptors") from None
+
+
 def _taking(described: Descriptor, column: Column) -> Take:
     """How a column is taken out of a message. Raises: UsageError if it cannot be."""
     fields: list[FieldDescriptor] = []
@@ -124,6 +134,12 @@ def _taking(described: Descriptor, column: Column) -> Take:
         if field is None:
             raise UsageError(
                 f"the message {described.full_name} has no field {column.name}", reason="Columns"
+            )
+        if field.is_repeated:
+            raise UsageError(
+                f"the column {column.name} is or is in {field.name}, a repeated field, of which "
+                "there may be many",
+                reason="Columns",
             )
         fields.append(field)
         inner = field.message_type
@@ -141,11 +157,6 @@ def _taking(described: Descriptor, column: Column) -> Take:
 
 def _converting(field: FieldDescriptor, column: Column) -> Take:
     """From the value of a field to what a cell may be. Raises: UsageError if they do not fit."""
-    if field.is_repeated:
-        raise UsageError(
-            f"the column {column.name} is a repeated field, of which there may be many",
-            reason="Columns",
-        )
     described = field.message_type
     if described is None:
         return _scalar(field, column)

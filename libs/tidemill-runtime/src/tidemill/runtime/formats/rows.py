@@ -133,7 +133,12 @@ class RowDecoder:
     def cells(self, value: bytes | None) -> list[object]:
         """The cells of one record in the order of the columns, as `decode` makes them. Raises: BadRow."""
         if self._reader is not None:
-            return self._reader(value)
+            try:
+                return self._reader(value)
+            except BadRow:
+                raise
+            except Exception as error:  # as in `_cell_by_cell`
+                raise BadRow(f"cannot be read: {type(error).__name__}: {error}") from None
         check_nesting(value)
         try:
             return self._json_cells(_json_decoder(self._columns).decode(value or b""))
@@ -225,6 +230,9 @@ class RowDecoder:
                 row = cells_of(each)
             except BadRow as refused:
                 bad.append((index, str(refused)))
+                continue
+            except Exception as error:  # a record is a row or a letter, whatever reading it raises
+                bad.append((index, f"cannot be read: {type(error).__name__}: {error}"))
                 continue
             good.append(index)
             for held, cell in zip(cells, row, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -45,13 +45,26 @@ def find_problems(document: Document) -> list[Problem]:
     kind, spec = str(value["kind"]), value.get("spec")
     if not isinstance(spec, dict):
         return problems
-    in_spec = list(_against(kind, document, ("spec",)))
+    in_spec = [*_against(kind, document, ("spec",)), *_nuls(spec, document, ("spec",))]
     if not in_spec:
         for broken in broken_rules(kind, spec):
             path = ("spec", *broken.path)
             position = document.key_position(path)
             in_spec.append(Problem(position, field_name(path), broken.says, broken.hint))
     return problems + in_spec
+
+
+def _nuls(value: object, document: Document, path: FieldPath) -> Iterator[Problem]:
+    """Texts with a NUL: no file, address or name can have one, and what is handed it says so late."""
+    if isinstance(value, str) and "\0" in value:
+        yield Problem(document.position(path), field_name(path), "has a NUL character")
+    inner: Iterable[tuple[Any, object]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for step, each in inner:
+        yield from _nuls(each, document, (*path, step))
 
 
 @cache

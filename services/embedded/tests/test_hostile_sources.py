@@ -1,0 +1,141 @@
+"""Sources with files that are not what they are named as: each says so, and the server goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.testkit.schema_registry import schema_registry
+from tidemill.time import UsageError, sole_time
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
+
+
+def source(name: str, origin: str, more: str = "", column: str = "v") -> str:
+    return f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {name}}}
+spec:
+  {origin}
+  columns: [{{name: {column}, type: text}}]
+  timestampInterval: 50ms
+  retain: all
+  {more}
+"""
+
+
+async def apply(process: Process, text: str) -> None:
+    await process.system.apply([ResourceDocument(text, "test.yaml")])
+
+
+async def said_of(process: Process, name: str) -> str:
+    """Why a source does not go on, once it says so."""
+    async with asyncio.timeout(60):
+        while True:
+            (status,) = await process.system.get("Source", name)
+            if status.reason == "Stalled":
+                return f"{status.reason}: {status.message}"
+            await asyncio.sleep(0.02)
+
+
+async def contents(process: Process, collection: str, count: int) -> list[dict[str, object]]:
+    async with asyncio.timeout(60):
+        while True:
+            upper = sole_time((await process.world.collections.status(collection)).upper)
+            if upper:
+                answer = await process.query.snapshot(collection, upper - 1, 0.0)
+                if answer.table.num_rows >= count:
+                    rows: list[dict[str, object]] = answer.table.to_pylist()
+                    return rows
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("origin", "content", "said"),
+    [
+        ("kafka: {{topic: t}}\n  format: {{avro: {{registry: {{url: 'http://127.0.0.1:9', caFile: {file}}}}}}}",
+         b"no certificate", "no PEM certificate"),
+        ("kafka: {{topic: t}}\n  format: {{avro: {{registry: {{url: 'http://127.0.0.1:9', username: u, "
+         "passwordFile: {file}}}}}}}", b"\xff\xfe", "no UTF-8"),
+        ("kafka: {{bootstrap: '127.0.0.1:9', topic: t, tls: {{caFile: {file}}}}}",
+         "Zertifikat für alle".encode(), "certificates of authorities"),
+    ],
+    ids=["avro.registry.caFile", "passwordFile", "kafka.tls.caFile"],
+)  # fmt: skip
+async def test_s3_a_file_that_is_not_what_it_is_named_as_stalls_its_source_alone(
+    tmp_path: Path, origin: str, content: bytes, said: str
+) -> None:
+    file = tmp_path / "named"
+    file.write_bytes(content)
+    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+        await process.system.start()
+        try:
+            await apply(process, source("wrong", origin.format(file=file)))
+        except UsageError as refused:
+            assert said in str(refused)  # noqa: PT017 - refused at once is as good
+        else:
+            assert said in await said_of(process, "wrong")
+        await apply(process, source("right", "http: {}"))
+        await process.system.push("right", [b'{"v":"a"}'])
+        assert await contents(process, "right", 1) == [{"v": "a", "_diff": 1}]
+
+
+async def test_s3_a_nul_in_a_resource_is_refused_at_apply(tmp_path: Path) -> None:
+    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+        await process.system.start()
+        with pytest.raises(UsageError, match="has a NUL character"):
+            await apply(
+                process,
+                "apiVersion: tidemill.dev/v1alpha1\nkind: Action\nmetadata: {name: tell}\n"
+                'spec: {view: v, goal: "late(p)", sink: {file: {path: "/tmp/a\\0b"}}}\n',
+            )
+
+
+async def test_s3_parquet_as_pandas_writes_it_is_read(tmp_path: Path) -> None:
+    table = pa.table({"at": pa.array([datetime(2013, 7, 4, 12)], pa.timestamp("ns"))})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+        await process.system.start()
+        origin = f"file: {{path: {tmp_path}/rows.parquet, format: parquet}}"
+        await apply(process, source("files", origin, column="at"))
+        assert await contents(process, "files", 1) == [{"at": "2013-07-04T12:00:00", "_diff": 1}]
+
+
+async def test_s2_records_of_avro_that_ended_the_process_are_letters(tmp_path: Path) -> None:
+    def record(*fields: object) -> dict[str, object]:
+        named = [{"name": name, "type": kind} for name, kind in zip("vw", fields, strict=False)]
+        return {"type": "record", "name": "R", "fields": named}
+
+    async with (
+        schema_registry() as registry,
+        opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process,
+    ):
+        await process.system.start()
+        bodies = []
+        for schema, body in (
+            (record({"type": "int", "logicalType": "date"}), b"\xfe\xff\xff\xff\x0f"),
+            (record("string", {"type": "array", "items": "null"}), b"\0" + b"\x80" * 8 + b"\x20\0"),
+            (record("string", ["null", "R"]), b"\0\x02" * 200_000),
+            (record("R"), b""),
+            ('{"type":"array","items":' * 3_000 + '"null"' + "}" * 3_000, b""),
+        ):
+            number = registry.register("s", schema)
+            bodies.append(b"\0" + number.to_bytes(4, "big") + body)
+        good = registry.register("s", record({"type": "string", "logicalType": 5}))
+        bodies.append(b"\0" + good.to_bytes(4, "big") + b"\x02a")
+        form = json.dumps({"avro": {"registry": {"url": registry.url}}})
+        await apply(process, source("orders", "kafka: {topic: orders}", f"format: {form}"))
+        await process.system.push("orders", bodies)
+        assert await contents(process, "orders", 1) == [{"v": "a", "_diff": 1}]
+        letters = await contents(process, "orders/deadletters", 5)
+    reasons = " | ".join(str(letter["reason"]) for letter in letters)
+    for expected in ("after the year 9999", "take no bytes", "more than 100 levels"):
+        assert expected in reasons

@@ -30,6 +30,7 @@ from tidemill.time import TidemillError, UnknownCollection, UsageError
 
 CHART = str(Path(__file__).resolve().parents[1] / "charts/tidemill")
 NAMESPACE = "tidemill"
+VALUES = {"insecure": True}
 GROUP = "/apis/tidemill.dev/v1alpha1"
 WAIT_S = 90.0
 COLUMNS = [{"name": "n", "type": "int"}]
@@ -95,7 +96,7 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
     api = await connected(cluster)
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
         if not config.list():
-            config.install(CHART, "tidemill", {}, create_namespace=True)
+            config.install(CHART, "tidemill", VALUES, create_namespace=True)
 
     async def established() -> bool:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -292,7 +293,7 @@ async def test_releases_go_forth_and_back_and_leave_what_users_declared(
 
     await made(api, declared("Hold", "kept", {"collection": "flights"}))
     with helm.Config(kubeconfig_path=cluster, namespace=NAMESPACE) as config:
-        config.upgrade(CHART, "tidemill", {"operator": {"replicas": 2}})
+        config.upgrade(CHART, "tidemill", {**VALUES, "operator": {"replicas": 2}})
         assert await replicas() == 2
         config.rollback("tidemill", version=1)
         assert await replicas() == 1

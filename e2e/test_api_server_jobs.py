@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ NAMESPACE, JOBS = "tidemill", "jobs"
 VALUES = {
     "crds": {"install": False}, "operator": {"enabled": False}, "insecure": True,
     "stores": {"blob": "s3://bucket/prefix", "blobSecret": "bucket"},
-    "spark": {"enabled": True, "namespace": JOBS},
+    "networkPolicy": {"to": {"blob": [{"ports": [{"port": 443}]}]}},
+    "spark": {"enabled": True, "namespace": JOBS, "createNamespace": False},
 }  # fmt: skip
 SETTINGS = PodSettings(
     namespace=JOBS, service_account="tidemill-spark", blob_secret="bucket",
@@ -62,6 +65,13 @@ async def api(cluster: str) -> AsyncIterator[KubernetesApi]:
             labels = {"pod-security.kubernetes.io/enforce": "restricted"}
             body = {"kind": "Namespace", "metadata": {"name": JOBS, "labels": labels}}
             await api.call("POST", "/api/v1/namespaces", {"apiVersion": "v1", **body})
+            # No controller makes it here.
+            default = {
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": {"name": "default"},
+            }
+            await api.call("POST", f"/api/v1/namespaces/{JOBS}/serviceaccounts", default)
             config.install(CHART, "tidemill", VALUES, create_namespace=True)
     yield api
     await api.close()
@@ -85,7 +95,6 @@ def pods() -> list[dict[str, Any]]:
     attempt = Attempt(JOB, 1)
     executor = executor_template(attempt, settings)
     executor["metadata"]["name"] = "executor"
-    executor["spec"]["serviceAccountName"] = SETTINGS.service_account
     executor["spec"]["containers"][0] |= {"image": settings.image, "args": ["executor"]}
     return [driver_pod(attempt, JOBS, settings, PLACE, None), executor]
 
@@ -106,7 +115,7 @@ async def test_a_launcher_does_its_work_with_the_rights_of_the_chart(
     api: KubernetesApi, cluster: str, tmp_path: Path
 ) -> None:
     """Without a node no driver is ever scheduled: it is made, followed, told of, deleted, made anew."""
-    limited = await connected(await account(api, cluster, NAMESPACE, "tidemill", tmp_path))
+    limited = await connected(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path))
     for path in (f"/api/v1/namespaces/{JOBS}/secrets", f"/api/v1/namespaces/{NAMESPACE}/pods"):
         with pytest.raises(UsageError, match="forbidden"):
             await limited.call("GET", path)
@@ -130,9 +139,79 @@ async def test_a_driver_may_make_executors_and_read_no_secret(
     query = {"dryRun": "All"}
     await driver.call("POST", PODS, executor, query)
     await driver.call("DELETE", PODS, {"apiVersion": "v1", "kind": "DeleteOptions"}, query)
-    for what in ("configmaps", "services", "persistentvolumeclaims"):
-        await driver.call("GET", f"/api/v1/namespaces/{JOBS}/{what}")
-    for what in ("secrets", "events"):
-        with pytest.raises(UsageError, match="forbidden"):
-            await driver.call("GET", f"/api/v1/namespaces/{JOBS}/{what}")
+    await driver.call("GET", f"/api/v1/namespaces/{JOBS}/configmaps")
+    for what in ("secrets", "events", "services", "persistentvolumeclaims"):
+        for method in ("GET", "DELETE"):
+            with pytest.raises(UsageError, match="forbidden"):
+                await driver.call(method, f"/api/v1/namespaces/{JOBS}/{what}")
     await driver.close()
+
+
+def attacks(pod: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is to be said, and the pod changed so that it is: what admission lets nobody make."""
+    inside = "spec", "containers", 0
+    changes: list[tuple[str, tuple[str | int, ...], Any]] = [
+        ("runs from the image", (*inside, "image"), "evil:1"),
+        ("account", ("spec", "serviceAccountName"), "admin"),
+        ("no Secret", ("spec", "volumes", 0), {"name": "home", "secret": {"secretName": "users"}}),
+        ("no claim", ("spec", "volumes", 0),
+         {"name": "home", "persistentVolumeClaim": {"claimName": "state"}}),
+        ("no variable", (*inside, "env"),
+         [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "users", "key": "k"}}}]),
+        ("has the label", ("metadata", "labels", "app.kubernetes.io/name"), "tidemill"),
+    ]  # fmt: skip
+    for says, path, value in changes:
+        changed = deepcopy(pod)
+        place: Any = changed
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+        yield says, changed
+
+
+async def test_k2_admission_refuses_what_is_no_pod_of_a_job(
+    api: KubernetesApi, cluster: str, tmp_path: Path
+) -> None:
+    """By the server's own evaluator: of who launches, of a driver, and of whoever takes its account."""
+    made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}}
+    await api.call("POST", f"/api/v1/namespaces/{JOBS}/serviceaccounts", made)
+    users = {
+        "launcher": await connected(await account(api, cluster, NAMESPACE, "tidemill-whole", tmp_path)),
+        "driver": await connected(await account(api, cluster, JOBS, "tidemill-spark", tmp_path)),
+    }  # fmt: skip
+    query = {"dryRun": "All"}
+    for user, pod in zip(users.values(), pods(), strict=True):
+        await until_refused(user, pod)
+        await user.call("POST", PODS, pod, query)
+        for says, wrong in attacks(pod):
+            with pytest.raises(UsageError, match=says):
+                await user.call("POST", PODS, wrong, query)
+    # The administrator makes what it likes, but not as the driver.
+    _, executor = pods()
+    foreign = {**executor, "metadata": {"name": "foreign"}}
+    await api.call("POST", PODS, foreign, query)
+    as_driver = {**foreign, "spec": {**foreign["spec"], "serviceAccountName": "tidemill-spark"}}
+    with pytest.raises(UsageError, match="has the label"):
+        await api.call("POST", PODS, as_driver, query)
+    # And a driver deletes nothing of somebody else's.
+    await api.call("POST", PODS, foreign)
+    driver = users["driver"]
+    with pytest.raises(UsageError, match="only pods and settings of jobs"):
+        await driver.call("DELETE", f"{PODS}/foreign")
+    with pytest.raises(UsageError, match="only pods and settings of jobs"):
+        await driver.call("DELETE", PODS)
+    await api.call("DELETE", f"{PODS}/foreign")
+    for user in users.values():
+        await user.close()
+
+
+async def until_refused(user: KubernetesApi, pod: dict[str, Any]) -> None:
+    """The server takes up a policy some moments after it was made."""
+    _, wrong = next(attacks(pod))
+    for _ in range(300):
+        try:
+            await user.call("POST", PODS, wrong, {"dryRun": "All"})
+        except UsageError:
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail("the policy of admission is not in force")

@@ -25,6 +25,8 @@ from tidemill.rpc.messages import ResourceDocument
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACE = RELEASE = "bulk"
+WORK = "bulk-spark"
+"""The namespace that the chart makes for drivers and executors."""
 HOST = "bulk-tidemill.bulk.svc.cluster.local"
 KAFKA = "kafka.servers.svc.cluster.local:9092"
 TOPIC = "bulk-flights"
@@ -92,6 +94,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
         "helm", "-n", NAMESPACE, "upgrade", "--install", RELEASE, str(ROOT / "charts/tidemill"),
         "-f", str(ROOT / "e2e/manifests/bulk.yaml"), "--set", f"image.tag={tag}",
     )  # fmt: skip
+    cluster.kubectl("apply", "-f", "-", namespace=WORK, text=json.dumps(copy))
     cluster.kubectl(
         "rollout", "status", "statefulset/bulk-tidemill", "--timeout=300s", namespace=NAMESPACE
     )
@@ -100,11 +103,11 @@ def client(cluster: Cluster) -> Iterator[Client]:
     yield made
     made.close()
     said("helm", "-n", NAMESPACE, "uninstall", RELEASE)
-    said("kubectl", "delete", "namespace", NAMESPACE, "--wait=false")
+    said("kubectl", "delete", "namespace", NAMESPACE, WORK, "--wait=false")
 
 
 def pods(cluster: Cluster, label: str) -> list[dict[str, Any]]:
-    return cluster.objects("pods", "-l", label, namespace=NAMESPACE)
+    return cluster.objects("pods", "-l", label, namespace=WORK)
 
 
 def working(cluster: Cluster, label: str) -> list[str]:
@@ -134,12 +137,12 @@ def test_a_backlog_is_written_by_executors_although_the_driver_is_killed(
         drivers, executors = working(cluster, JOBS), working(cluster, EXECUTORS)
         if not drivers or not executors:
             return None
-        log = cluster.kubectl("logs", drivers[0], namespace=NAMESPACE)
+        log = cluster.kubectl("logs", drivers[0], namespace=WORK)
         return (drivers[0], executors) if f"reclocking {RECORDS}" in log else None
 
     driver, executors = until(halfway, "no driver at work with an executor", JOB_S)
     cluster.note("Spark: executors are at work after", f"{time.monotonic() - began:.0f} s")
-    cluster.kubectl("delete", "pod", driver, "--grace-period=0", "--force", namespace=NAMESPACE)
+    cluster.kubectl("delete", "pod", driver, "--grace-period=0", "--force", namespace=WORK)
     killed = time.monotonic()
 
     def executors_gone() -> bool:
@@ -164,7 +167,7 @@ def test_a_backlog_is_written_by_executors_although_the_driver_is_killed(
 
 
 def test_events_and_metrics_say_what_happened(cluster: Cluster, client: Client) -> None:
-    told = [each["reason"] for each in cluster.objects("events", namespace=NAMESPACE)]
+    told = [each["reason"] for each in cluster.objects("events", namespace=WORK)]
     assert {"Launched", "Started", "Vanished", "Succeeded"} <= set(told)
     with urlopen(f"http://{HOST}:7475/metrics", timeout=10) as reply:
         metrics = reply.read().decode()

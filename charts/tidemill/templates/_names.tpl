@@ -26,8 +26,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $image := .root.Values.image }}
 {{- $runsJobs := and (not .root.Values.spark.enabled) (has .service (list "reclock" "compute" "compaction")) }}
 {{- if .image }}{{ .image }}
-{{- else if or (not $image.perService) $image.digest $runsJobs (not .service) (contains "," .service) }}{{ include "tidemill.image" .root }}
+{{- else if or (not $image.perService) $runsJobs (not .service) (contains "," .service) }}{{ include "tidemill.image" .root }}
+{{- else }}
+{{- with index $image.digests .service }}{{ $image.repository }}-{{ $.service }}@{{ . }}
 {{- else }}{{ $image.repository }}-{{ .service }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* The scheme of the HTTP port of a pod of Tidemill. */}}
@@ -35,8 +38,27 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.httpTls.secret }}HTTPS{{ else }}HTTP{{ end }}
 {{- end }}
 
+{{/* The service account of a component. Give it {root, component}. */}}
 {{- define "tidemill.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (ternary (include "tidemill.name" .) "default" .Values.serviceAccount.create) }}
+{{- $chosen := .root.Values.serviceAccount }}
+{{- if $chosen.create }}{{ $chosen.name | default (include "tidemill.name" .root) }}-{{ .component }}
+{{- else }}{{ $chosen.name | default "default" }}{{ end }}
+{{- end }}
+
+{{/* The components that run Tidemill, as JSON: name → roles, empty for all in one. */}}
+{{- define "tidemill.components" -}}
+{{- $found := dict }}
+{{- range $name, $chosen := .Values.roles }}{{ $_ := set $found $name ($chosen.role | default $name) }}{{ end }}
+{{- $found | default (dict "whole" "") | toJson }}
+{{- end }}
+
+{{/* Whether a component has one of some roles; what is whole has them all. Give it {role, any}. */}}
+{{- define "tidemill.hasRole" -}}
+{{- if not .role }}yes{{ else }}{{ range splitList "," .role }}{{ if has . $.any }}yes{{ end }}{{ end }}{{ end }}
+{{- end }}
+
+{{- define "tidemill.sparkNamespace" -}}
+{{- .Values.spark.namespace | default (printf "%s-spark" .Release.Namespace) }}
 {{- end }}
 
 {{/* The settings of a process as a file; those of pods of jobs are given on their own. */}}
@@ -55,11 +77,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Whether a pod launches jobs: those that do what jobs are for. Give it {root, component, role}. */}}
 {{- define "tidemill.launches" -}}
 {{- if .root.Values.spark.enabled }}
-{{- if eq .component "whole" }}yes
-{{- else }}
-{{- range list "reclock" "compute" "compaction" }}
-{{- if has . (splitList "," (default "" $.role)) }}yes{{ end }}
-{{- end }}
+{{- if not (has .component (list "operator" "test")) }}
+{{- include "tidemill.hasRole" (dict "role" (default "" .role) "any" (list "reclock" "compute" "compaction")) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -77,4 +96,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "tidemill.namespaces" -}}
 {{- if .Values.operator.allNamespaces }}[]
 {{- else }}{{ .Values.operator.namespaces | default (list .Release.Namespace) | toJson }}{{ end }}
+{{- end }}
+
+{{/* The service accounts of who launches jobs, as JSON. */}}
+{{- define "tidemill.launchers" -}}
+{{- $found := list }}
+{{- range $component, $role := include "tidemill.components" . | fromJson }}
+{{- if include "tidemill.launches" (dict "root" $ "component" $component "role" $role) }}
+{{- $found = append $found (include "tidemill.serviceAccount" (dict "root" $ "component" $component)) }}
+{{- end }}
+{{- end }}
+{{- $found | uniq | toJson }}
 {{- end }}

@@ -56,7 +56,7 @@ annotations:
 {{/* A pod that runs Tidemill, whole or in one role. Give it {root, component, role, image, arguments, resources, volume}. */}}
 {{- define "tidemill.pod" -}}
 {{ include "tidemill.placement" . }}
-serviceAccountName: {{ include "tidemill.serviceAccount" .root }}
+serviceAccountName: {{ include "tidemill.serviceAccount" . }}
 automountServiceAccountToken: {{ if include "tidemill.launches" . }}true{{ else }}false{{ end }}
 containers:
 - name: tidemill
@@ -66,7 +66,10 @@ containers:
   workingDir: /var/lib/tidemill
   env:
   - {name: TIDEMILL_UP_DIRECTORY, value: /var/lib/tidemill}
+  {{- $answers := include "tidemill.hasRole" (dict "role" .role "any" (list "query")) }}
+  {{- if $answers }}
   - {name: TIDEMILL_UP_GRPC, value: "0.0.0.0:7474"}
+  {{- end }}
   - {name: TIDEMILL_UP_HTTP_HOST, value: "0.0.0.0"}
   - {name: TIDEMILL_UP_HTTP_PORT, value: "7475"}
   - {name: HOME, value: /tmp}
@@ -87,7 +90,7 @@ containers:
   {{- with .root.Values.kafka }}
   - {name: TIDEMILL_UP_LOG, value: {{ printf "kafka:%s" . | quote }}}
   {{- end }}
-  {{- if .root.Values.tls.secret }}
+  {{- if and $answers .root.Values.tls.secret }}
   - {name: TIDEMILL_UP_TLS__CERTIFICATE, value: /etc/tidemill-secrets/tls/tls.crt}
   - {name: TIDEMILL_UP_TLS__KEY, value: /etc/tidemill-secrets/tls/tls.key}
   {{- end }}
@@ -100,7 +103,7 @@ containers:
   {{- end }}
   {{- $service := include "tidemill.name" .root }}
   - {name: TIDEMILL_UP_HTTP_NAMES, value: {{ list $service (printf "%s.%s" $service .root.Release.Namespace) (printf "%s.%s.svc" $service .root.Release.Namespace) (printf "%s.%s.svc.cluster.local" $service .root.Release.Namespace) | toJson | quote }}}
-  {{- if .root.Values.tokens.secret }}
+  {{- if and $answers .root.Values.tokens.secret }}
   - {name: TIDEMILL_UP_TOKEN_FILE, value: /etc/tidemill-secrets/tokens/users.yaml}
   {{- end }}
   {{- if .root.Values.roles }}
@@ -114,6 +117,9 @@ containers:
   - {name: TIDEMILL_UP_SERVICES__TLS__KEY, value: /etc/tidemill-secrets/services/tls.key}
   - {name: TIDEMILL_UP_SERVICES__TLS__AUTHORITY, value: /etc/tidemill-secrets/services/ca.crt}
   - {name: TIDEMILL_UP_SERVICES__SERVER_NAME, value: {{ .root.Values.services.tls.serverName | quote }}}
+  {{- with .root.Values.services.tls.names }}
+  - {name: TIDEMILL_UP_SERVICES__NAMES, value: {{ toJson . | quote }}}
+  {{- end }}
   {{- end }}
   {{- end }}
   {{- if include "tidemill.launches" . }}{{ include "tidemill.sparkEnvironment" .root | nindent 2 }}{{ end }}
@@ -138,37 +144,44 @@ containers:
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
-  resources: {{- toYaml .resources | nindent 4 }}
+  resources: {{- include "tidemill.resources" . | nindent 4 }}
   securityContext: {{- toYaml .root.Values.securityContext | nindent 4 }}
   volumeMounts:
   - {name: settings, mountPath: /etc/tidemill, readOnly: true}
   - {name: state, mountPath: /var/lib/tidemill}
   - {name: temporary, mountPath: /tmp}
   {{- with .root.Values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
-  {{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
+  {{- range $name, $secret := fromYaml (include "tidemill.secrets" .) }}
   - {name: {{ $name }}-secret, mountPath: /etc/tidemill-secrets/{{ $name }}, readOnly: true}
   {{- end }}
 volumes:
 {{- with .root.Values.extraVolumes }}{{ toYaml . | nindent 0 }}{{ end }}
-{{- range $name, $secret := fromYaml (include "tidemill.secrets" .root) }}
+{{- range $name, $secret := fromYaml (include "tidemill.secrets" .) }}
 - name: {{ $name }}-secret
   secret: {secretName: {{ $secret | quote }}, defaultMode: 0440}
 {{- end }}
 - name: settings
   configMap: {name: {{ include "tidemill.name" .root }}}
 - name: temporary
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ .root.Values.ephemeralStorage.temporary }}}
 {{- with .volume }}
 - name: state
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* What a pod may use, the disk of its node as well. Give it {root, resources}. */}}
+{{- define "tidemill.resources" -}}
+{{- $disk := .root.Values.ephemeralStorage }}
+{{- $all := dict "requests" (dict "ephemeral-storage" $disk.request) "limits" (dict "ephemeral-storage" $disk.limit) }}
+{{- toYaml (mergeOverwrite $all (deepCopy .resources)) }}
+{{- end }}
+
 {{/* How a process launches jobs as pods. */}}
 {{- define "tidemill.sparkEnvironment" -}}
 {{- $pods := "TIDEMILL_UP_SPARK__PODS__" -}}
 - {name: TIDEMILL_UP_SPARK__LAUNCHER, value: {{ .Values.spark.launcher }}}
-- {name: {{ $pods }}NAMESPACE, value: {{ .Values.spark.namespace | default .Release.Namespace | quote }}}
+- {name: {{ $pods }}NAMESPACE, value: {{ include "tidemill.sparkNamespace" . | quote }}}
 - {name: {{ $pods }}IMAGE, value: {{ .Values.spark.image | default (include "tidemill.image" .) | quote }}}
 - {name: {{ $pods }}IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy }}}
 {{- if .Values.imagePullSecrets }}
@@ -177,7 +190,7 @@ volumes:
 - {name: {{ $pods }}IMAGE_PULL_SECRETS, value: {{ $names | toJson | quote }}}
 {{- end }}
 - {name: {{ $pods }}SERVICE_ACCOUNT, value: {{ include "tidemill.sparkAccount" . | quote }}}
-{{- if or (not .Values.spark.namespace) (eq .Values.spark.namespace .Release.Namespace) }}
+{{- if eq (include "tidemill.sparkNamespace" .) .Release.Namespace }}
 - {name: {{ $pods }}OWNER, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 {{- end }}
 {{- with .Values.spark.blobSecret | default .Values.stores.blobSecret }}
@@ -191,60 +204,65 @@ volumes:
 - {name: {{ $pods }}DRIVER_CPU, value: {{ .Values.spark.driver.cpu | quote }}}
 - {name: {{ $pods }}DRIVER_MEMORY_MB, value: {{ .Values.spark.driver.memoryMiB | quote }}}
 - {name: {{ $pods }}DRIVER_OVERHEAD_MB, value: {{ .Values.spark.driver.overheadMiB | quote }}}
+- {name: {{ $pods }}DISK_MB, value: {{ .Values.spark.diskMiB | quote }}}
 - {name: {{ $pods }}TTL_S, value: {{ .Values.spark.ttlSeconds | quote }}}
 {{- end }}
 
-{{/* The Secrets that a pod of Tidemill mounts, by the folder that each is mounted as. */}}
+{{/* The Secrets that a pod of Tidemill mounts, by the folder that each is mounted as: users and the key for clients
+only where clients are answered. Give it {root, role}. */}}
 {{- define "tidemill.secrets" -}}
-{{- with .Values.stores.blobSecret }}
+{{- $values := .root.Values }}
+{{- with $values.stores.blobSecret }}
 blob: {{ . }}
 {{- end }}
-{{- with .Values.stores.consensusSecret }}
+{{- with $values.stores.consensusSecret }}
 consensus: {{ . }}
 {{- end }}
-{{- with .Values.tls.secret }}
-tls: {{ . }}
-{{- end }}
-{{- with .Values.httpTls.secret }}
+{{- with $values.httpTls.secret }}
 http: {{ . }}
 {{- end }}
-{{- with .Values.tokens.secret }}
+{{- if include "tidemill.hasRole" (dict "role" .role "any" (list "query")) }}
+{{- with $values.tls.secret }}
+tls: {{ . }}
+{{- end }}
+{{- with $values.tokens.secret }}
 tokens: {{ . }}
 {{- end }}
-{{- if .Values.roles }}
-{{- with .Values.services.tls.secret }}
+{{- end }}
+{{- if $values.roles }}
+{{- with $values.services.tls.secret }}
 services: {{ . }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* How a client of the Service proves itself: environment with a prefix. Give it {root, prefix}. */}}
+{{/* How a client of the Service proves itself: environment with a prefix. Give it {root, prefix, token}. */}}
 {{- define "tidemill.clientEnvironment" -}}
 {{- if .root.Values.tls.secret }}
 - {name: {{ .prefix }}TLS_CA, value: /etc/tidemill-secrets/tls/ca.crt}
 - {name: {{ .prefix }}TLS_NAME, value: {{ .root.Values.tls.serverName | quote }}}
 {{- end }}
-{{- if .root.Values.tokens.operatorSecret }}
+{{- if .token }}
 - {name: {{ .prefix }}TOKEN_FILE, value: /etc/tidemill-secrets/token/token}
 {{- end }}
 {{- end }}
 
 {{- define "tidemill.clientMounts" -}}
-{{- if .Values.tls.secret }}
+{{- if .root.Values.tls.secret }}
 - {name: tls-secret, mountPath: /etc/tidemill-secrets/tls, readOnly: true}
 {{- end }}
-{{- if .Values.tokens.operatorSecret }}
+{{- if .token }}
 - {name: token-secret, mountPath: /etc/tidemill-secrets/token, readOnly: true}
 {{- end }}
 {{- end }}
 
 {{/* Of the Secret with the key of the server a client gets the authority alone. */}}
 {{- define "tidemill.clientVolumes" -}}
-{{- with .Values.tls.secret }}
+{{- with .root.Values.tls.secret }}
 - name: tls-secret
   secret: {secretName: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}], defaultMode: 0440}
 {{- end }}
-{{- with .Values.tokens.operatorSecret }}
+{{- with .token }}
 - name: token-secret
   secret: {secretName: {{ . | quote }}, items: [{key: token, path: token}], defaultMode: 0440}
 {{- end }}

@@ -22,7 +22,7 @@ How to install, secure, upgrade, back up and recover it, line by line: [operatio
 Upgrades keep data: the volume belongs to a claim that outlives the release, and the custom resources carry `helm.sh/resource-policy: keep`.
 Helm never changes custom resource definitions that it keeps; an upgrade that brings new fields applies them first:
 
-    helm template --kube-version 1.29 charts/tidemill/charts/crds | kubectl apply --server-side --force-conflicts -f -
+    helm template --kube-version 1.30 charts/tidemill/charts/crds | kubectl apply --server-side --force-conflicts -f -
 
 Uninstall in this order: delete the objects (`kubectl delete tidemill --all`), then the release, then, if the data may go, its claims and
 `kubectl delete crd -l app.kubernetes.io/part-of=tidemill`. Objects that were left behind are let go as `services/operator/README.md` says.

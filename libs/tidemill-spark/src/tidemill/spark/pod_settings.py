@@ -86,6 +86,9 @@ class PodSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_overhead_mb: int = 640
     """What it may use beside its heap: its Python process."""
 
+    disk_mb: int = 10_240
+    """What a driver or an executor may write to the disk of its node: spilled rows, logs."""
+
     jars: str = "/opt/tidemill/jars"
     """Folder of the image with the jars of the Kafka connector."""
 

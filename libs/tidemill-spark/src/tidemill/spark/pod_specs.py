@@ -205,6 +205,10 @@ def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
         "spark.kubernetes.driver.pod.name": attempt.pod,
         "spark.kubernetes.executor.podNamePrefix": attempt.pod,
         "spark.kubernetes.allocation.batch.delay": "500ms",
+        # None is ever made, and a driver may neither list nor delete one.
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         "spark.local.dir": "/tmp/spark",
         "spark.sql.warehouse.dir": "/tmp/warehouse",
@@ -278,8 +282,8 @@ def container_of(settings: PodSettings, *, image: bool = True) -> Json:
 def pod_spec(settings: PodSettings) -> Json:
     """What every pod of a job has, fit for the restricted Pod Security Standard."""
     volumes: list[Json] = [
-        {"name": "home", "emptyDir": {}},
-        {"name": "temporary", "emptyDir": {}},
+        {"name": "home", "emptyDir": {"sizeLimit": f"{settings.disk_mb}Mi"}},
+        {"name": "temporary", "emptyDir": {"sizeLimit": f"{settings.disk_mb}Mi"}},
     ]
     if settings.blob_secret:
         # Of the Secret the pods get the one key that they need.

@@ -6,6 +6,8 @@ are relations in `RELATIONS`, events in `EVENTS`, and described by a schema in `
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tidemill.datalog.catalog import Catalog, InputSchema
@@ -454,3 +456,48 @@ def test_what_runs_but_is_likely_not_meant_is_warned_about() -> None:
     assert warnings("b(1);", endless) == ["W203"]
     assert warnings("p(x) := a(x) if false;", endless) == ["W204"]
     assert warnings("p(x) := n(x) @time(t);", DESCRIBED) == ["W204"]
+
+
+def codes_of(text: str) -> list[str]:
+    """The codes of a program that is refused; none of one that is not."""
+    try:
+        check(parse(text), Catalog({}))
+    except ProgramErrors as error:
+        return [each.code for each in error.diagnostics]
+    return []
+
+
+def test_s7_definitions_that_double_are_refused_before_anybody_puts_them_together() -> None:
+    def doubling(steps: int) -> str:
+        defined = [f"v{step} = v{step + 1} + v{step + 1}" for step in range(steps)]
+        return f"t(1); p(v0) := t(x) where {', '.join(defined)}, v{steps} = x;"
+
+    begun = time.process_time()
+    assert set(codes_of(doubling(26))) == {"S103"}
+    assert set(codes_of(doubling(150))) == {"S103"}
+    assert time.process_time() - begun < 2
+    assert codes_of(doubling(8)) == []
+
+
+@pytest.mark.parametrize(
+    ("guard", "codes"),
+    [
+        ('x < "zzz"', ["S112"]),
+        ("length(x) >= 0", ["S112"]),
+        ("length(x) > 3", ["S112"]),
+        ("20 < length(x)", ["S112"]),
+        ("length(x) < 20", []),
+        ("20 >= length(x)", []),
+        ("length(x) + 1 <= 20", []),
+    ],
+)
+def test_s7_texts_that_grow_are_bounded_by_their_length_alone(guard: str, codes: list[str]) -> None:
+    assert codes_of(f't("a"); n(x) := t(x); n(concat(x, x)) := n(x) if {guard};') == codes
+    defined = f'n(y) := n(x) if {guard} where y = concat(x, "b")'
+    assert codes_of(f't("a"); n(x) := t(x); {defined};') == codes
+
+
+def test_s7_parentheses_by_the_hundreds_are_no_recursion_of_ours() -> None:
+    assert codes_of("p(" + "(" * 5_000 + "1" + ")" * 5_000 + ");") == []
+    assert codes_of("t(1); p(x) := t(x) if " + "-(" * 400 + "x" + ")" * 400 + " > 2;") == ["E009"]
+    assert codes_of("t(1); p(x) := t(x) if " + "x + " * 400 + "1 > 2;") == ["E009"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -173,3 +174,20 @@ def test_s1_no_expression_makes_a_text_of_marks_or_one_beyond_a_mebibyte() -> No
 def test_s1_a_program_a_goal_and_a_record_of_marks_are_refused(read: Callable[[], object]) -> None:
     with pytest.raises(UsageError, match="combining marks in a row"):
         read()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'p("\\x")', 'p("\\ud800")', f"p({'{' * 30_000}{'}' * 30_000})", f"p({'1' * 5_000})",
+        'p(1) @time("x")', "p(1) @time(1, 2)", "p(1) @time(inf)", "p(1) @expires({})",
+        "p(1) @time(true)", f"p({'{' * 60_000}", 'p("a\tb")', "p(1", "",
+    ],
+)  # fmt: skip
+def test_f1_a_record_that_is_none_is_refused_at_once(text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(UsageError, match="not a record") as caught:
+        parse_record(text)
+    assert caught.value.details["reason"] == "InvalidRecord"
+    assert len(str(caught.value)) < 400
+    assert time.process_time() - begun < 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tidemill.datalog.ast import (
@@ -20,6 +21,8 @@ from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.parser import DEPTH_MAX
 from tidemill.datalog.scope import Scope
 
+PARTS_MAX = 5_000
+"""Parts of an expression once its definitions stand in their places."""
 _VALUES = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
@@ -72,42 +75,62 @@ def _definitions(scope: Scope) -> Iterator[Diagnostic]:
 
 
 def _too_deep(scope: Scope) -> Iterator[Diagnostic]:
-    """Expressions that only their definitions make too deep for the walks of checks and engines."""
-    depths: dict[str, int] = {}
+    """Expressions that only their definitions make too deep, or too long, for checks and engines.
+
+    Engines put definitions in the place of their names, so that definitions which use each other twice
+    double what is evaluated at each step.
+    """
+    sizes: dict[str, _Size] = {}
     for definition in scope.rule.source.definitions:
-        _measure(definition.name, scope.rule, depths)
+        _measure(definition.name, scope.rule, sizes)
     for expression in expressions_of(scope.rule.source):
-        if _depth(expression, depths) > DEPTH_MAX:
-            yield scope.report(
-                "S103", f"this nests deeper than {DEPTH_MAX} levels through its definitions",
-                expression.span, "compute a part of it in a rule of its own",
-            )  # fmt: skip
+        size = _size(expression, sizes)
+        says = ""
+        if size.depth > DEPTH_MAX:
+            says = f"this nests deeper than {DEPTH_MAX} levels through its definitions"
+        elif size.parts > PARTS_MAX:
+            says = f"this has more than {PARTS_MAX:,} parts through its definitions"
+        if says:
+            hint = "compute a part of it in a rule of its own"
+            yield scope.report("S103", says, expression.span, hint)
 
 
-def _measure(name: str, rule: ResolvedRule, depths: dict[str, int]) -> None:
-    """Put the depths of a definition, and of all it uses, into `depths`; definitions have no cycle."""
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How deep an expression is, and of how many parts, with its definitions in their places."""
+
+    depth: int
+    parts: int
+
+
+_NAME = _Size(0, 1)
+
+
+def _measure(name: str, rule: ResolvedRule, sizes: dict[str, _Size]) -> None:
+    """Put the sizes of a definition, and of all it uses, into `sizes`; definitions have no cycle."""
     waiting = [name]
     while waiting:
         value = rule.definitions[waiting[-1]]
         needed = [
             part.name for part in walk(value)
-            if isinstance(part, Variable) and part.name in rule.definitions and part.name not in depths
+            if isinstance(part, Variable) and part.name in rule.definitions and part.name not in sizes
         ]  # fmt: skip
         if needed:
             waiting += needed
         else:
-            depths[waiting.pop()] = _depth(value, depths)
+            sizes[waiting.pop()] = _size(value, sizes)
 
 
-def _depth(expression: Expression, depths: Mapping[str, int]) -> int:
-    deepest = 0
+def _size(expression: Expression, sizes: Mapping[str, _Size]) -> _Size:
+    deepest = parts = 0
     waiting = [(expression, 1)]
     while waiting:
         part, depth = waiting.pop()
-        inner = depths.get(part.name, 0) if isinstance(part, Variable) else 0
-        deepest = max(deepest, depth + inner)
+        inner = sizes.get(part.name, _NAME) if isinstance(part, Variable) else _NAME
+        deepest = max(deepest, depth + inner.depth)
+        parts += inner.parts
         waiting.extend((child, depth + 1) for child in children(part))
-    return deepest
+    return _Size(deepest, parts)
 
 
 def _reaches_itself(rule: ResolvedRule, name: str) -> bool:

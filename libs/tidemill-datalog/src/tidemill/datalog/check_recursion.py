@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tidemill.datalog.ast import Binary, Expression, Literal, Variable, Wildcard, walk
+from tidemill.datalog.ast import Binary, Call, Expression, Literal, Variable, Wildcard, walk
 from tidemill.datalog.checked import SEMILATTICES, ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.monotonicity import Unfinished
@@ -101,7 +102,7 @@ def _unbounded_values(
         for term in [*atom.terms, *(each for p in atom.parafacts for each in p.terms)]
         if isinstance(term, Variable)
     }
-    bounded: set[str] | None = None
+    bounded: _Bounded | None = None
     for term in rule.terms:
         computed: Expression = term
         while isinstance(computed, Variable) and computed.name in rule.definitions:
@@ -113,23 +114,61 @@ def _unbounded_values(
             continue
         if bounded is None:
             bounded = _bounded_variables(rule)
-        if not names & bounded:
+        grows = _grows_texts(computed, rule)
+        if not names & (bounded.lengths if grows else bounded.values):
             name = min(names & recursive)
             yield Diagnostic(
                 "S112", "a recursion computes ever new values", term.span, file,
-                f"bound `{name}` in the guard: if {name} < …",
+                f"bound `{name}` in the guard: if {f'length({name})' if grows else name} < …",
             )  # fmt: skip
 
 
-def _bounded_variables(rule: ResolvedRule) -> set[str]:
-    """The variables that stand in some comparison of the guard, other than `!=`."""
+def _grows_texts(computed: Expression, rule: ResolvedRule) -> bool:
+    """Whether an expression puts texts together: there are endlessly many below any text."""
+    waiting, seen = [computed], set[str]()
+    while waiting:
+        for part in walk(waiting.pop()):
+            if isinstance(part, Call) and part.name == "concat":
+                return True
+            if isinstance(part, Variable) and part.name in rule.definitions.keys() - seen:
+                seen.add(part.name)
+                waiting.append(rule.definitions[part.name])
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """The variables that stand in some comparison of the guard other than `!=`, and those whose length it bounds."""
+
+    values: set[str]
+    lengths: set[str]
+
+
+def _shorter_than(part: Binary, rule: ResolvedRule) -> set[str]:
+    """The variables whose length, or whose text itself, a comparison bounds from above."""
+    if part.operator == "==":
+        return set(names_in(part, rule.definitions))
+    small = part.left if part.operator in ("<", "<=") else part.right
+    while isinstance(small, Variable) and small.name in rule.definitions:
+        small = rule.definitions[small.name]
+    return {
+        name
+        for call in walk(small)
+        if isinstance(call, Call) and call.name == "length"
+        for name in names_in(call, rule.definitions)
+    }
+
+
+def _bounded_variables(rule: ResolvedRule) -> _Bounded:
     found: set[str] = set()
+    lengths: set[str] = set()
     seen: set[str] = set()
     waiting = list(rule.guards)
     while waiting:
         for part in walk(waiting.pop()):
             if isinstance(part, Binary) and part.operator in _BOUNDING:
                 found |= names_in(part, rule.definitions)
+                lengths |= _shorter_than(part, rule)
             elif (
                 isinstance(part, Variable)
                 and part.name in rule.definitions
@@ -137,4 +176,4 @@ def _bounded_variables(rule: ResolvedRule) -> set[str]:
             ):
                 seen.add(part.name)
                 waiting.append(rule.definitions[part.name])
-    return found
+    return _Bounded(found, lengths)

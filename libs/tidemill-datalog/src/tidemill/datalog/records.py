@@ -123,9 +123,31 @@ def format_presence(record: Record, start: float, end: float) -> str:
     return f"[{first},{last}) {format_record(record)}"
 
 
+NESTING_MAX = 50
+"""How deep sets may stand in each other in a record that somebody writes."""
+RECORD_CHARS_MAX = 1 << 20
+_DIGITS_MAX = 30
+_OUTSIDE_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}]')
+
+
 def parse_record(text: str) -> Record:
-    """The record that `text` writes. Raises: UsageError with the place of the first mistake."""
-    return _record(_parsed(text))
+    """The record that `text` writes. Raises: UsageError with the place of the first mistake.
+
+    Cost: O(length).
+    """
+    if len(text) > RECORD_CHARS_MAX:
+        raise _refused(f"it has more than {RECORD_CHARS_MAX:,} characters", text)
+    depth = 0
+    for match in _OUTSIDE_TEXT.finditer(text):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth > NESTING_MAX:
+            raise _refused(f"sets stand in each other more than {NESTING_MAX} deep", text)
+    return _record(_parsed(text), text)
+
+
+def _refused(says: str, text: str) -> UsageError:
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    return UsageError(f"not a record: {says}: {shown!r}", reason="InvalidRecord")
 
 
 @cache
@@ -138,39 +160,60 @@ def _parsed(text: str) -> Tree[Token]:
     try:
         return _grammar().parse(text)
     except UnexpectedInput as error:
-        raise UsageError(
-            f'not a record: {text!r} at column {error.column}; write p(1, "a") @time(10)',
-            reason="InvalidRecord",
+        raise _refused(
+            f'a mistake at column {error.column}; write p(1, "a") @time(10)', text
         ) from None
 
 
-def _record(tree: Tree[Any]) -> Record:
+def _instant(lattice: str, values: tuple[Any, ...], text: str) -> int | float:
+    """The one instant that a mark writes."""
+    if len(values) == 1 and (type(values[0]) is int or values[0] == math.inf):
+        instant: int | float = values[0]
+        return instant
+    raise _refused(f"@{lattice} takes one whole number", text)
+
+
+def _record(tree: Tree[Any], text: str) -> Record:
     fact, *marks = tree.children
     time: int | None = None
     expires: int | None = None
     parafacts: list[tuple[str, Any]] = []
     for mark in marks:
         lattice, *values = mark.children
-        decoded = tuple(map(_value, values))
+        decoded = tuple(_value(value, text) for value in values)
         if lattice == "time":
-            time = decoded[0]
+            instant = _instant(lattice, decoded, text)
+            if instant == math.inf:
+                raise _refused("@time takes one whole number", text)
+            time = int(instant)
         elif lattice == "expires":
-            expires = None if decoded[0] == math.inf else decoded[0]
+            instant = _instant(lattice, decoded, text)
+            expires = None if instant == math.inf else int(instant)
         else:
             parafacts.append((str(lattice), decoded[0] if len(decoded) == 1 else decoded))
-    arguments = tuple(map(_value, fact.children[1:]))
+    arguments = tuple(_value(each, text) for each in fact.children[1:])
     parafacts.sort(key=lambda item: item[0])
     return Record(str(fact.children[0]), arguments, time, expires, tuple(parafacts))
 
 
-def _value(tree: Tree[Any]) -> Any:
+def _value(tree: Tree[Any], text: str) -> Any:
     match tree.data:
         case "int":
-            return int(tree.children[0])
+            digits = str(tree.children[0])
+            if len(digits) > _DIGITS_MAX:
+                raise _refused("a whole number has at most 64 bits", text)
+            return int(digits)
         case "float":
             return float(tree.children[0])
         case "string":
-            return normal(json.loads(str(tree.children[0])))
+            try:
+                read = normal(json.loads(str(tree.children[0])))
+                read.encode()
+            except json.JSONDecodeError as error:
+                raise _refused(f"a text has a mistake, {error.msg.lower()}", text) from None
+            except UnicodeEncodeError:
+                raise _refused("half of a surrogate pair is no character", text) from None
+            return read
         case "true":
             return True
         case "false":
@@ -180,4 +223,4 @@ def _value(tree: Tree[Any]) -> Any:
         case "infinity":
             return math.inf
         case _:
-            return frozenset(map(_value, tree.children))
+            return frozenset(_value(each, text) for each in tree.children)

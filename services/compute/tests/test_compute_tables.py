@@ -6,10 +6,11 @@ import asyncio
 import itertools
 
 import pyarrow as pa
+import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import sole_time
+from tidemill.time import UsageError, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.tables import TableDriver
 
@@ -94,3 +95,24 @@ async def test_a_repeated_token_inserts_once() -> None:
     assert await table.insert(*rows("a"), token="first") == 5_000
     assert await table.insert(*rows("a"), token="first") == 5_000
     assert await world.stored() == [("a", 5_000)]
+
+
+async def test_w12_a_retry_of_a_removal_is_known_by_its_token() -> None:
+    world = World()
+    table = await world.table()
+    await table.insert(*rows("a", "b"))
+    gone = pa.array([-1], pa.int64())
+    at = await table.insert(rows("a")[0], gone, token="t1")
+    assert await table.insert(rows("a")[0], gone, token="t1") == at
+    with pytest.raises(UsageError, match="more often than it is there"):
+        await table.insert(rows("a")[0], gone, token="t2")
+
+
+async def test_w12_of_two_removals_of_one_row_at_once_one_is_refused() -> None:
+    world = World()
+    table = await world.table()
+    await table.insert(*rows("a"))
+    gone = pa.array([-1], pa.int64())
+    both = [table.insert(rows("a")[0], gone) for _ in range(2)]
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    assert sorted(isinstance(outcome, UsageError) for outcome in outcomes) == [False, True]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
+from tidemill.client.rows import table_of
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import UsageError
 from tidemill_embedded.process import Process, opened
@@ -51,7 +51,7 @@ async def apply(process: Process, *texts: str) -> None:
 
 
 async def insert(process: Process, name: str, *rows: dict[str, object]) -> int:
-    return (await process.system.insert(name, pa.Table.from_pylist(list(rows)))).time
+    return (await process.system.insert(name, table_of(rows))).time
 
 
 async def answer(process: Process, goal: str, at: int) -> list[tuple[object, ...]]:
@@ -75,3 +75,80 @@ async def test_w1_w10_a_view_whose_names_are_taken_is_refused_and_not_there(
         assert await process.system.get("View", None) == []
     async with running(tmp_path) as process:
         assert [status.name for status in await process.system.get(None, None)] == ["e"]
+
+
+async def test_w6_s4_texts_of_an_insert_are_put_in_normal_form(tmp_path: Path) -> None:
+    program = "joined(k, n) := a(k, n) ^ b(k); missing(k, n) := a(k, n) ^ not b(k); groups(k) @count(n) := a(k, n);"
+    tables = table("a", "k text", "n int"), table("b", "k text")
+    async with running(tmp_path, *tables, view("v", program)) as process:
+        await insert(process, "b", {"k": "\u00e9"})
+        at = await insert(process, "a", {"k": "e\u0301", "n": 1}, {"k": "\u00e9", "n": 2})
+        assert await answer(process, 'a("\u00e9", n)', at) == [(1,), (2,)]
+        assert await answer(process, "joined(k, n)", at) == [("\u00e9", 1), ("\u00e9", 2)]
+        assert await answer(process, "missing(k, n)", at) == []
+        assert await answer(process, "groups(k) @count(n)", at) == [("\u00e9", 2)]
+        at = await insert(process, "a", {"k": "e\u0301", "n": 2, "_diff": -1})
+        assert await answer(process, "a(k, n)", at) == [("\u00e9", 1)]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+async def test_w3_a_float_that_is_not_finite_does_not_get_into_a_table(
+    tmp_path: Path, number: float
+) -> None:
+    async with running(tmp_path, table("a", "k text", "f float")) as process:
+        with pytest.raises(UsageError, match="the column f is not a finite number in row 2"):
+            await insert(process, "a", {"k": "x", "f": -0.0}, {"k": "y", "f": number})
+        at = await insert(process, "a", {"k": "x", "f": -0.0})
+        assert [str(f) for _, f in await answer(process, "a(k, f)", at)] == ["0.0"]
+
+
+async def test_s4_a_value_of_another_type_is_refused_and_not_cast(tmp_path: Path) -> None:
+    one = table("a", "k text", "n int", "f float", "b bool")
+    right: dict[str, object] = {"k": "x", "n": 1, "f": 1, "b": True}
+    wrong = {
+        "k": [True, 1, 1.5],
+        "n": [True, "1", 1.5, 2.0**63],
+        "f": [False, "1.5"],
+        "b": [1, "true"],
+    }
+    async with running(tmp_path, one) as process:
+        for name, values in wrong.items():
+            for value in values:
+                with pytest.raises(UsageError, match=f"the column {name} is .*not"):
+                    await insert(process, "a", right | {name: value})
+        at = await insert(process, "a", right | {"n": 2.0})
+        assert await answer(process, "a(k, n, f, b)", at) == [("x", 2, 1.0, True)]
+
+
+async def test_w12_a_row_may_leave_out_what_may_be_null_and_nothing_else(tmp_path: Path) -> None:
+    async with running(tmp_path, table("a", "k text", "f float?")) as process:
+        at = await insert(process, "a", {"k": "x"})
+        assert await answer(process, "a(k, f)", at) == [("x", None)]
+        with pytest.raises(UsageError, match="lack the columns k"):
+            await insert(process, "a", {"f": 1.0})
+        with pytest.raises(UsageError, match="the column k is null in row 1"):
+            await insert(process, "a", {"k": None, "f": 1.0})
+
+
+async def test_w12_v14_s4_a_row_that_is_not_there_cannot_be_taken_away(tmp_path: Path) -> None:
+    async with running(
+        tmp_path, table("a", "k text?", "n int"), view("v", "p(k, n) := a(k, n);")
+    ) as process:
+        for rows in (
+            [{"k": "x", "n": 7, "_diff": -1}],
+            [{"k": "y", "n": 1}, {"k": None, "n": 2, "_diff": -1}],
+        ):
+            with pytest.raises(UsageError, match="taken away more often than it is there"):
+                await insert(process, "a", *rows)
+        at = await insert(process, "a", {"k": None, "n": 2}, {"k": "z", "n": 3, "_diff": 2})
+        at = await insert(process, "a", {"k": None, "n": 2, "_diff": -1}, {"k": "z", "n": 3})
+        assert await answer(process, "p(k, n)", at) == [("z", 3)]
+        with pytest.raises(UsageError, match="more often"):
+            await insert(process, "a", {"k": "z", "n": 3, "_diff": -4})
+        at = await insert(
+            process, "a", {"k": "z", "n": 3, "_diff": -2}, {"k": "z", "n": 3, "_diff": -1}
+        )
+        assert await answer(process, "p(k, n)", at) == []
+        for diff in (2**31, -(2**31)):
+            with pytest.raises(UsageError, match="_diff is beyond"):
+                await insert(process, "a", {"k": "z", "n": 3, "_diff": diff})

@@ -45,6 +45,7 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
+from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, seen
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.replicas.roles import parts_for
@@ -58,7 +59,6 @@ from tidemill_embedded.running.readers import (
     ActionRunner,
     HoldRunner,
     TableRunner,
-    removals,
 )
 from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.sources import SourceRunner, in_own_log, topic_of
@@ -492,7 +492,10 @@ class System:
     # -- rows from users ----------------------------------------------------------------------
 
     async def insert(self, table: str, rows: pa.Table) -> Inserted:
-        """Write rows durably to a table; `_diff` of −1 removes."""
+        """Write rows durably to a table; `_diff` of −1 removes what is there.
+
+        Raises: UsageError for rows that do not fit; nothing is written then.
+        """
         stored = await self._found("Table", table)
         if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
@@ -500,16 +503,9 @@ class System:
         runner = self.runner(stored) if running is None else _inner(running.runner)
         if not isinstance(runner, TableRunner):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
-        data, diffs = removals(rows)
         schema = (await self._world.collections.description(stored.prefix)).schema
-        missing = [name for name in schema.names if name not in data.column_names]
-        if missing:
-            raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
-        try:
-            typed = data.select(schema.names).cast(schema)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(f"rows do not fit the table {table}: {error}") from error
-        at = await runner.driver.insert(typed, diffs)
+        data, diffs = fitted(rows, schema, table)
+        at = await runner.driver.insert(data, diffs)
         return Inserted(at, data.num_rows)
 
     async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:

@@ -22,12 +22,26 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
 def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
-    """A table of rows given as one, or as mappings; dictionaries, as pandas has them, as their values."""
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows])
+    """A table of rows given as one, or as mappings, of which each may leave out what another one has.
+
+    Dictionaries, as pandas has them, become their values. Raises UsageError if the values of a column are
+    of several types.
+    """
+    if not isinstance(rows, pa.Table):
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+    table = rows
     for at, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(at, field.name, table[at].cast(field.type.value_type))
     return table
+
+
+def _column(name: str, values: Sequence[object]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise UsageError(f"the column {name} fits no type: {error}", reason="rows") from error
 
 
 def format_of(path: Path) -> str:
@@ -75,7 +89,10 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
     try:
         match format_name:
             case "csv":
-                options = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+                # Only what is left empty is null, as in a source; `nan` is no number of the language.
+                options = pa.csv.ConvertOptions(
+                    column_types=types, strings_can_be_null=False, null_values=[""]
+                )
                 return pa.csv.read_csv(source, convert_options=options)
             case "jsonl":
                 fields = [pa.field(name, kind) for name, kind in types.items()]

@@ -49,10 +49,12 @@ def tables_named(text: str) -> list[TableName]:
 def select(text: str, tables: Mapping[TableName, pa.Table]) -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
-    Raises UsageError with DuckDB's message if the query does not fit the tables.
+    Raises UsageError with DuckDB's message if the query does not fit the tables, and for a table whose
+    columns SQL cannot tell apart.
     """
     with duckdb.connect(":memory:") as connection:
         for number, (name, table) in enumerate(tables.items()):
+            _refuse_alike(name, table)
             connection.register(f"_snapshot{number}", table)
             if name.schema:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.schema)}")
@@ -66,6 +68,19 @@ def select(text: str, tables: Mapping[TableName, pa.Table]) -> pa.Table:
         except duckdb.Error as error:
             raise UsageError(str(error), reason="sql") from error
         return found
+
+
+def _refuse_alike(name: TableName, table: pa.Table) -> None:
+    """Refuse columns that differ by the case of ASCII letters alone: DuckDB takes the first for all of them."""
+    first: dict[bytes, str] = {}
+    for column in table.column_names:
+        other = first.setdefault(column.encode().lower(), column)
+        if other != column:
+            raise UsageError(
+                f"the columns {other} and {column} of {name.collection} are one to SQL: ask for the goal, "
+                "or give one another name by a view",
+                reason="sql",
+            )
 
 
 def _quoted(name: str) -> str:

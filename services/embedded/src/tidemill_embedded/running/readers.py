@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pyarrow as pa
-
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, retained_ms
@@ -234,10 +232,3 @@ class HoldRunner:
     async def release(self) -> None:
         """Let go."""
         await self._world.release(self.collection, frozenset((self._owner,)))
-
-
-def removals(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """(the rows, how often each comes or goes): `_diff` if there is one, else once."""
-    if "_diff" in rows.column_names:
-        return rows.drop_columns(["_diff"]), rows["_diff"].combine_chunks().cast(pa.int64())
-    return rows, pa.array([1] * rows.num_rows, pa.int64())

@@ -1,0 +1,140 @@
+"""Rows that users hand in, as the language has values: typed, finite, in normal form, at most what is there taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from tidemill.arrangement.updates import DIFF
+from tidemill.time import UsageError, normal
+
+DIFF_MAX = 2**31 - 1
+"""How often one row may come or go in one insert."""
+
+_FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
+    pa.int64(): ("int", lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)),
+    pa.float64(): ("float", lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)),
+    pa.string(): ("text", lambda t: pt.is_string(t) or pt.is_large_string(t)),
+    pa.bool_(): ("bool", pt.is_boolean),
+}
+"""Of each type of a column its name and what may come in for it; whole numbers may be written as floats."""
+
+
+def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.Array]:
+    """(the rows as the columns of a table, how often each comes or goes).
+
+    A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into normal form C, a zero
+    loses its sign. Raises: UsageError naming the column: one that is missing or of another type, a null where there is
+    none, a float that is not finite, a text with too many marks, a `_diff` beyond 32 bits.
+    """
+    missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
+    if missing:
+        raise UsageError(f"rows for {table} lack the columns {', '.join(missing)}")
+    columns = [_column(rows, field, table) for field in schema]
+    data = pa.Table.from_arrays(columns, schema=schema) if columns else rows.select([])
+    return data, _diffs(rows, table)
+
+
+def _diffs(rows: pa.Table, table: str) -> pa.Array:
+    if DIFF not in rows.column_names:
+        return pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
+    given = rows[DIFF].combine_chunks()
+    diffs = _typed(given, pa.field(DIFF, pa.int64()), table).fill_null(1)
+    beyond = pc.any(pc.or_(pc.greater(diffs, DIFF_MAX), pc.less(diffs, -DIFF_MAX))).as_py()
+    if beyond:
+        raise UsageError(f"rows for {table}: a {DIFF} is beyond ±{DIFF_MAX}", reason="Diff")
+    return diffs
+
+
+def _column(rows: pa.Table, field: pa.Field, table: str) -> pa.Array:
+    if field.name not in rows.column_names:
+        return pa.nulls(rows.num_rows, field.type)
+    array = _typed(rows[field.name].combine_chunks(), field, table)
+    if array.null_count and not field.nullable:
+        at = pc.index(array.is_null(), True).as_py()
+        raise _refused(table, field, f"is null in row {at + 1}; write nullable: true to allow it")
+    if field.type == pa.float64():
+        return _finite(array, field, table)
+    return _normal(array, field, table) if field.type == pa.string() else array
+
+
+def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
+    """The values as the type of the column, where that changes none. Raises: UsageError."""
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    word, fits = _FITS[field.type]
+    if not (fits(array.type) or pt.is_null(array.type)):
+        raise _refused(table, field, f"is {array.type}, not {word}")
+    try:
+        # A whole number beyond 2^53 becomes the nearest float, as in every column of floats.
+        return array.cast(field.type, safe=field.type != pa.float64())
+    except pa.ArrowInvalid as error:
+        raise _refused(table, field, f"is not {word}: {error}") from error
+
+
+def _finite(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
+    finite = pc.is_finite(array)
+    if pc.all(finite).as_py() is False:
+        at = pc.index(finite, False).as_py()
+        raise _refused(table, field, f"is not a finite number in row {at + 1}: {array[at]}")
+    return pc.add(array, 0.0)  # no negative zero
+
+
+def _normal(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
+    """The texts in normal form C. Cost: O(bytes); beyond ASCII a call for each different text."""
+    if pc.all(pc.string_is_ascii(array)).as_py() in (True, None):
+        return array
+    coded = array.dictionary_encode()
+    try:
+        texts = [normal(text) for text in coded.dictionary.to_pylist()]
+    except UsageError as error:
+        raise UsageError(
+            f"rows for {table}: {field.name}: {error}", reason="CombiningMarks"
+        ) from error
+    return pa.array(texts, pa.string()).take(coded.indices)
+
+
+def _refused(table: str, field: pa.Field, says: str) -> UsageError:
+    return UsageError(f"rows for {table}: the column {field.name} {says}", reason="Rows")
+
+
+def taken_away(rows: pa.Table, diffs: pa.Array) -> pa.Table:
+    """The rows that an insert takes away more often than it puts them in, each once, with the sum in `_diff`."""
+    return _below_zero(rows.append_column(DIFF, diffs))
+
+
+def like(rows: pa.Table) -> pc.Expression | None:
+    """A test that every one of the rows passes, and few others; None for rows without columns."""
+    test: pc.Expression | None = None
+    for name in rows.column_names:
+        if name != DIFF:
+            one = pc.field(name).isin(pc.unique(rows[name]))
+            test = one if test is None else test & one
+    return test
+
+
+def refuse_absent(table: str, gone: pa.Table, held: pa.Table) -> None:
+    """Refuse to take away what is not `held` that often. Raises: UsageError (NotThere) naming a row."""
+    short = _below_zero(pa.concat_tables([gone, held.select(gone.column_names).cast(gone.schema)]))
+    if short.num_rows:
+        (row,) = short.slice(0, 1).to_pylist()
+        row.pop(DIFF)
+        raise UsageError(
+            f"rows for {table}: {row} would be taken away more often than it is there; nothing was inserted",
+            reason="NotThere",
+        )
+
+
+def _below_zero(rows: pa.Table) -> pa.Table:
+    """The rows whose diffs add up to less than nothing, each once, with that sum."""
+    names = [name for name in rows.column_names if name != DIFF]
+    summed = (
+        rows.group_by(names).aggregate([(DIFF, "sum")])
+        if names
+        else pa.table({f"{DIFF}_sum": [pc.sum(rows[DIFF]).as_py() or 0]})
+    )
+    summed = summed.rename_columns([DIFF if n == f"{DIFF}_sum" else n for n in summed.column_names])
+    return summed.filter(pc.less(summed[DIFF], 0)).select([*names, DIFF])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tidemill.datalog.elements import holds
 from tidemill.datalog.records import format_float
 from tidemill.datalog.values import (
     INT_MAX,
@@ -116,7 +117,7 @@ def _substring(text: Value, index: Value, size: Value) -> Value:
 
 def _contains(whole_of: Value, part: Value) -> Value:
     if isinstance(whole_of, frozenset):
-        return part in whole_of
+        return holds(whole_of, part)
     return _text(part) in _text(whole_of)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemill.datalog.elements import element
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
 
@@ -113,7 +114,7 @@ def _greatest(a: Value, b: Value) -> Value:
 
 
 def _singleton(value: Value) -> frozenset[Value]:
-    return frozenset() if value is None else frozenset((value,))
+    return frozenset() if value is None else frozenset((element(value),))
 
 
 def _members(value: Value) -> frozenset[Value]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
+from tidemill.datalog.elements import TruthElement, element
 from tidemill.time import UsageError, normal
 
 Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
@@ -76,6 +77,8 @@ def format_value(value: Value) -> str:
         return "true"
     if value is False:
         return "false"
+    if type(value) is TruthElement:
+        return "true" if value else "false"
     if isinstance(value, str):
         return format_text(value)
     if isinstance(value, float):
@@ -85,14 +88,14 @@ def format_value(value: Value) -> str:
     return str(value)
 
 
-def _rank(value: Value) -> tuple[int, Any]:
-    """A total order of values: null, booleans, numbers by value, text by code point, sets."""
+def _rank(value: Value) -> tuple[Any, ...]:
+    """A total order of values: null, booleans, numbers by value, the whole one first, text by code point, sets."""
     if value is None:
         return (0, 0)
-    if isinstance(value, bool):
-        return (1, value)
+    if isinstance(value, bool | TruthElement):
+        return (1, int(value))
     if isinstance(value, int | float):
-        return (2, value)
+        return (2, value, isinstance(value, float))
     if isinstance(value, str):
         return (3, value)
     return (4, sorted(map(_rank, value)))
@@ -223,4 +226,4 @@ def _value(tree: Tree[Any], text: str) -> Any:
         case "infinity":
             return math.inf
         case _:
-            return frozenset(_value(each, text) for each in tree.children)
+            return frozenset(element(_value(each, text)) for each in tree.children)

@@ -7,6 +7,18 @@ from collections.abc import Iterable, Sequence
 from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, finite, whole
 
 
+class Wide(int):
+    """A whole number among floats that is none: a contribution that makes its sum a float, and is not rounded."""
+
+
+def among_floats(value: Value) -> Value:
+    """What a value adds to a sum of floats: a float where it is one exactly."""
+    if type(value) is not int:
+        return value
+    nearest = float(value)
+    return nearest if int(nearest) == value else Wide(value)
+
+
 class ExactSum:
     """The exact sum of the numbers added and not removed again, and how many they are.
 
@@ -29,6 +41,10 @@ class ExactSum:
         self.count += sign
         if type(value) is int:
             self._total += sign * (value << self._shift)
+            return
+        if type(value) is Wide:
+            self._floats += sign
+            self._total += sign * (int(value) << self._shift)
             return
         if type(value) is not float:
             raise Failed(WRONG_TYPE)
@@ -73,7 +89,7 @@ class ExactSum:
 
 def require_number(value: Value) -> None:
     """Say whether a sum takes a value: a finite number, or null. Raises: Failed."""
-    if value is None or type(value) is int:
+    if value is None or type(value) in (int, Wide):
         return
     if type(value) is not float:
         raise Failed(WRONG_TYPE)

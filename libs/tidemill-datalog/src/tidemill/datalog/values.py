@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tidemill.datalog.elements import element
 from tidemill.datalog.records import Value as Value
 from tidemill.time import UsageError
 from tidemill.time import normal as normal_form
@@ -188,5 +189,5 @@ def widen(value: Value) -> Value:
     if type(value) is int:
         return float(value)
     if type(value) is frozenset:
-        return frozenset(widen(element) for element in value)
+        return frozenset(element(widen(each)) for each in value)
     return value

@@ -18,7 +18,7 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
-from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.records import Record, Value, format_record
 from tidemill.datalog.scratch import Engine
 
 UPPER = 12
@@ -107,6 +107,34 @@ class Forms:
 
 
 FORMS = Forms()
+EXTREME = replace(
+    FORMS,
+    guards=(
+        "x + x / 4611686018427387904 > 2", "x + x / 4611686018427387904 < 2", "x - y > 0", "x * y < 3",
+        "-x < y % 2", "x % y == 0", "abs(x) > y", "x == y", "h == x", "h * x <= 1.0", "x / y < 1",
+        "bucket(x, 3) < y", "floor(h) == x", "float(x) < h", "x < y", "h + h > 0.0", "length(m) > 1",
+    ),
+    terms=("x", "x", "y", "y", "_", "9223372036854775807", "x + 1", "-9223372036854775807"),
+    texts=("m", "m", "_", "\"\u00e9\"", "lower(m)"),
+    floats=("h", "h", "_", "x", "9007199254740992.0"),
+    clocks=(),
+    definitions=(
+        "z = x + y", "z = x - y", "z = x * y", "z = x / y", "z = x % y", "z = -x", "z = abs(x)",
+        "z = bucket(x, y)", "z = x + x / 4611686018427387904", "z = least(x, y) - 1", "z = round(h)",
+        "z = y + y % x",
+    ),
+    head_marks=(
+        "", "", "", "@sum(x)", "@average(x)", "@average(h)", "@sum(h)", "@max(x) @min(y)", "@set(x)",
+        "@average(x) @sum(x)", "@set(h)", "@count_distinct(x)", "@max(h)",
+    ),
+    whole=(
+        "q(x) @sum(x) := r(x);", "q(x) @sum(h) := f(x, h);", "p(1) @set(x) := r(x);",
+        "p(1) @set(h) := f(_, h);", "p(1) @average(x) @sum(x) := r(x);", "p(2) @average(h) := f(_, h);",
+        "q(x) := f(h, _) ^ f(x, h);", "q(x) := r(x) ^ not f(_, x);", "d(m, h) := n(m, _) ^ f(_, h) ^ not d(_, h);",
+        "p(1) @count(x) := p(1) @set(s) ^ r(x) if contains(s, x);",
+    ),
+)  # fmt: skip
+"""Rules about values at the borders of 64 bits, of exact floats, and of types."""
 
 
 @st.composite
@@ -293,6 +321,20 @@ def ticked_programs(rules_max: int = 5, *, sends: bool = False) -> st.SearchStra
     return st.lists(rules, min_size=1, max_size=rules_max).map(accepted)
 
 
+_BORDERS: Mapping[str, Sequence[Value]] = {
+    "int": (
+        *(sign * ((1 << bits) + off) for bits in (53, 62) for sign in (1, -1) for off in (-1, 0, 1)),
+        (1 << 63) - 1, 1 - (1 << 63), -(1 << 63), 0, 1, -1, 3, None,
+    ),
+    "float": (
+        2.0**53, -(2.0**53), 2.0**62, 2.0**63, -(2.0**63), 1e308, -1e308, 5e-324, 0.0, 1.0, 0.5,
+        0.1, None,
+    ),
+    "text": ("", "\u00e9", "\U0001f600", "a", "\u1e9e", None),
+}  # fmt: skip
+"""Values at the borders of whole numbers, of floats that are exact, and of texts."""
+
+
 @st.composite
 def inputs(
     draw: st.DrawFn,
@@ -302,8 +344,12 @@ def inputs(
     late: bool = True,
     rows_min: int = 0,
     rows_max: int = 3,
+    extreme: bool = False,
 ) -> dict[str, list[Presence]]:
-    """Presences of the inputs of `programs`; events may have sources and be delivered late."""
+    """Presences of the inputs of `programs`; events may have sources and be delivered late.
+
+    `extreme` values lie at the borders of what there is.
+    """
     found: dict[str, list[Presence]] = {name: [] for name in names}
     small = st.integers(0, 2)
     odd = st.sampled_from((None, None, None, -1, 2**63 - 1))
@@ -312,6 +358,8 @@ def inputs(
         "text": st.sampled_from(("a", "B", "", "äb", "1", None)),
         "float": st.sampled_from((0.5, 0.5, 1.0, 2.0, -1.5, 0.1, 1e308, None)),
     }
+    if extreme:
+        values = {kind: st.sampled_from(known) for kind, known in _BORDERS.items()}
     for name, presences in found.items():
         for _ in range(draw(st.integers(rows_min, rows_max))):
             row = tuple(draw(values[kind]) for kind in _COLUMNS[name])

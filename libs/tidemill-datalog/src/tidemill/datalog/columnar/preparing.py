@@ -35,6 +35,7 @@ from tidemill.datalog.evaluation.forms import (
 from tidemill.datalog.evaluation.joins import Plan, Step
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.evaluation.writing import head_expressions
+from tidemill.datalog.values import FLOAT_EXACT_MAX
 
 _ORDERS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
@@ -146,15 +147,28 @@ def prepared(
         raise Unsuited
     if any(type_of(e, scope.types) is not Type.INT for e in (*head.time, *head.expires)):
         raise Unsuited
-    value_kinds = [kinds[1].get(name, (Type.ANY,))[0] for name, _ in head.lattices]
+    value_kinds = [_value_kind(name, terms[0], kinds[1], scope) for name, terms in head.lattices]
     return PreparedRule(
         form, plan, scope, steps, preparation.sources,
         tuple([_absent(absent, scope) for absent in form.absent]),
         timed, expiring, _head(head, scope),
-        tuple(kinds[0]), tuple(Type.FLOAT if k is Type.FLOAT else None for k in value_kinds),
+        tuple(kinds[0]), tuple(value_kinds),
         tuple(3 if atom.is_clock else 1 + len(atom.terms) for atom in form.atoms),
         common,
     )  # fmt: skip
+
+
+def _value_kind(
+    name: str, term: Expression, kinds: Mapping[str, Sequence[Type]], scope: Scope
+) -> Type | None:
+    """Float for a lattice whose values have to be floats. Raises: Unsuited where a sum would be rounded by that."""
+    if name == "average" or kinds.get(name, (Type.ANY,))[0] is not Type.FLOAT:
+        return None
+    if name == "sum" and type_of(term, scope.types) is not Type.FLOAT:
+        known = scope.bounds_of(term)
+        if known is None or max(-known.low, known.high) > FLOAT_EXACT_MAX:
+            raise Unsuited
+    return Type.FLOAT
 
 
 def _check_passed(form: RuleForm, carried: Mapping[int, frozenset[str]]) -> None:

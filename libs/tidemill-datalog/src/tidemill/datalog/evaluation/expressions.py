@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.datalog import values
+from tidemill.datalog import sums, values
 from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.evaluation.ranges import bounds_of
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds
@@ -45,6 +45,7 @@ _BOOL_SIGNS = _ORDERS | {"==", "!=", "&&", "||"}
 RUNTIME: Mapping[str, Any] = {
     **{_NAMES[sign]: operator for sign, operator in _CHECKED.items()},
     "widen": values.widen,
+    "among_floats": sums.among_floats,
     "inf": math.inf,
 }
 """The names that generated code uses beside functions and constants."""

@@ -1,7 +1,8 @@
 """Which expressions cannot fail, shown from the ranges of the columns they are computed from.
 
 A condition that cannot fail may be evaluated anywhere in a join; one that may fail keeps the order of
-FORMAT-language.md 1.4, because the text of its error depends on it.
+FORMAT-language.md 1.4, because the text of its error depends on it. Borders of whole numbers are whole and
+exact: one that is rounded beyond 64 bits by one would call an overflow impossible.
 """
 
 from __future__ import annotations
@@ -126,10 +127,10 @@ def _quotient(sign: str, arguments: list[Bounds], nullable: bool) -> Bounds | No
         return _within([-size if dividend.low < 0 else 0, size], nullable)
     smallest = min(abs(divisor.low), abs(divisor.high))
     largest = max(abs(dividend.low), abs(dividend.high))
-    try:
-        quotient = largest / smallest + 1
-    except OverflowError:
-        return None
+    if type(largest) is int and type(smallest) is int:
+        quotient: int | float = -(-largest // smallest)  # exact: a float would round at the border
+    else:
+        quotient = largest / smallest
     negative = dividend.low < 0 or divisor.low < 0
     return _within([-quotient if negative else 0, quotient], nullable)
 

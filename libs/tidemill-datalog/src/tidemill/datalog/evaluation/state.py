@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.lattices import Parafacts, Tally, tally
 from tidemill.datalog.presence import Instant
+from tidemill.datalog.sums import Wide
 from tidemill.time import UsageError
 
 StateRow: TypeAlias = "tuple[int, str, str]"  # rule, kind, JSON of the solution
@@ -189,6 +191,10 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, Tally):
         members = [[_encoded(name), _encoded(each)] for name, each in value.members.items()]
         return {"tally": value.kind, "members": sorted(members, key=json.dumps)}
+    if type(value) is TruthElement:
+        return bool(value)
+    if type(value) is Wide:
+        return {"wide": int(value)}
     if isinstance(value, float) and math.isinf(value):
         return {"inf": 1 if value > 0 else -1}
     return value
@@ -199,7 +205,9 @@ def _decoded(value: Any) -> Any:
         return tuple(_decoded(each) for each in value)
     if isinstance(value, dict):
         if "set" in value:
-            return frozenset(_decoded(each) for each in value["set"])
+            return frozenset(element(_decoded(each)) for each in value["set"])
+        if "wide" in value:
+            return Wide(value["wide"])
         if "inf" in value:
             return math.inf * value["inf"]
         members = {_decoded(name): _decoded(each) for name, each in value["members"]}

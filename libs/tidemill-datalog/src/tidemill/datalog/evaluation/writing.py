@@ -420,9 +420,13 @@ class DerivationWriter:
 
     def _injected(self, name: str, terms: Sequence[Expression]) -> str:
         kinds = self._lattice_types.get(name, (Type.ANY,) * len(terms))
-        sources = [self._argument(term, kind) for term, kind in zip(terms, kinds, strict=True)]
         if name in TALLIES:
-            return sources[0]
+            # What is added up is not rounded on the way.
+            source = source_of(terms[0], self._scope)
+            known = type_of(terms[0], self._scope.types)
+            floating = name == "sum" and kinds[0] is Type.FLOAT and known is not Type.FLOAT
+            return f"among_floats({source})" if floating else source
+        sources = [self._argument(term, kind) for term, kind in zip(terms, kinds, strict=True)]
         self._scope.constants[f"inject_{name}"] = self._scope.lattices[name].inject
         return f"inject_{name}({', '.join(sources)})"
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from tidemill.datalog import values
+from tidemill.datalog.elements import element
 from tidemill.datalog.values import Failed
 
 
@@ -18,7 +19,7 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
     if lattice in ("set", "count_distinct", "provenance"):
         if isinstance(first, frozenset) and lattice != "count_distinct":
             return first
-        return frozenset() if first is None else frozenset((first,))
+        return frozenset() if first is None else frozenset((element(first),))
     if lattice == "extent":
         return (written[0], written[1], inject("provenance", written[2:], identity))
     return first

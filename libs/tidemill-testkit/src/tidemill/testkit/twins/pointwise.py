@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from tidemill.datalog import ast, values
@@ -315,7 +316,12 @@ class _Instant:
         kinds = self.checked.lattice_types.get((rule.predicate, parafact.lattice), ())
         for position, term in enumerate(parafact.terms):
             value = value_of(rule, term, bound)
-            yield values.widen(value) if kinds[position : position + 1] == ("float",) else value
+            if kinds[position : position + 1] != ("float",):
+                yield value
+            elif parafact.lattice in ("sum", "average"):
+                yield Fraction(value) if type(value) is int else value  # never rounded on the way
+            else:
+                yield values.widen(value)
 
     def _time(self, rule: ResolvedRule, keys: Sequence[Key], bound: Bound) -> int | None:
         written = [p.terms[0] for p in rule.parafacts if p.lattice == "time"]

@@ -1,0 +1,198 @@
+"""Values at the borders of 64 bits, of exact floats and of types: every engine gives the twin's answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import EngineState, LimitPassed
+from tidemill.datalog.evaluation.state import decode_fields, encode_fields
+from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, Value, format_record, parse_record
+from tidemill.datalog.scratch import Engine
+from tidemill.testkit.tidelog import DERIVED, EXTREME, UPPER, Example, inputs, programs
+from tidemill.testkit.twins.pointwise import answers
+
+LAW = settings(
+    max_examples=int(os.environ.get("LAW_EXAMPLES", "60")),
+    derandomize="LAW_EXAMPLES" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+Facts = Mapping[str, Sequence[Presence]]
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def program(text: str, **columns: str) -> CheckedProgram:
+    """A program over relations, each with the types of its columns."""
+    schemas = {
+        name: InputSchema(
+            name, "relation", tuple((f"c{i}", k) for i, k in enumerate(kinds.split()))
+        )  # type: ignore[misc]
+        for name, kinds in columns.items()
+    }
+    return check(parse(text), Catalog(schemas))
+
+
+def facts(**rows: Sequence[tuple[Value, ...]]) -> Facts:
+    return {name: [Presence(Record(name, row)) for row in found] for name, found in rows.items()}
+
+
+def every_answer(checked: CheckedProgram, given_: Facts) -> list[tuple[set[str], set[str]]]:
+    """(records, errors) at an instant by the twin, then by each engine."""
+    derived = checked.derived
+    twin = answers(checked, given_, 0, 1)[-1]
+    found = [({text for name in derived for text in twin.records[name]}, set(twin.errors))]
+    for columns_from in (1, None):
+        engine = (
+            Engine(checked) if columns_from is None else Engine(checked, columns_from=columns_from)
+        )
+        evaluation = engine.evaluate(given_, upper=1)
+        records = {format_record(p.record) for name in derived for p in evaluation.presences[name]}
+        found.append((records, {e.text for e in evaluation.errors}))
+    for strategy in ("strata", "retraction"):
+        followed = IncrementalEngine(checked, strategy=strategy)  # type: ignore[arg-type]
+        for name, presences in given_.items():
+            followed.feed(name, presences)
+        followed.advance(1)
+        records = {format_record(r) for name in derived for r in followed.records(name)}
+        found.append((records, {text for text, _ in followed.errors()}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ("q(x + x / 4611686018427387904) := e(x);", None),
+        ("q(x) := e(x) if x + x / 4611686018427387904 > 2;", None),
+        ("q(x) := e(x) if x + x / 4611686018427387904 < 2;", None),
+        ("q(x) := e(x) if x + x / 4611686018427387904 + 2 < 2;", None),
+        ("q(x - x / x) := e(x);", None),
+        ("q(x + x / x) := e(x);", "q(-9223372036854775807)"),
+    ],
+)
+def test_w4_an_overflow_at_the_border_is_one_for_every_engine(
+    text: str, record: str | None
+) -> None:
+    checked = program(text, e="int")
+    error = f"overflow: e({INT_MIN})"
+    expected = (set() if record is None else {record}, {error} if record is None else set())
+    for found in every_answer(checked, facts(e=[(INT_MIN,)])):
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "record"),
+    [
+        (
+            "p(k) @average(x) @sum(x) := c(k, x);",
+            {"c": [("B", 4611686018427387905), ("B", -4611686018427387904)]},
+            'p("B") @average(0.5) @sum(1)',
+        ),
+        (
+            "p() @sum(x) := a(x); p() @sum(h) := f(h);",
+            {"a": [(2**53 + 1,), (-(2**53),)], "f": [(0.5,)]},
+            "p() @sum(1.5)",
+        ),
+        ("p() @sum(x) := a(x); p() @sum(h) := f(h);", {"a": [(2,)]}, "p() @sum(2.0)"),
+        (
+            "p() @sum(x) := a(x); p() @sum(h) := f(h);",
+            {"a": [(INT_MAX,), (INT_MAX - 1,)]},
+            "p() @sum(1.8446744073709552e+19)",
+        ),
+        ("p() @average(x) := a(x);", {"a": [(2**53 + 1,), (None,)]}, "p() @average(9007199254740992.0)"),
+    ],
+)  # fmt: skip
+def test_w7_what_is_added_up_is_not_rounded_on_the_way(
+    text: str, rows: Mapping[str, Sequence[tuple[Value, ...]]], record: str
+) -> None:
+    checked = program(
+        text, **{n: k for n, k in (("c", "text int"), ("a", "int"), ("f", "float")) if n in text}
+    )
+    for records, errors in every_answer(checked, facts(**rows)):
+        assert (records, errors) == ({record}, set())
+
+
+def test_w7_contributions_that_are_no_floats_survive_a_restart() -> None:
+    checked = program("p(1) @sum(x) @expires(9) := a(x); p(1) @sum(h) := f(h);", a="int", f="float")
+    given_ = facts(a=[(2**53 + 1,), (-(2**53),)], f=[])
+    engine = Engine(checked)
+    state = EngineState.from_rows(engine.evaluate(given_, upper=3).state.to_rows())
+    after = engine.evaluate(facts(a=[], f=[]), lower=3, upper=5, state=state)
+    texts = {format_record(p.record) for p in after.presences["p"]}
+    assert texts == {"p(1) @expires(9) @sum(1.0)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ("p() @set(x) @set(y) := a(x, y);", "p() @set({true,1})"),
+        ("p() @provenance(x) @provenance(y) := a(x, y);", "p() @provenance({true,1})"),
+        ("p() @count_distinct(x) @count_distinct(y) := a(x, y);", "p() @count_distinct(2)"),
+        ("p() @set(x) := a(x, _); p() @set(y) := a(_, y); p() @set(h) := f(h);", "p() @set({true,1,1.0})"),
+        ("p() @extent(x, x, x) := a(x, _); p() @extent(0, 0, y) := a(_, y);", "p() @extent(0, 1, {true,1})"),
+    ],
+)  # fmt: skip
+def test_w8_sets_keep_types_apart(text: str, record: str) -> None:
+    checked = program(text, a="int bool", f="float")
+    for records, errors in every_answer(checked, facts(a=[(1, True)], f=[(1.0,)])):
+        assert (records, errors) == ({record}, set())
+    assert format_record(parse_record(record)) == record
+    ((_, value),) = parse_record(record).parafacts
+    fields = value if isinstance(value, tuple) else (value,)
+    again = Record("p", decode_fields(encode_fields(fields)))
+    assert format_record(again) == format_record(Record("p", fields))
+
+
+def test_w8_a_set_contains_what_equals_an_element() -> None:
+    text = """s() @set(x) := a(x, _); has(1) ~set := s() @set(v) ^ f(h) if contains(v, h);
+        has(2) ~set := s() @set(v) ^ a(_, y) if contains(v, y); has(3) ~set := s() @set(v) if contains(v, 1.0);
+        has(4) ~set := s() @set(v) if contains(v, 9007199254740992.0);"""
+    checked = program(text, a="int bool", f="float")
+    given_ = facts(a=[(1, True), (2**53 + 1, False)], f=[(1.0,), (1.5,)])
+    for records, errors in every_answer(checked, given_):
+        assert {r for r in records if r.startswith("has")} == {"has(1)", "has(3)", "has(4)"}
+        assert errors == set()
+
+
+STRATEGIES: st.SearchStrategy[Strategy] = st.sampled_from(["strata", "retraction"])
+
+
+@LAW
+@given(
+    programs(forms=EXTREME),
+    inputs(extreme=True, rows_max=4),
+    STRATEGIES,
+    st.sampled_from((1, 10_000)),
+)
+def test_w4_engines_answer_extreme_values_as_their_twin(
+    example: Example, given_: Facts, strategy: Strategy, columns_from: int
+) -> None:
+    try:
+        whole = Engine(example.checked, columns_from=columns_from).evaluate(given_, upper=UPPER)
+    except LimitPassed:
+        assume(False)
+        raise
+    followed = IncrementalEngine(example.checked, strategy=strategy)
+    for name, presences in given_.items():
+        followed.feed(name, presences)
+    for at, expected in enumerate(answers(example.checked, given_, 0, UPPER), -1):
+        wanted = {name: set(expected.records[name]) for name in DERIVED}
+        found = {
+            name: {format_record(p.record) for p in whole.presences[name] if p.start <= at < p.end}
+            for name in DERIVED
+        }
+        assert found == wanted, (at, example.text)
+        assert {e.text for e in whole.errors if e.start <= at < e.end} == set(expected.errors)
+        followed.advance(at + 1)
+        assert {n: set(map(format_record, followed.records(n))) for n in DERIVED} == wanted
+        assert {text for text, _ in followed.errors()} == set(expected.errors), (at, example.text)

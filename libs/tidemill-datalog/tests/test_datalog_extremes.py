@@ -196,3 +196,25 @@ def test_w4_engines_answer_extreme_values_as_their_twin(
         followed.advance(at + 1)
         assert {n: set(map(format_record, followed.records(n))) for n in DERIVED} == wanted
         assert {text for text, _ in followed.errors()} == set(expected.errors), (at, example.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "records", "errors"),
+    [
+        ("l(x, least(w, 50)) := e(x) @expires(w);", {"l(1, 50)"}, set()),
+        ("l(x, greatest(w, 50)) := e(x) @expires(w);", {"l(1, inf)"}, set()),
+        ("l(x, coalesce(w, 50)) := e(x) @expires(w);", {"l(1, inf)"}, set()),
+        ("end(x) @time(w) @expires(w + 1) := e(x) @expires(w);", set(), {"overflow: e(1)"}),
+        ("end(x) @time(w) := e(x) @expires(w);", set(), {"overflow: e(1)"}),
+        ("long(x) := e(x) @expires(w) if w - 1 > 100;", set(), {"overflow: e(1)"}),
+        ("long(x) := e(x) @expires(w) if w > 100 + 1;", {"long(1)"}, set()),
+        ("p(x) @sum(w) := e(x) @expires(w);", set(), {"overflow: p(1)"}),
+        ("p() @average(w) := e(_) @expires(w);", set(), {"overflow: p()"}),
+        ("p() @max(w) := e(_) @expires(w);", {"p() @max(inf)"}, set()),
+    ],
+)
+def test_w11_infinity_is_a_whole_number_that_only_compares(
+    text: str, records: set[str], errors: set[str]
+) -> None:
+    for found in every_answer(program(text, e="int"), facts(e=[(1,)])):
+        assert found == (records, errors)

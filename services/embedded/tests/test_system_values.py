@@ -56,7 +56,8 @@ async def insert(process: Process, name: str, *rows: dict[str, object]) -> int:
 
 async def answer(process: Process, goal: str, at: int) -> list[tuple[object, ...]]:
     """The rows that match a goal at an instant, once it is definite."""
-    found = (await process.query.ask(goal, at, 60.0)).table.drop_columns(["_diff"])
+    ask = process.query.ask if "(" in goal else process.query.snapshot
+    found = (await ask(goal, at, 60.0)).table.drop_columns(["_diff"])
     rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
     return sorted(rows, key=repr)
 
@@ -152,3 +153,86 @@ async def test_w12_v14_s4_a_row_that_is_not_there_cannot_be_taken_away(tmp_path:
         for diff in (2**31, -(2**31)):
             with pytest.raises(UsageError, match="_diff is beyond"):
                 await insert(process, "a", {"k": "z", "n": 3, "_diff": diff})
+
+
+async def pairs(process: Process, goal: str, at: int) -> list[tuple[object, ...]]:
+    """As `answer`, without what rides beside facts of two columns."""
+    return [row[:2] for row in await answer(process, goal, at)]
+
+
+@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
+    tmp_path: Path, engine: str
+) -> None:
+    program = "m(k) @max(v) @count(v) @sum(v) := e(k, v); x1(k, a) := m(k) @max(a);"
+    second = (
+        "x2(k, a) := m(k) @max(a); none2(k) ~max ~count ~sum := m(k) @max(a) if is_null(a); "
+        "sums(k, a) := m(k) @sum(a);"
+    )
+    more = f"  engine: {engine}\n"
+    texts = table("e", "k text", "v int?"), view("n1", program, more), view("n2", second, more)
+    async with running(tmp_path, *texts) as process:
+        at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
+        both = [("p", 1), ("q", None)]
+        assert await pairs(process, "x1(k, a)", at) == both
+        assert await pairs(process, "x2(k, a)", at) == both
+        assert await pairs(process, "sums(k, a)", at) == both
+        assert await answer(process, "none2(k)", at) == [("q",)]
+        at = await insert(process, "e", {"k": "q", "v": 3}, {"k": "p", "v": 1, "_diff": -1})
+        assert await pairs(process, "x2(k, a)", at) == [("q", 3)]
+        assert await answer(process, "none2(k)", at) == []
+
+
+async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(tmp_path: Path) -> None:
+    program = 'm(k) @max(v) := e(k, v); m("r") := e(_, _);'
+    texts = (
+        table("e", "k text", "v int"),
+        view("n1", program),
+        view("n2", "x2(k, a) := m(k) @max(a);"),
+    )
+    async with running(tmp_path, *texts) as process:
+        at = await insert(process, "e", {"k": "p", "v": 1})
+        assert await pairs(process, "x2(k, a)", at) == [("p", 1)]
+
+
+async def pushed(process: Process, source: str, *rows: bytes) -> None:
+    await process.system.push(source, rows)
+
+
+ENDING = EVENTS.replace("name: e}", "name: e}").replace(
+    "{name: at, type: int}]", "{name: at, type: int}, {name: until, type: int, nullable: true}]"
+).replace("column: at,", "column: at, expiresColumn: until,")  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+async def test_w2_infinity_at_the_border_of_a_collection_is_an_error_record(
+    tmp_path: Path, engine: str
+) -> None:
+    program = "q(k, w) := e(k: k) @expires(w); top() @max(w) := e(k: _) @expires(w); far(k, float(w)) := e(k: k) @expires(w); l(k, least(w, 50)) := e(k: k) @expires(w);"
+    texts = ENDING, view("v", program, f"  engine: {engine}\n")
+    async with running(tmp_path, *texts) as process:
+        await pushed(process, "e", b'{"k": "a", "at": 1, "until": 40}', b'{"k": "b", "at": 2}')
+        await pushed(process, "e", b'{"k": "c", "at": 90, "until": 95}')
+        assert [row[:2] for row in await answer(process, "q(k, w)", 10)] == [("a", 40)]
+        assert [row[:2] for row in await answer(process, "far(k, w)", 10)] == [("a", 40.0)]
+        assert [r[:2] for r in await answer(process, "l(k, w)", 10)] == [("a", 40), ("b", 50)]
+        assert [row[0] for row in await answer(process, "v/errors", 10)] == [
+            'overflow: far("b", inf) @time(2)', 'overflow: q("b", inf) @time(2)',
+            "overflow: top() @time(2)",
+        ]  # fmt: skip
+    async with running(tmp_path) as process:
+        assert [row[:2] for row in await answer(process, "q(k, w)", 10)] == [("a", 40)]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "q(x, w) := t(x) @expires(w);",
+        "q() @max(w) := t(_) @expires(w);",
+        "q(w) := e(k: _) @expires(w);",
+    ],
+)
+async def test_w2_a_column_that_is_always_infinite_is_refused(tmp_path: Path, program: str) -> None:
+    async with running(tmp_path, EVENTS, table("t", "x text")) as process:
+        with pytest.raises(UsageError, match="S127 `w` is always infinite"):
+            await apply(process, view("v", program))

@@ -89,10 +89,16 @@ def _extreme(sign: int) -> Callable[..., Value]:
         for other in arguments[1:]:
             if compare(other, best) == sign:
                 best = other
-        mixed = type(best) is int and any(type(x) is float for x in arguments)
-        return float(best) if mixed else best  # type: ignore[arg-type]
+        return _among(best, arguments)
 
     return function
+
+
+def _among(value: Value, arguments: tuple[Value, ...]) -> Value:
+    """One of the arguments, as a float if there are floats; infinity is a whole number too."""
+    if type(value) is int and any(type(x) is float and math.isfinite(x) for x in arguments):
+        return float(value)
+    return value
 
 
 def _length(x: Value) -> Value:
@@ -177,8 +183,7 @@ def _is_null(x: Value) -> Value:
 
 def _coalesce(*arguments: Value) -> Value:
     first = next((x for x in arguments if x is not None), None)
-    mixed = type(first) is int and any(type(x) is float for x in arguments)
-    return float(first) if mixed else first  # type: ignore[arg-type]
+    return _among(first, arguments)
 
 
 def _strict(function: Callable[..., Value]) -> Callable[..., Value]:

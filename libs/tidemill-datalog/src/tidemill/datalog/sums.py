@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
-from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, finite, whole
+from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
 
 
 class Wide(int):
@@ -23,16 +24,18 @@ class ExactSum:
     """The exact sum of the numbers added and not removed again, and how many they are.
 
     Every finite float is a whole number of 2**-shift, so the total is one whole number and removal leaves
-    no residue. Nulls are skipped. Cost: O(1) per number for numbers of like size.
+    no residue. Nulls are skipped. While something is in it that cannot be added up, infinity or what is no number, the
+    sum fails. Cost: O(1) per number for numbers of like size.
     """
 
-    __slots__ = ("_floats", "_shift", "_total", "count")
+    __slots__ = ("_floats", "_shift", "_total", "_unsummed", "count")
 
     def __init__(self) -> None:
         self.count = 0
         self._floats = 0
         self._shift = 0
         self._total = 0
+        self._unsummed: dict[str, int] = {}
 
     def add(self, value: Value, sign: int = 1) -> None:
         """Add a number, or take one away again with sign -1."""
@@ -46,12 +49,11 @@ class ExactSum:
             self._floats += sign
             self._total += sign * (int(value) << self._shift)
             return
-        if type(value) is not float:
-            raise Failed(WRONG_TYPE)
-        try:
-            numerator, denominator = value.as_integer_ratio()
-        except (OverflowError, ValueError):
-            raise Failed(OVERFLOW) from None
+        if type(value) is not float or not math.isfinite(value):
+            reason = OVERFLOW if type(value) is float else WRONG_TYPE
+            self._unsummed[reason] = self._unsummed.get(reason, 0) + sign
+            return
+        numerator, denominator = value.as_integer_ratio()
         self._floats += sign
         shift = denominator.bit_length() - 1
         if shift > self._shift:
@@ -69,7 +71,8 @@ class ExactSum:
             self.add(value, sign)
 
     def sum(self) -> int | float | None:
-        """The sum, rounded once if any number is a float; null for none. Raises: Failed(overflow)."""
+        """The sum, rounded once if any number is a float; null for none. Raises: Failed."""
+        self._refuse_unsummed()
         if self.count == 0:
             return None
         if self._floats == 0:
@@ -77,23 +80,20 @@ class ExactSum:
         return self._quotient(1)
 
     def average(self) -> float | None:
-        """The exact quotient of the exact sum, rounded once; null for none. Raises: Failed(overflow)."""
+        """The exact quotient of the exact sum, rounded once; null for none. Raises: Failed."""
+        self._refuse_unsummed()
         return self._quotient(self.count) if self.count else None
+
+    def _refuse_unsummed(self) -> None:
+        for reason, count in self._unsummed.items():
+            if count:
+                raise Failed(reason)
 
     def _quotient(self, divisor: int) -> float:
         try:
             return self._total / (divisor << self._shift)
         except OverflowError:
             raise Failed(OVERFLOW) from None
-
-
-def require_number(value: Value) -> None:
-    """Say whether a sum takes a value: a finite number, or null. Raises: Failed."""
-    if value is None or type(value) in (int, Wide):
-        return
-    if type(value) is not float:
-        raise Failed(WRONG_TYPE)
-    finite(value)
 
 
 def exact_sum(values: Iterable[Value]) -> int | float | None:

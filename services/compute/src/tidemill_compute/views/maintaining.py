@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
 from tidemill.datalog.scratch import Engine, Evaluation
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window
-from tidemill_compute.views.record_rows import PredicateShape, row_of
+from tidemill_compute.views.record_rows import PredicateShape, endless, row_of
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import (
     Change,
     Start,
     Step,
+    Stretch,
     block_table,
     differences,
     moved_rows,
@@ -62,6 +64,7 @@ class Direct:
         self._balance = Balance()
         self._state = EngineState()
         self._by_rows = False
+        self._endless = matches_ends(target.program)
         self._fresh = False
 
     @property
@@ -157,20 +160,23 @@ class Direct:
         facts: dict[str, list[Change]] = {name: [] for name in self._target.outputs}
         writers = {name: row_of(shape) for name, (_, shape) in self._target.outputs.items()}
         blocks: dict[str, list[pa.Table]] = {name: [] for name in self._target.outputs}
+        failed = [((e.text,), int(e.at), e.diff) for e in followed.changes.errors]
         for part in followed.changes.facts.parts:
-            if isinstance(part, FactBlock):
+            if isinstance(part, FactBlock) and not self._endless:
                 if part.predicate in blocks:
                     schema = self._target.outputs[part.predicate][1].schema
                     blocks[part.predicate].append(block_table(part, schema))
                 continue
-            for change in part:
+            for change in part.changes() if isinstance(part, FactBlock) else part:
                 name = change.record.predicate
-                if name in facts:
+                error = endless(change.record) if self._endless and name in facts else None
+                if error is not None:
+                    failed.append(((error,), int(change.at), change.diff))
+                elif name in facts:
                     facts[name].append((writers[name](change.record), int(change.at), change.diff))
         for name, (collection, shape) in self._target.outputs.items():
             rows = update_table(facts[name], shape.schema)
             updates.append((collection, pa.concat_tables([rows, *blocks[name]])))
-        failed = [((e.text,), int(e.at), e.diff) for e in followed.changes.errors]
         updates.append((self._target.errors, update_table(failed, ERROR_SCHEMA)))
         return updates
 
@@ -184,10 +190,11 @@ class Direct:
         gone, come = evaluation.state.changes_since(before)
         rows = moved_rows(gone, come, upper - 1)
         updates = [(self._target.state, update_table(rows, STATE_SCHEMA))]
+        failed: list[Stretch] = [((e.text,), e.start, e.end) for e in evaluation.errors]
         for predicate, (collection, shape) in self._target.outputs.items():
-            found = _output(evaluation, predicate, shape, seen, lower, upper)
+            refused = failed if self._endless else None
+            found = _output(evaluation, predicate, shape, (seen, lower, upper), refused)
             updates.append((collection, found))
-        failed = (((e.text,), e.start, e.end) for e in evaluation.errors)
         errors = differences(failed, seen, lower, upper)
         updates.append((self._target.errors, update_table(errors, ERROR_SCHEMA)))
         return updates
@@ -223,16 +230,30 @@ class Direct:
 
 
 def _output(
-    evaluation: Evaluation, predicate: str, shape: PredicateShape, seen: int, lower: int, upper: int
+    evaluation: Evaluation,
+    predicate: str,
+    shape: PredicateShape,
+    window: tuple[int, int, int],
+    refused: list[Stretch] | None,
 ) -> pa.Table:
-    """What begins or ends of one predicate from `lower` on."""
+    """What begins or ends of one predicate from `lower` on; what no collection holds goes to `refused`, if it may be.
+
+    `window`: the instant that was seen before, `lower` and `upper`.
+    """
+    seen, lower, upper = window
     table = evaluation.tables.get(predicate)
-    if table is not None and table.on_columns and shape.arguments:
+    if table is not None and table.on_columns and shape.arguments and refused is None:
         from tidemill_compute.views.column_rows import column_updates  # columns import numba
 
         return column_updates(table.columns, shape, seen, lower, upper)  # type: ignore[attr-defined]  # a table on columns has them
     row = row_of(shape)
-    stretches = ((row(p.record), p.start, p.end) for p in evaluation.presences[predicate])
+    stretches: list[Stretch] = []
+    for p in evaluation.presences[predicate]:
+        error = None if refused is None else endless(p.record)
+        if refused is not None and error is not None:
+            refused.append(((error,), p.start, p.end))
+        else:
+            stretches.append((row(p.record), p.start, p.end))
     return update_table(differences(stretches, seen, lower, upper), shape.schema)
 
 

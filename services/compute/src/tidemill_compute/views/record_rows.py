@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.records import Record, format_value, parse_record
+from tidemill.datalog.values import OVERFLOW
 
 Row: TypeAlias = "tuple[object, ...]"
 
@@ -34,7 +38,8 @@ COLUMN_TYPES = {pa.int64(): "int", pa.float64(): "float", pa.string(): "text", p
 class PredicateShape:
     """The columns of a collection of records: how many are arguments, and which lattices follow, with the types of their values.
 
-    `written` are the columns that hold their values in the text form: sets, and lattices of several values.
+    `written` are the columns that hold their values in the text form: sets, and lattices of several values. Every record
+    carries the lattices that are `sure`: a null there is a value; elsewhere it says that the record has none.
     """
 
     predicate: str
@@ -43,6 +48,7 @@ class PredicateShape:
     timed: bool
     lattices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     written: frozenset[int] = frozenset()
+    sure: frozenset[str] = frozenset()
 
     @property
     def argument_columns(self) -> tuple[tuple[str, str], ...]:
@@ -59,8 +65,10 @@ class PredicateShape:
         return replace(self, schema=schema, arguments=self.arguments + 1, written=written)
 
 
-def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:
-    """The shape of what a program derives for `predicate`."""
+def shape_of_output(
+    checked: CheckedProgram, predicate: str, inputs: Mapping[str, PredicateShape] | None = None
+) -> PredicateShape:
+    """The shape of what a program derives for `predicate` from inputs of these shapes."""
     columns = checked.columns[predicate]
     fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns]
     written = {at for at, (_, kind) in enumerate(columns) if kind == "set"}
@@ -76,8 +84,11 @@ def shape_of_output(checked: CheckedProgram, predicate: str) -> PredicateShape:
             written.add(len(fields))
         kind = ARROW_TYPES[types[0]] if len(types) == 1 else pa.string()
         fields.append(pa.field(lattice, kind))
-    schema = pa.schema(fields)
-    return PredicateShape(predicate, schema, arguments, timed, tuple(lattices), frozenset(written))
+    sure = surely_carried(checked, {name: shape.sure for name, shape in (inputs or {}).items()})
+    return PredicateShape(
+        predicate, pa.schema(fields), arguments, timed, tuple(lattices), frozenset(written),
+        sure[predicate],
+    )  # fmt: skip
 
 
 def shape_of_relation(predicate: str, schema: pa.Schema) -> PredicateShape:
@@ -115,6 +126,16 @@ def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
     return row
 
 
+def endless(record: Record) -> str | None:
+    """The error of a record that no collection holds, because a value of it is infinite; None for all others."""
+    values = [*record.arguments]
+    for _, value in record.parafacts:
+        values += value if isinstance(value, tuple) else (value,)
+    if any(isinstance(value, float) and math.isinf(value) for value in values):
+        return f"{OVERFLOW}: {fact_text(record.predicate, (record.time, *record.arguments))}"
+    return None
+
+
 def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
     """How a row of this shape becomes a record."""
     n, predicate, written = shape.arguments, shape.predicate, sorted(shape.written)
@@ -131,14 +152,14 @@ def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
         return read
     if not shape.timed and not shape.lattices:
         return lambda row: Record(predicate, row)  # type: ignore[arg-type]  # columns hold values
-    first_lattice = n + 2 if shape.timed else n
+    first_lattice, sure = n + 2 if shape.timed else n, shape.sure
 
     def record(row: Row) -> Record:
         time, expires = (row[n], row[n + 1]) if shape.timed else (None, None)
         lattices = tuple(
             (lattice, value)
             for (lattice, _), value in zip(shape.lattices, row[first_lattice:], strict=True)
-            if value is not None
+            if value is not None or lattice in sure
         )
         return Record(predicate, row[:n], time, expires, lattices)  # type: ignore[arg-type]
 

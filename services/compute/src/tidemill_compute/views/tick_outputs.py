@@ -8,11 +8,12 @@ from heapq import heappop, heappush
 
 import pyarrow as pa
 
+from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.ticking.nodes import TickAnswer
 from tidemill.datalog.ticks import Message
-from tidemill_compute.views.record_rows import record_of, row_of
+from tidemill_compute.views.record_rows import endless, record_of, row_of
 from tidemill_compute.views.view_target import ERROR_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import Change, Row, Start, update_table
 
@@ -31,6 +32,7 @@ class TickOutputs:
         assert target.ticks is not None
         self._target = target
         self._many = target.ticks.nodes > 1
+        self._endless = matches_ends(target.program)
         self._writers = {name: row_of(shape) for name, (_, shape) in target.outputs.items()}
         self._facts: dict[str, list[Change]] = {name: [] for name in target.outputs}
         self._failed: list[Change] = []
@@ -73,9 +75,15 @@ class TickOutputs:
     def tell(self, number: int, at: int, answer: TickAnswer, unknown: Iterable[Message]) -> None:
         """A tick of a node at an instant; `unknown` are its messages to nodes that there are not."""
         written = self._written.pop(number, {})
+        stale = self._errors_written.pop(number, set())
         for record, diff in answer.facts:
-            if record.predicate in self._writers:
+            if record.predicate not in self._writers:
+                continue
+            error = endless(record) if self._endless else None
+            if error is None:
                 self._change(number, record, at, diff, written)
+            else:
+                self._error(f"node {number}: {error}" if self._many else error, at, diff, stale)
         for name, row in written:
             self._expiring.discard((name, row))
             self._facts[name].append((row, at, -1))
@@ -85,7 +93,6 @@ class TickOutputs:
         before, self._unknown[number] = self._unknown[number], lost
         errors = [(text, -1) for text in sorted(before - lost)]
         errors += [(text, 1) for text in sorted(lost - before)]
-        stale = self._errors_written.pop(number, set())
         for text, diff in (*answer.errors, *errors):
             self._error(f"node {number}: {text}" if self._many else text, at, diff, stale)
         self._failed += [((text,), at, -1) for text in sorted(stale)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
-from tidemill.datalog.ast import Span
+from tidemill.datalog.ast import Span, Variable
+from tidemill.datalog.carrying import endless_names
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.time import UsageError
@@ -19,14 +20,18 @@ ASIDE = {"errors": "the error collection", "state": "the state"}
 
 
 def output_shape(
-    checked: CheckedProgram, predicate: str, nodes: int, names: Sequence[str] | None
+    checked: CheckedProgram,
+    predicate: str,
+    inputs: Mapping[str, PredicateShape],
+    nodes: int,
+    names: Sequence[str] | None,
 ) -> PredicateShape:
     """The columns of one output; `names` are those that the view gives its arguments, None for none.
 
     Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program for a
     column of a head that is called as one that the collection adds.
     """
-    shape = shape_of_output(checked, predicate)
+    shape = shape_of_output(checked, predicate, inputs)
     if nodes > 1:
         shape = shape.with_node()
     if names is not None:
@@ -57,6 +62,20 @@ def refuse_aside(checked: CheckedProgram, predicate: str) -> None:
         raise _refused(checked, says, next(spans), "give the predicate another name")
 
 
+def refuse_endless(checked: CheckedProgram, predicate: str) -> None:
+    """Refuse an output with a column that is always infinite: no collection holds that. Raises: ProgramErrors (S127)."""
+    for rule in checked.rules:
+        if rule.predicate != predicate:
+            continue
+        names = endless_names(checked, rule)
+        values = [p for p in rule.parafacts if p.lattice not in ("time", "expires")]
+        for term in (*rule.terms, *(term for parafact in values for term in parafact.terms)):
+            if isinstance(term, Variable) and term.name in names:
+                says = f"`{term.name}` is always infinite: the facts whose end it is never end"
+                hint = "leave it out: no column holds infinity"
+                raise _refused(checked, says, term.span, hint, "S127")
+
+
 def _named(shape: PredicateShape, names: Sequence[str]) -> PredicateShape:
     """The shape with its arguments under other names. Raises: UsageError."""
     if len(names) != shape.arguments:
@@ -82,6 +101,8 @@ def _meaning(name: str) -> str:
     return f"the @{name} that rides beside the fact"
 
 
-def _refused(checked: CheckedProgram, says: str, span: Span, hint: str) -> ProgramErrors:
+def _refused(
+    checked: CheckedProgram, says: str, span: Span, hint: str, code: str = "S126"
+) -> ProgramErrors:
     program = checked.program
-    return ProgramErrors([Diagnostic("S126", says, span, program.file, hint)], program.text)
+    return ProgramErrors([Diagnostic(code, says, span, program.file, hint)], program.text)

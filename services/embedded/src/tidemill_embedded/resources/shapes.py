@@ -46,7 +46,7 @@ from tidemill_compute.views.record_rows import (
     shape_of_relation,
 )
 from tidemill_compute.views.view_target import ERROR_SCHEMA
-from tidemill_embedded.resources.output_columns import output_shape, refuse_aside
+from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill_query.directory import Readable, TicksOf, ViewOf
@@ -321,6 +321,7 @@ class Shapes:
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
         outputs = {}
+        shapes = {predicate: named.shape for predicate, named in inputs.items()}
         for number, predicate in enumerate(spec.outputs or checked.derived):
             if predicate not in checked.derived:
                 with located(resource, "spec", "outputs", number):
@@ -330,11 +331,12 @@ class Shapes:
                         reason="UnknownOutput",
                     )
             refuse_aside(checked, predicate)
+            refuse_endless(checked, predicate)
             nodes, names = 1 if ticks is None else ticks.nodes, spec.columns.get(predicate)
             with (
                 nullcontext() if names is None else located(resource, "spec", "columns", predicate)
             ):
-                shape = output_shape(checked, predicate, nodes, names)
+                shape = output_shape(checked, predicate, shapes, nodes, names)
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,

@@ -155,4 +155,7 @@ def refuse_other_columns(predicate: str, was: Named, now: Named | None) -> None:
 
 
 def _columns(named: Named) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in named.shape.schema) or "none"
+    shape = named.shape
+    told = dict.fromkeys(shape.sure, " (of every fact)")
+    fields = (f"{field.name} {field.type}{told.get(field.name, '')}" for field in shape.schema)
+    return ", ".join(fields) or "none"

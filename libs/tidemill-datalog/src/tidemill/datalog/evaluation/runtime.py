@@ -12,7 +12,7 @@ from tidemill.datalog.evaluation.expressions import RUNTIME as OPERATORS
 from tidemill.datalog.evaluation.tables import PARAFACTS, START, STOP, TIME, Row, Table
 from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise, subtract
-from tidemill.datalog.values import PERIOD_NOT_POSITIVE, WRONG_TYPE, Failed, Value, equal
+from tidemill.datalog.values import OVERFLOW, PERIOD_NOT_POSITIVE, WRONG_TYPE, Failed, Value, equal
 
 ANY_VALUE = object()
 """Stands for `_` among the values that an atom under `not` is asked for."""
@@ -60,9 +60,11 @@ def tick_at(offset: int, period: int, time: Value, upper: Instant) -> Sequence[i
 
 
 def instant(value: Value) -> int:
-    """The value as the time of an event. Raises: Failed(wrong type)."""
+    """The value as the time of an event. Raises: Failed(wrong type), or for infinity Failed(overflow)."""
     if type(value) is int:
         return value
+    if value == END:
+        raise Failed(OVERFLOW)
     raise Failed(WRONG_TYPE)
 
 

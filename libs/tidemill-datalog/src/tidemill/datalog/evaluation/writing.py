@@ -27,6 +27,7 @@ from tidemill.datalog.evaluation.forms import (
 from tidemill.datalog.evaluation.joins import Plan, Step, clock_time
 from tidemill.datalog.evaluation.tables import Traits
 from tidemill.datalog.lattices import TALLIES
+from tidemill.datalog.presence import END
 
 _LOOPS_MAX = 12
 
@@ -392,9 +393,7 @@ class DerivationWriter:
         if any(self._scope.fallible(expression) for expression in head_expressions(head)):
             return True
         return any(
-            type_of(expression, self._scope.types) is not Type.INT
-            or self._scope.nullable(expression)
-            for expression in (*head.time, *head.expires)
+            not self._surely_instant(expression) for expression in (*head.time, *head.expires)
         )
 
     def head(self) -> None:
@@ -432,10 +431,13 @@ class DerivationWriter:
 
     def _instant(self, expression: Expression, check: str) -> str:
         source = source_of(expression, self._scope)
-        certain = type_of(expression, self._scope.types) is Type.INT
-        if certain and not self._scope.nullable(expression):
-            return source
-        return f"{check}({source})"
+        return source if self._surely_instant(expression) else f"{check}({source})"
+
+    def _surely_instant(self, expression: Expression) -> bool:
+        """Whether the value is a whole number, neither null nor infinite."""
+        known = self._scope.bounds_of(expression)
+        whole = type_of(expression, self._scope.types) is Type.INT
+        return whole and known is not None and not known.nullable and known.high < END
 
     def _time(self, head: HeadForm) -> None:
         w = self._w

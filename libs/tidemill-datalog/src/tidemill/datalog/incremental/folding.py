@@ -127,14 +127,13 @@ class Folded:
     def _fold_into(self, groups: RuleGroups, rows: Sequence[Row], sign: int) -> None:
         """Let each fact be a member of its group, or no longer."""
         join = self.joins.join(0)
-        head, require = join.names["head"], groups.require
+        head = join.names["head"]
         identity = join.names["identity"] if self._keeps else None
         moved: dict[tuple[Any, ...], list[tuple[Key, Member]]] = {}
 
         def take(found: tuple[Row, ...], values: tuple[Any, ...], _: Instant, __: Instant) -> None:
             try:
                 arguments, time, expires, inner, passed = head(found, values)
-                require(inner)
             except Failed as failed:
                 self._fail(failed.reason, found, sign)
                 return

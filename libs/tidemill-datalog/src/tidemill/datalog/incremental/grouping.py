@@ -10,7 +10,6 @@ from tidemill.datalog.evaluation.tables import TIME, Key
 from tidemill.datalog.incremental.facts import Value
 from tidemill.datalog.incremental.groups import Group, Member
 from tidemill.datalog.incremental.surroundings import Present
-from tidemill.datalog.sums import require_number
 from tidemill.datalog.values import Failed
 
 
@@ -47,7 +46,6 @@ class RuleGroups:
         keeps: bool = True,
     ) -> None:
         self._names: Sequence[str] = [name for name, _ in form.head.lattices]
-        self._sums = [at for at, name in enumerate(self._names) if name in ("sum", "average")]
         self._number = form.number
         self._predicate = predicate
         self._shown = form.head.predicate
@@ -71,14 +69,8 @@ class RuleGroups:
         self._target.touch()
         return group
 
-    def require(self, values: Sequence[Any]) -> None:
-        """Say whether the aggregates take these values. Raises: Failed."""
-        for at in self._sums:
-            require_number(values[at])
-
     def enter(self, source: Any, arguments: tuple[Any, ...], member: Member) -> Any:
-        """Add a solution; the name of its group. Raises: Failed where an aggregate does not take its value."""
-        self.require(member[2])
+        """Add a solution; the name of its group."""
         self.group(arguments, member[0]).enter(source, member)
         return (arguments, member[0]) if self._timed else (arguments,)
 

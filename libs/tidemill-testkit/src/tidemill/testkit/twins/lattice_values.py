@@ -56,6 +56,8 @@ def observe(lattice: str, inner: Any) -> Any:
 def _total(lattice: str, numbers: list[Any]) -> Any:
     if not numbers:
         return None
+    if any(abs(number) == float("inf") for number in numbers):
+        raise Failed(values.OVERFLOW)
     exact = sum(map(Fraction, numbers), Fraction(0))
     if lattice == "average":
         exact /= len(numbers)

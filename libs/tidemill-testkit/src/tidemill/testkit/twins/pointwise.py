@@ -327,8 +327,9 @@ class _Instant:
         written = [p.terms[0] for p in rule.parafacts if p.lattice == "time"]
         if written:
             times = [value_of(rule, term, bound) for term in written]
-            if any(type(time) is not int for time in times):
-                raise Failed(values.WRONG_TYPE)
+            for time in times:
+                if type(time) is not int:
+                    raise Failed(values.OVERFLOW if time == INF else values.WRONG_TYPE)
             latest: int = max(times)
             return latest
         if "time" in rule.suppressed:

@@ -25,6 +25,7 @@ class _Shape(msgspec.Struct, frozen=True):
     timed: bool
     lattices: tuple[tuple[str, tuple[str, ...]], ...]
     written: frozenset[int]
+    sure: frozenset[str]
 
 
 class HistorySpec(msgspec.Struct, frozen=True):
@@ -92,14 +93,14 @@ def unpack_history(packed: bytes) -> History:
 def _packed_shape(shape: PredicateShape) -> _Shape:
     return _Shape(
         shape.predicate, shape.schema.serialize().to_pybytes(), shape.arguments, shape.timed,
-        shape.lattices, shape.written,
+        shape.lattices, shape.written, shape.sure,
     )  # fmt: skip
 
 
 def _shape(packed: _Shape) -> PredicateShape:
     return PredicateShape(
         packed.predicate, _schema(packed.schema), packed.arguments, packed.timed, packed.lattices,
-        packed.written,
+        packed.written, packed.sure,
     )  # fmt: skip
 
 

@@ -67,7 +67,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with .Values.spark.settings }}
 {{- $settings = mergeOverwrite $settings (dict "spark" (dict "pods" .)) }}
 {{- end }}
-{{- toYaml $settings }}
+{{- $places := pick .Values.places "egress" "topics" "files" }}
+{{- $_ := set $places "clear_text" .Values.places.clearText }}
+{{- $secrets := dict }}
+{{- range $name, $told := .Values.places.secrets }}
+{{- $file := printf "/etc/tidemill-secrets/places-%s/%s" $name ($told.key | default $name) }}
+{{- $_ := set $secrets $name (dict "file" $file "hosts" ($told.hosts | default list)) }}
+{{- end }}
+{{- $_ := set $places "secrets" $secrets }}
+{{- toYaml (mergeOverwrite (dict "places" $places) $settings) }}
 {{- end }}
 
 {{- define "tidemill.sparkAccount" -}}

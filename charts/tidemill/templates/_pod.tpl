@@ -63,7 +63,7 @@ containers:
   image: {{ include "tidemill.serviceImage" (dict "root" .root "service" .role "image" .image) }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args: {{- toYaml .arguments | nindent 2 }}
-  workingDir: /var/lib/tidemill
+  workingDir: /srv/tidemill
   env:
   - {name: TIDEMILL_UP_DIRECTORY, value: /var/lib/tidemill}
   {{- $answers := include "tidemill.hasRole" (dict "role" .role "any" (list "query")) }}
@@ -212,6 +212,11 @@ volumes:
 only where clients are answered. Give it {root, role}. */}}
 {{- define "tidemill.secrets" -}}
 {{- $values := .root.Values }}
+{{- if include "tidemill.hasRole" (dict "role" .role "any" (list "ingest" "reclock" "compute" "query")) }}
+{{- range $name, $told := $values.places.secrets }}
+places-{{ $name }}: {{ $told.secret }}
+{{- end }}
+{{- end }}
 {{- with $values.stores.blobSecret }}
 blob: {{ . }}
 {{- end }}

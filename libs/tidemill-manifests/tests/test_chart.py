@@ -58,7 +58,12 @@ EVERYTHING: dict[str, Any] = {
     "podLabels": {"team": "delays"},
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraVolumes": [{"name": "files", "configMap": {"name": "files"}}],
-    "extraVolumeMounts": [{"name": "files", "mountPath": "/var/lib/tidemill/files"}],
+    "extraVolumeMounts": [{"name": "files", "mountPath": "/srv/tidemill/files"}],
+    "places": {
+        "files": {"read": ["/srv/tidemill/files"]},
+        "egress": ["kafka", "*.example.org"],
+        "secrets": {"broker": {"secret": "kafka-reader", "key": "password", "hosts": ["kafka"]}},
+    },
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "x", "operator": "Exists"}],
     "affinity": {"podAntiAffinity": {}},
@@ -231,6 +236,16 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
             assert loaded.http_tls.key == "/etc/tidemill-secrets/http/tls.key"
             assert loaded.http_tls.authority == ""  # kubelet has no certificate to probe with
             assert loaded.directory == "/var/lib/tidemill"
+            assert loaded.places.files.read == ("/srv/tidemill/files",)
+            assert loaded.places.egress == ("kafka", "*.example.org")
+            file = "/etc/tidemill-secrets/places-broker/password"
+            assert loaded.places.secrets["broker"].file == file
+            assert loaded.places.secrets["broker"].hosts == ("kafka",)
+            assert {
+                "name": "places-broker-secret",
+                "mountPath": file.rpartition("/")[0],
+                "readOnly": True,
+            } in split["volumeMounts"]
             assert loaded.store.consensus == "redis://redis:6379/0"
             assert loaded.retry_s_max == 10
 

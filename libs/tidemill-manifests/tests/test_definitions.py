@@ -25,8 +25,8 @@ SCHEMAS = {kind: object_schema(kind) for kind in KINDS}
 COLUMNS = [{"name": "at", "type": "int"}, {"name": "who", "type": "text", "nullable": True}]
 EVENT = {"column": "at", "timeline": "air", "expiresAfter": "1h", "skew": "5m", "late": "correct"}
 KEYED = [{"name": "id", "type": "text"}, {"name": "n", "type": "int"}]
-SASL = {"mechanism": "SCRAM-SHA-256", "username": "u", "passwordFile": "p"}
-REGISTRY = {"url": "https://r", "username": "u", "passwordFile": "p", "caFile": "c"}
+SASL = {"mechanism": "SCRAM-SHA-256", "username": "u", "secret": "p"}
+REGISTRY = {"url": "https://r", "username": "u", "secret": "p", "authority": "c"}
 SPECS: dict[str, list[dict[str, Any]]] = {
     "Source": [
         {"kafka": {"topic": "flights", "startOffset": 17}, "columns": COLUMNS, "retain": "all"},
@@ -35,8 +35,8 @@ SPECS: dict[str, list[dict[str, Any]]] = {
         {"http": {}, "columns": COLUMNS, "eventTime": EVENT, "timestampInterval": "50ms"},
         {"kafka": {"topic": "t", "bootstrap": "b:1"}, "format": {"csv": {"delimiter": ";"}},
          "columns": COLUMNS, "engine": "spark"},
-        {"kafka": {"topic": "t", "bootstrap": "b:1", "group": "g", "tls": {"certificateFile": "c",
-            "keyFile": "k"}, "sasl": SASL}, "format": {"avro": {"registry": REGISTRY}},
+        {"kafka": {"topic": "t", "bootstrap": "b:1", "group": "g", "tls": {"certificate": "c",
+            "key": "k"}, "sasl": SASL}, "format": {"avro": {"registry": REGISTRY}},
          "keyFormat": {"text": {}}, "envelope": {"upsert": {"key": ["id"]}}, "columns": KEYED},
         {"kafka": {"topic": "t"}, "format": {"avro": {"registry": {"url": "http://r"}}},
          "envelope": {"debezium": {"key": ["id", "n"], "before": "key"}}, "columns": KEYED},
@@ -83,7 +83,7 @@ WORDS: list[Any] = [
     {**EVENT, "expiresColumn": "at"}, ["id"], ["id", "n"], ["n"], ["id", "id"], {"text": {}},
     {"bytes": {}}, {"avro": {"registry": REGISTRY}}, {"avro": {"registry": {"username": "u"}}},
     {"protobuf": {"descriptorSet": "f", "message": "M"}}, {"none": {}}, {"upsert": {"key": ["id"]}},
-    {"debezium": {"key": ["id"]}}, {"none": {}, "upsert": {"key": ["id"]}}, KEYED, KEYED[:1], {"keyFile": "k"},
+    {"debezium": {"key": ["id"]}}, {"none": {}, "upsert": {"key": ["id"]}}, KEYED, KEYED[:1], {"key": "k"},
     {"topic": "t", "tls": {}}, [{"name": "id", "type": "text", "nullable": True}, KEYED[1]],
 ]  # fmt: skip
 

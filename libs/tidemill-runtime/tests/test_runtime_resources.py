@@ -183,6 +183,15 @@ def told(file: Path, text: str) -> list[str]:
     return str(error.value).replace(f"{file.name}:", "").splitlines()
 
 
+def test_s13_what_is_said_of_a_secret_in_a_document_never_shows_it() -> None:
+    file = Path(__file__).parent / "wrong_resources/secrets.yaml"
+    text = file.read_text().partition(MARK)[0]
+    messages = told(file, text)
+    assert text.count("PLANTED") == 6
+    assert len(messages) == 11
+    assert "PLANTED" not in "\n".join(messages)
+
+
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)
 def test_a_mistake_is_told_with_its_place_and_what_to_write(file: Path) -> None:
     lines = file.read_text().splitlines(keepends=True)

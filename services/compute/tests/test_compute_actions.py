@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.time import frontier
+from tidemill.time import UsageError, frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing
@@ -274,6 +275,51 @@ async def test_an_action_over_a_collection_that_is_closed_comes_to_its_end(tmp_p
 
 async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
+    path.write_text('# calls of the night\n{"key": "k1"}\n')
+    assert await FileSink(path).recover(()) == {"", "k1"}
     path.write_text('# calls of the night\n{"key": "k1"}\n{"key": "k2"')
     assert await FileSink(path).recover(()) == {"", "k1"}
     assert path.read_text() == '# calls of the night\n{"key": "k1"}\n'
+
+
+@pytest.mark.parametrize("end", ['{"key": "k2"', "a line without an end", "x" * 100])
+async def test_a1_a_file_of_somebody_else_is_never_cut(tmp_path: Path, end: str) -> None:
+    """Not before an action has fired into it, nor a line that is none of ours."""
+    path = tmp_path / "notes"
+    path.write_text(f"first\n{end}")
+    with pytest.raises(UsageError, match="no action of ours wrote it"):
+        await FileSink(path).recover(())
+    assert path.read_text() == f"first\n{end}"
+    path.write_text("first\n")
+    await FileSink(path).recover(())
+    path.write_text("first\nsecond, by hand")
+    with pytest.raises(UsageError, match="no action of ours wrote it"):
+        await FileSink(path).recover(())
+    assert path.read_text() == "first\nsecond, by hand"
+
+
+async def test_s8_a_file_is_recovered_in_little_memory(tmp_path: Path) -> None:
+    """40 MB of lines in a few; one line of more than any of ours is refused before it is held."""
+    path = tmp_path / "calls.jsonl"
+    line = json.dumps({"key": "k", "body": "x" * 4000}) + "\n"
+    path.write_text(line * 10_000)
+    tracemalloc.start()
+    try:
+        assert await FileSink(path).recover(()) == {"k"}
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageError, match="no action of ours wrote it"):
+        await FileSink(path).recover(())
+    assert path.stat().st_size == 1 << 30
+
+
+async def test_a1_the_name_of_a_fence_is_no_sink(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="fences have such names"):
+        FileSink(tmp_path / ".calls.jsonl.fence")
+    (tmp_path / ".calls.jsonl.fence").write_text("what somebody wrote")
+    with pytest.raises(UsageError, match="is no fence of ours"):
+        await FileSink(tmp_path / "calls.jsonl").recover(())

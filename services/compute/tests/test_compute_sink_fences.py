@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from tidemill.time import Fenced, Unavailable
 from tidemill_compute.actions.outbox import Firing, Sink
-from tidemill_compute.actions.sink_file import FileSink, _locked
+from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 
 
@@ -40,7 +41,8 @@ async def test_a_process_that_was_replaced_writes_nothing_more(kind: str, tmp_pa
 async def test_a_process_paused_within_a_write_keeps_others_waiting(tmp_path: Path) -> None:
     before, after = sink("file", tmp_path), sink("file", tmp_path)
     await before.recover([])
-    with _locked(tmp_path / ".calls.jsonl.fence"):
+    with (tmp_path / ".calls.jsonl.fence").open("r+b") as fence:
+        fcntl.flock(fence, fcntl.LOCK_EX)
         with pytest.raises(Unavailable):
             await after.recover([])
         with pytest.raises(Unavailable):

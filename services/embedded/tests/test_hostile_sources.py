@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.places import PlaceSettings
+from tidemill.runtime.places.settings import SecretSettings
 from tidemill.testkit.schema_registry import schema_registry
 from tidemill.time import UsageError, sole_time
 from tidemill_embedded.process import Process, opened
@@ -61,24 +63,26 @@ async def contents(process: Process, collection: str, count: int) -> list[dict[s
 @pytest.mark.parametrize(
     ("origin", "content", "said"),
     [
-        ("kafka: {{topic: t}}\n  format: {{avro: {{registry: {{url: 'http://127.0.0.1:9', caFile: {file}}}}}}}",
-         b"no certificate", "no PEM certificate"),
+        ("kafka: {{topic: t}}\n  format: {{avro: {{registry: {{url: 'http://127.0.0.1:9', authority: named}}}}}}",
+         b"no certificate", "TLS with the registry"),
         ("kafka: {{topic: t}}\n  format: {{avro: {{registry: {{url: 'http://127.0.0.1:9', username: u, "
-         "passwordFile: {file}}}}}}}", b"\xff\xfe", "no UTF-8"),
-        ("kafka: {{bootstrap: '127.0.0.1:9', topic: t, tls: {{caFile: {file}}}}}",
-         "Zertifikat für alle".encode(), "certificates of authorities"),
+         "secret: named}}}}}}", b"\xff\xfe", "no UTF-8"),
+        ("kafka: {{bootstrap: '127.0.0.1:9', topic: t, tls: {{authority: named}}}}",
+         "Zertifikat für alle".encode(), "TLS with Kafka"),
     ],
-    ids=["avro.registry.caFile", "passwordFile", "kafka.tls.caFile"],
+    ids=["avro.registry.authority", "secret", "kafka.tls.authority"],
 )  # fmt: skip
 async def test_s3_a_file_that_is_not_what_it_is_named_as_stalls_its_source_alone(
     tmp_path: Path, origin: str, content: bytes, said: str
 ) -> None:
     file = tmp_path / "named"
     file.write_bytes(content)
-    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+    places = PlaceSettings(secrets={"named": SecretSettings(str(file), ("127.0.0.1",))})
+    settings = EmbeddedSettings(directory=str(tmp_path / "state"), places=places)
+    async with opened(settings) as process:
         await process.system.start()
         try:
-            await apply(process, source("wrong", origin.format(file=file)))
+            await apply(process, source("wrong", origin.format()))
         except UsageError as refused:
             assert said in str(refused)  # noqa: PT017 - refused at once is as good
         else:

@@ -18,6 +18,8 @@ from aiokafka.errors import KafkaError
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
+from tidemill.runtime.places import PlaceSettings
+from tidemill.runtime.places.settings import SecretSettings
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.schema_registry import schema_registry
 from tidemill.testkit.servers import Server, kafka_server
@@ -61,8 +63,11 @@ spec:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Process]:
-    settings = EmbeddedSettings(directory=str(folder / "state"), retry_s_min=0.1, retry_s_max=0.2)
+async def running(folder: Path, **secrets: SecretSettings) -> AsyncIterator[Process]:
+    settings = EmbeddedSettings(
+        directory=str(folder / "state"), retry_s_min=0.1, retry_s_max=0.2,
+        places=PlaceSettings(secrets=secrets),
+    )  # fmt: skip
     async with opened(settings) as process:
         await process.system.start()
         yield process
@@ -258,11 +263,14 @@ async def test_a_broker_is_reached_over_tls_with_a_password_from_a_file(
     host, port = server.address.split(":")
     secured = f"{host}:{int(port) + 2}"
     password = tmp_path / "password"
-    sasl = f"sasl: {{mechanism: {mechanism}, username: reader, passwordFile: {password}}}"
-    async with topic_of(server) as (log, topic), running(tmp_path) as process:
+    sasl = f"sasl: {{mechanism: {mechanism}, username: reader, secret: broker}}"
+    secrets = {
+        "broker": SecretSettings(str(password), (host,)), "trust": SecretSettings(str(authority)),
+    }  # fmt: skip
+    async with topic_of(server) as (log, topic), running(tmp_path, **secrets) as process:
         await append(log, topic, [1, 2])
         password.write_text("wrong\n")
-        kafka = f", tls: {{caFile: {authority}}}, {sasl}"
+        kafka = f", tls: {{authority: trust}}, {sasl}"
         await apply(process, source(topic, secured, kafka=kafka))
         await until_says(process, "check the password of reader and the certificates")
         password.write_text("secret\n")  # read again with each attempt
@@ -277,14 +285,17 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
     password = tmp_path / "password"
     password.write_text("secret\n")
     kafka = (
-        f", tls: {{caFile: {authority}}}, "
-        f"sasl: {{mechanism: SCRAM-SHA-256, username: reader, passwordFile: {password}}}"
+        ", tls: {authority: trust}, "
+        "sasl: {mechanism: SCRAM-SHA-256, username: reader, secret: broker}"
     )
+    secrets = {
+        "broker": SecretSettings(str(password), (host,)), "trust": SecretSettings(str(authority)),
+    }  # fmt: skip
     keyed = (
         "columns: [{name: article, type: text}, {name: n, type: int}]\n"
         "  keyFormat: {text: {}}\n  envelope: {upsert: {key: [article]}}\n  engine: spark"
     )
-    async with topic_of(server) as (log, topic), running(tmp_path) as process:
+    async with topic_of(server) as (log, topic), running(tmp_path, **secrets) as process:
         rows: list[tuple[str, int | None]] = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", None)]
         entries = [
             Entry(key.encode(), None if n is None else json.dumps({"n": n}).encode(), 0)
@@ -304,7 +315,7 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
         await until_holds(process, [3, 5])
     assert details["backfilled"] == len(rows)
     written = b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
-    assert str(password).encode() in written
+    assert b"SCRAM-SHA-256" in written  # what the source says is kept, by its names
     assert b"secret\n" not in written
 
 

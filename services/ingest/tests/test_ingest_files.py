@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.places import ANY_FILE
 from tidemill.time import Unavailable, UsageError
 from tidemill_ingest.file_log import FileLog, OneFile
-from tidemill_ingest.files import SETTLED_MS, LineFile, csv_header, files_of
+from tidemill_ingest.files import SETTLED_MS, LineFile, csv_header
 from tidemill_ingest.parquet_files import ParquetFile
 
 NOW_MS = 1_000_000
@@ -196,7 +197,7 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_path_names_a_file_a_pattern_or_a_folder(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "c.txt"):
         written(tmp_path / name, "")
-    assert [p.name for p in files_of(str(tmp_path))] == ["a.csv", "b.csv", "c.txt"]
-    assert [p.name for p in files_of(str(tmp_path / "*.csv"))] == ["a.csv", "b.csv"]
-    assert [p.name for p in files_of(str(tmp_path / "c.txt"))] == ["c.txt"]
-    assert files_of(str(tmp_path / "d.txt")) == []
+    assert [Path(p).name for p in ANY_FILE.matching(str(tmp_path))] == ["a.csv", "b.csv", "c.txt"]
+    assert [Path(p).name for p in ANY_FILE.matching(str(tmp_path / "*.csv"))] == ["a.csv", "b.csv"]
+    assert [Path(p).name for p in ANY_FILE.matching(str(tmp_path / "c.txt"))] == ["c.txt"]
+    assert ANY_FILE.matching(str(tmp_path / "d.txt")) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,12 +23,13 @@ from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.http_guard import HttpGuard, is_loopback
 from tidemill.runtime.http_server import HttpServer
 from tidemill.runtime.ids import random_id
-from tidemill.runtime.kafka_access import access_of
+from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.metrics import BROKEN, Metrics
+from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Limits
 from tidemill.shard.claims import Claimant, Keeper, KeptClaimant
@@ -50,6 +51,7 @@ from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.replicas.no_log import NoLog
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import roles_of
+from tidemill_embedded.resources.placing import places_of_process
 from tidemill_embedded.resources.resource_store import ResourceStore
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.launching import check_launching, launcher_of
@@ -89,17 +91,28 @@ class Process:
     internal: Server | None = None
 
 
-async def _open_kafka(origin: KafkaOrigin) -> Log:
-    return KafkaLog(origin.bootstrap or "", access=access_of(origin))
+def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:
+    """Opens the brokers of a source, if it may name them. Raises: UsageError."""
+
+    async def open_kafka(origin: KafkaOrigin) -> Log:
+        places.check_topic(origin.topic)
+        access = access_of(kafka_files(origin, places), egress_of(origin, places))
+        return KafkaLog(origin.bootstrap or "", access=access)
+
+    return open_kafka
 
 
-def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...]) -> Log:
+def _own_log(chosen: EmbeddedSettings, roles: tuple[str, ...], places: Places) -> Log:
     """The log for pushed rows. Raises: UsageError for an address that is none."""
     if chosen.log:
         scheme, _, bootstrap = chosen.log.partition(":")
         if scheme != "kafka" or not bootstrap:
             raise UsageError(f"{chosen.log} is no log: say kafka:HOST:PORT", reason="log")
-        return KafkaLog(bootstrap)
+        files = chosen.log_kafka
+        if files.mechanism == "PLAIN" and not files.encrypted:
+            for host, port in brokers_of(bootstrap):
+                places.check_clear(host, port, "the password of log_kafka")
+        return KafkaLog(bootstrap, access=access_of(files))
     return NoLog() if roles else EmbeddedLog(chosen.root / "log")
 
 
@@ -129,14 +142,18 @@ def checked(chosen: EmbeddedSettings) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
-    """The stores and the work of one process; alone, only one may have the state directory open."""
+async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncIterator[Process]:
+    """The stores and the work of one process; alone, only one may have the state directory open.
+
+    `config` is the file of the settings, which no resource may name.
+    """
     clock = SystemClock()
     roles = checked(chosen)
     root = chosen.root
     own_folder(root)
+    places = places_of_process(chosen, config)
     async with AsyncExitStack() as stack:
-        own = _own_log(chosen, roles)
+        own = _own_log(chosen, roles, places)
         stack.push_async_callback(own.close)
         consensus = open_consensus(
             chosen.consensus_address, allow_non_durable=chosen.store.allow_non_durable
@@ -156,7 +173,17 @@ async def opened(chosen: EmbeddedSettings) -> AsyncIterator[Process]:
         launcher = await launcher_of(chosen, clock, board.hear)
         stack.push_async_callback(launcher.close)
         world = World(
-            collections, own, _open_kafka, clock, metrics, chosen, shapes, readers, feeds, launcher
+            collections,
+            own,
+            _kafka_opener(places),
+            clock,
+            metrics,
+            chosen,
+            shapes,
+            readers,
+            feeds,
+            launcher,
+            places,
         )
         store = ResourceStore(collections, clock)
         process = Process(
@@ -448,9 +475,11 @@ async def _look_forever(process: Process) -> None:
                 await world.collections.state(collection)
 
 
-async def run_process(chosen: EmbeddedSettings, files: tuple[Path, ...]) -> int:
-    """Run until a signal or a failure; the exit code."""
-    async with opened(chosen) as process:
+async def run_process(
+    chosen: EmbeddedSettings, files: tuple[Path, ...], config: Path | None = None
+) -> int:
+    """Run until a signal or a failure; the exit code. `config` is the file of the settings."""
+    async with opened(chosen, config) as process:
         outcome = await _Running(process, files).added().run()
     if isinstance(outcome, Failed):
         typer.echo(f"tidemill up: {outcome}", err=True)

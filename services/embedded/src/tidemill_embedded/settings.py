@@ -12,6 +12,8 @@ import msgspec
 from tidemill.rpc.admission import CallLimits
 from tidemill.rpc.tls import TlsFiles
 from tidemill.runtime.http_server import HttpLimits
+from tidemill.runtime.kafka_access import KafkaFiles
+from tidemill.runtime.places import PlaceSettings
 from tidemill.shard.claims import LEASE_S
 from tidemill.shard.conforming import ROW_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
@@ -226,6 +228,13 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The longest pause before a resource is tried again that broke of an error nobody foresaw."""
 
     limits: LimitSettings = LimitSettings()
+
+    log_kafka: KafkaFiles = KafkaFiles()
+    """TLS and login with the brokers of log."""
+
+    places: PlaceSettings = PlaceSettings()
+    """Files, addresses, topics and secrets that resources may name."""
+
     services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()

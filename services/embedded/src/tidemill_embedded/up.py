@@ -94,7 +94,7 @@ def up(
         )  # fmt: skip
         collect_rarely()
         keep_freed_memory()
-        code = asyncio.run(run_process(chosen, tuple(file or ())))
+        code = asyncio.run(run_process(chosen, tuple(file or ()), config))
     except TidemillError as error:
         typer.echo(f"tidemill up: {error}", err=True)
         raise typer.Exit(1) from None

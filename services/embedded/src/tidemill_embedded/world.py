@@ -10,6 +10,7 @@ from pathlib import Path
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Description, ReadCapability
 from tidemill.spark.launcher import SparkLauncher
@@ -42,6 +43,7 @@ class World:
     readers: Readers
     feeds: Feeds
     launcher: SparkLauncher
+    places: Places
     shared: SharedInputs = field(default_factory=SharedInputs)
     """What the views of this process hold in common."""
 

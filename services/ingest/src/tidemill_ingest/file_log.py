@@ -9,8 +9,9 @@ from typing import Protocol
 
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import LogRecord
+from tidemill.runtime.places import ANY_FILE, Files
 from tidemill.time import Unavailable, UsageError
-from tidemill_ingest.files import RowFile, count_rows, files_of
+from tidemill_ingest.files import RowFile, count_rows
 
 ROWS_PER_READ = 20_000
 
@@ -50,8 +51,10 @@ class FileLog:
         registry: FileRegistry,
         open_file: Callable[[Path], RowFile],
         clock: Clock,
+        places: Files = ANY_FILE,
     ) -> None:
         self._pattern = pattern
+        self._places = places
         self._registry = registry
         self._open_file = open_file
         self._clock = clock
@@ -84,7 +87,7 @@ class FileLog:
     async def _discover(self) -> None:
         """Give every file that is new its partition before anything is read from it."""
         known = list(await self._registry.paths())
-        found = [str(path) for path in await asyncio.to_thread(files_of, self._pattern)]
+        found = await asyncio.to_thread(self._places.matching, self._pattern)
         if not known and not found:
             raise UsageError(f"no file matches {self._pattern}", reason="unknown-topic")
         if fresh := [path for path in found if path not in known]:

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
+from tidemill.runtime.places import ANY_FILE, Files
 from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20
+HEADER_BYTES_MAX = 1 << 20
 MARK = b"\xef\xbb\xbf"
 """What some editors put before the first character of a UTF-8 text."""
 SETTLED_MS = 2_000
@@ -58,6 +60,7 @@ class LineFile:
     columns: Sequence[str] = ()
     delimiter: str = ","
     quoted: bool = False
+    files: Files = ANY_FILE
     _checked: bool = False
     _order: Sequence[int] = ()
     _rows: int = 0
@@ -73,7 +76,7 @@ class LineFile:
         """A header that is not there yet is checked with the first count after it is."""
         if self._checked or not self.columns:
             return
-        names = csv_header(self.path, self.delimiter)
+        names = csv_header(self.path, self.delimiter, self.files)
         if names is None:
             return
         if sorted(names) != sorted(self.columns):
@@ -90,7 +93,7 @@ class LineFile:
         """Complete rows; a file that became shorter, or has other columns, raises UsageError."""
         self.check()
         try:
-            stat = self.path.stat()
+            stat = self.files.stat(self.path)
             if stat.st_size < self._end:
                 raise UsageError(
                     f"file {self.path} became shorter: {stat.st_size} bytes, {self._end} were read",
@@ -108,13 +111,16 @@ class LineFile:
         wanted, last = first + self.header_rows, stop + self.header_rows
         number, position = max(mark for mark in self._marks if mark[0] <= wanted)
         values = []
-        for row, _ in _rows_from(self.path, position, self._end, self.quoted):
+        for row, _ in _rows_from(self._open(), position, self._end, self.quoted):
             if number >= last:
                 break
             if number >= wanted:
                 values.append(self._given(row.removeprefix(MARK) if number == 0 else row))
             number += 1
         return FileRows(first, values)
+
+    def _open(self) -> BinaryIO:
+        return self.files.read(self.path)
 
     def _given(self, row: bytes) -> bytes:
         """A row without its line end, with its fields in the order of the source's columns."""
@@ -125,7 +131,7 @@ class LineFile:
 
     def _scan(self, settled: bool, size: int) -> None:
         """Count the rows between the last known end and `size`."""
-        for row, end in _rows_from(self.path, self._end, size, self.quoted):
+        for row, end in _rows_from(self._open(), self._end, size, self.quoted):
             if not row.endswith(b"\n") and not settled:
                 break
             self._rows += 1
@@ -134,14 +140,14 @@ class LineFile:
                 self._marks.append((self._rows, end))
 
 
-def csv_header(path: Path, delimiter: str) -> list[str] | None:
+def csv_header(path: Path, delimiter: str, files: Files = ANY_FILE) -> list[str] | None:
     """The names in the first line of a CSV file, None before there is a whole one.
 
     Raises Unavailable if the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            line = file.readline()
+        with files.read(path) as file:
+            line = file.readline(HEADER_BYTES_MAX)
     except OSError as error:
         raise unreadable(path, error) from error
     text = line.removeprefix(MARK).decode(errors="replace")
@@ -173,24 +179,16 @@ def names_many(pattern: str) -> bool:
     return glob.has_magic(pattern) or Path(pattern).is_dir()
 
 
-def files_of(pattern: str) -> list[Path]:
-    """The files that a path names: itself, what it matches as a pattern, or what a folder holds."""
-    path = Path(pattern)
-    if path.is_dir():
-        return sorted(entry for entry in path.iterdir() if entry.is_file())
-    if glob.has_magic(pattern):
-        return sorted(Path(name) for name in glob.glob(pattern))
-    return [path] if path.is_file() else []
-
-
 async def count_rows(file: RowFile, now_ms: int) -> int:
     """`file.count` off the event loop."""
     return await asyncio.to_thread(file.count, now_ms)
 
 
-def _rows_from(path: Path, position: int, end: int, quoted: bool) -> Iterator[tuple[bytes, int]]:
+def _rows_from(
+    file: BinaryIO, position: int, end: int, quoted: bool
+) -> Iterator[tuple[bytes, int]]:
     """Rows between two byte positions with the position after each; the last may lack its end."""
-    with path.open("rb") as file:
+    with file:
         file.seek(position)
         held, quotes = b"", 0
         while position < end:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.arrangement.arrow_bytes import is_stored
-from tidemill.time import Unavailable, UsageError
+from tidemill.runtime.places import ANY_FILE, Files
+from tidemill.time import TidemillError, UsageError
 from tidemill_ingest.files import FileRows, unreadable
 
 CELLS_MAX = 10_000_000_000
@@ -42,6 +43,7 @@ class ParquetFile:
 
     path: Path
     cells_max: int = CELLS_MAX
+    files: Files = ANY_FILE
     _held: _Reading | None = None
 
     def check(self) -> None:
@@ -50,7 +52,10 @@ class ParquetFile:
     def count(self, now_ms: int) -> int:
         """All rows. Raises: Unavailable, UsageError if there are more cells than `cells_max`."""
         try:
-            footer = pq.read_metadata(self.path)
+            with _opened(self.path, self.files) as file:
+                footer = pq.read_metadata(file)
+        except TidemillError:
+            raise
         except Exception as error:  # Arrow names what is wrong with a file in many ways
             raise unreadable(self.path, error) from error
         rows, columns = int(footer.num_rows), int(footer.num_columns)
@@ -68,7 +73,7 @@ class ParquetFile:
         # Nobody else goes on with these rows meanwhile, nor after an error.
         held, self._held = self._held, None
         if held is None or (held.next, held.stamp) != (first, stamp):
-            held = _Reading(_rows_of(self.path, first), first, stamp)
+            held = _Reading(_rows_of(self.path, self.files, first), first, stamp)
         values: list[bytes] = []
         size = 0
         for value in held.rows:
@@ -82,16 +87,24 @@ class ParquetFile:
     def _stamp(self) -> tuple[int, int, int]:
         """What is another one as soon as the file is."""
         try:
-            told = self.path.stat()
+            told = self.files.stat(self.path)
         except OSError as error:
             raise unreadable(self.path, error) from error
         return told.st_ino, told.st_size, told.st_mtime_ns
 
 
-def _rows_of(path: Path, first: int) -> Iterator[bytes]:
-    """The rows of a file from number `first` on. Raises: UsageError, Unavailable."""
+def _opened(path: Path, files: Files) -> BinaryIO:
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        return files.read(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _rows_of(path: Path, files: Files, first: int) -> Iterator[bytes]:
+    """The rows of a file from number `first` on. Raises: UsageError, Unavailable."""
+    opened = _opened(path, files)
+    try:
+        with opened, pq.ParquetFile(opened, pre_buffer=False) as file:
             footer, begun, groups = file.metadata, 0, []
             for number in range(footer.num_row_groups):
                 count = footer.row_group(number).num_rows
@@ -104,8 +117,6 @@ def _rows_of(path: Path, first: int) -> Iterator[bytes]:
                 left = batch.slice(skipped) if skipped < batch.num_rows else batch.slice(0, 0)
                 skipped = max(0, skipped - batch.num_rows)
                 yield from _as_json(left)
-    except FileNotFoundError as error:
-        raise Unavailable(f"file {path} cannot be read: {error}", path=str(path)) from error
     except Exception as error:  # as in `count`: the footer was whole, so the file is not
         raise UsageError(
             f"file {path} is damaged at some row from {first} on: {type(error).__name__}: {error}; "

@@ -22,7 +22,7 @@ from tidemill.runtime.formats.schema_memory import (
     SchemaMemory,
     spans,
 )
-from tidemill.runtime.resources import KafkaOrigin
+from tidemill.runtime.kafka_access import KafkaPlace
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.backfill import Decoded, Target, backfill
 from tidemill.spark.backfill import Written as PartWritten
@@ -68,7 +68,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     """
 
     source: str
-    origin: KafkaOrigin
+    origin: KafkaPlace
     log_directory: str | None
     ranges: list[tuple[int, int, int]]
     bindings: bytes

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.runtime.resources import KafkaOrigin
+from tidemill.runtime.kafka_access import KafkaPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class LogPlace:
 
     topic: str
     directory: Path | None = None
-    kafka: KafkaOrigin | None = None
+    kafka: KafkaPlace | None = None
 
     @property
-    def origin(self) -> KafkaOrigin:
+    def origin(self) -> KafkaPlace:
         """The topic with how its brokers are reached; secrets are named by their files."""
-        return self.kafka or KafkaOrigin(topic=self.topic)
+        return self.kafka or KafkaPlace(self.topic)
 
 
 @dataclass(frozen=True, slots=True)

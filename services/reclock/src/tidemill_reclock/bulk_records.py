@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidemill.runtime.kafka_access import access_of
+from tidemill.runtime.kafka_access import KafkaFiles, KafkaPlace, access_of
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.runtime.log_segments import read_range
-from tidemill.runtime.resources import KafkaOrigin
 from tidemill.spark.log_ranges import OffsetRange, read_kafka, read_with
 from tidemill.time import Unavailable
 
@@ -39,7 +38,7 @@ def record_schema(*, keys: bool) -> pa.Schema:
 
 def records_of(
     spark: SparkSession,
-    origin: KafkaOrigin,
+    origin: KafkaPlace,
     directory: str | None,
     ranges: Sequence[OffsetRange],
     *,
@@ -48,14 +47,14 @@ def records_of(
     """The records of `ranges`, in the embedded log under `directory` if there is one, else in Kafka.
 
     Brokers that ask who reads, or speak TLS, are read by the client of the live path, on the executors: the
-    files that the source names, mounted where it says, are all that is ever passed on.
+    files of its secrets, mounted where the settings say, are named and never passed on.
     """
     parts = tuple(ranges)
     if directory is not None:
         return read_with(spark, partial(read_embedded, directory, origin.topic, keys), parts, keys=keys)  # fmt: skip
-    if origin.tls is not None or origin.sasl is not None:
+    if origin.files != KafkaFiles():
         return read_with(spark, partial(read_secured, origin, keys), parts, keys=keys)
-    return read_kafka(spark, origin.bootstrap or "", origin.topic, parts, keys=keys)
+    return read_kafka(spark, origin.bootstrap, origin.topic, parts, keys=keys)
 
 
 def read_embedded(
@@ -69,7 +68,7 @@ def read_embedded(
 
 
 def read_secured(
-    origin: KafkaOrigin, keys: bool, partition: int, start: int, stop: int
+    origin: KafkaPlace, keys: bool, partition: int, start: int, stop: int
 ) -> Iterator[pa.RecordBatch]:
     """A range of a topic whose brokers speak TLS, or ask for a login; secrets are read from their files here.
 
@@ -96,7 +95,7 @@ def read_secured(
 class _Reading:
     """One range of one partition, read with a client of its own."""
 
-    def __init__(self, origin: KafkaOrigin, partition: int, start: int, stop: int) -> None:
+    def __init__(self, origin: KafkaPlace, partition: int, start: int, stop: int) -> None:
         self._origin = origin
         self._partition = partition
         self._start = start
@@ -104,7 +103,7 @@ class _Reading:
 
     async def open(self) -> None:
         origin = self._origin
-        self._log = KafkaLog(origin.bootstrap or "", access=access_of(origin))
+        self._log = KafkaLog(origin.bootstrap, access=access_of(origin.files))
         try:
             self._reader = await self._log.reader(origin.topic, {self._partition: self._start})
         except BaseException:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.runtime.durations import DURATION_RULE
-from tidemill.runtime.resources.words import RESERVED_WORDS
+from tidemill.runtime.resources.words import HOST, RESERVED_WORDS, SECRET_QUERY
 from tidemill.runtime.resources.words import RULES as SAYS
 
 
@@ -51,8 +51,8 @@ FORMS: Mapping[str, Form] = {
     "topic": Form("^[A-Za-z0-9._-]{1,249}$", 249, excluded=(".", "..")),
     "table-name": Form("^[A-Za-z_][A-Za-z0-9_]{0,254}$", 255),
     "header-name": Form("^[A-Za-z0-9-]{1,255}$", 255),
-    "http-url": Form("^https?://[!-~]{1,1000}[!-~]{0,1000}$", 2_008),
-    "redis-url": Form("^rediss?://[!-~]{1,1000}[!-~]{0,1000}$", 2_009),
+    "http-url": Form(f"^https?://{HOST}([/?#][!-~]{{0,1000}})?$", 2_009),
+    "redis-url": Form(f"^rediss?://{HOST}(/[0-9]{{0,5}})?$", 1_015),
     "collection": Form(f"^{_LABEL}(/{_PREDICATE})?$", 319),
     "duration": Form(f"^{_SPAN}$", 90, 2),
     "retention": Form(f"^(all|{_SPAN})$", 90, 2),
@@ -71,7 +71,10 @@ KEY_RULES: Mapping[str, Rule] = {
     "predicate": Rule(
         f"self.all(name, name.matches('^{_PREDICATE}$') && !(name in {list(_RESERVED)}))",
         SAYS["predicate"],
-    )
+    ),
+    "header-name": Rule(
+        "self.all(name, name.matches('^[A-Za-z0-9-]{1,255}$'))", SAYS["header-name"]
+    ),
 }
 
 NAME_RULE = Rule(f"self.metadata.name.matches('^{_LABEL}$')", SAYS["dns-label"])
@@ -167,12 +170,22 @@ def _lone_column(name: str) -> tuple[Rule, Rule]:
     )
 
 
+def _no_secret_in(field: str, *parents: str) -> Rule:
+    """What stands in an address is shown to everybody who reads the resource."""
+    absent = "".join(f"!has({each}) || " for each in (*parents, field))
+    return Rule(
+        f"{absent}!{field}.matches('{SECRET_QUERY}')",
+        "a secret stands behind the ? of the address: name it in secretHeaders, or by secret",
+        parents[0].removeprefix("self"),
+    )
+
+
 def _password_with_name(field: str) -> Rule:
     registry = f"self.{field}.avro.registry"
     return Rule(
         f"!has(self.{field}) || !has(self.{field}.avro) || "
-        f"has({registry}.username) == has({registry}.passwordFile)",
-        "username and passwordFile go together",
+        f"has({registry}.username) == has({registry}.secret)",
+        "username and secret go together",
         f".{field}",
     )
 
@@ -254,12 +267,14 @@ _RECORDS = (
     ),
     Rule(
         "!has(self.kafka) || !has(self.kafka.tls) || "
-        "has(self.kafka.tls.certificateFile) == has(self.kafka.tls.keyFile)",
-        "certificateFile and keyFile go together",
+        "has(self.kafka.tls.certificate) == has(self.kafka.tls.key)",
+        "certificate and key go together",
         ".kafka",
     ),
     _password_with_name("format"),
     _password_with_name("keyFormat"),
+    _no_secret_in("self.format.avro.registry.url", "self.format", "self.format.avro"),
+    _no_secret_in("self.keyFormat.avro.registry.url", "self.keyFormat", "self.keyFormat.avro"),
 )
 
 _SOURCE = (
@@ -360,6 +375,13 @@ _ACTION = (
         "(has(self.sink.http.delivery) && self.sink.http.delivery == 'askable')",
         "only delivery askable asks",
         ".sink.http",
+    ),
+    _no_secret_in("self.sink.http.url", "self.sink.http"),
+    _no_secret_in("self.sink.http.ask", "self.sink.http"),
+    Rule(
+        "!has(self.sink.redis) || !has(self.sink.redis.username) || has(self.sink.redis.secret)",
+        "username and secret go together",
+        ".sink.redis",
     ),
     *_immutable("Action", "view", "goal", "sink", "fireFrom"),
 )

@@ -1,4 +1,7 @@
-"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks."""
+"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks, and only where it may be.
+
+What is said of a cluster is a KafkaPlace: names of files, which may go to a job, and never what these hold.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,54 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiokafka.errors import KafkaConnectionError
 
-from tidemill.runtime.resources.specs import KafkaOrigin, KafkaTls
+from tidemill.runtime.addresses import host_and_port
+from tidemill.runtime.kafka_gate import GatedId
+from tidemill.runtime.places import Egress, Places, Secret
+from tidemill.runtime.resources.specs import KafkaOrigin
 from tidemill.time.errors import UsageError
+
+KAFKA_PORT = 9092
+
+
+class KafkaFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS and login of a cluster, as settings of a process: files, which are read anew for each client."""
+
+    tls: bool = False
+    """Speak TLS with the brokers, also where no file is named."""
+
+    authority: str = ""
+    """The certificates of the authorities to trust, as PEM; empty is what the machine trusts."""
+
+    certificate: str = ""
+    """The certificate to show, as PEM."""
+
+    key: str = ""
+    """Its key, as PEM."""
+
+    mechanism: str = ""
+    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty says nobody's name."""
+
+    username: str = ""
+    """The name."""
+
+    password_file: str = ""
+    """The file that holds the password, and nothing else."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        return bool(self.tls or self.authority or self.certificate)
+
+
+class KafkaPlace(msgspec.Struct, frozen=True):
+    """A topic, and how its brokers are reached: what a job is told, with the names of files alone."""
+
+    topic: str
+    bootstrap: str = ""
+    files: KafkaFiles = KafkaFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +80,11 @@ class KafkaAccess:
 
     tls: ssl.SSLContext | None = None
     login: KafkaLogin | None = None
+    egress: Egress | None = None
+
+    def client_id(self, name: str) -> str:
+        """The name of a client, by which its connections find where they may go."""
+        return name if self.egress is None else GatedId(name, self.egress)
 
     def options(self) -> dict[str, Any]:
         """The options of an aiokafka client."""
@@ -60,50 +112,63 @@ class KafkaAccess:
             raise KafkaConnectionError(f"{error} (check {' and '.join(doubts)})") from error
 
 
-def access_of(origin: KafkaOrigin) -> KafkaAccess:
-    """What a source says of its cluster; files are read now. Raises: UsageError if one cannot be."""
+def kafka_files(origin: KafkaOrigin, places: Places) -> KafkaFiles:
+    """The files of the secrets that a source names. Raises: UsageError if it may not name, or send, one."""
+    tls, sasl = origin.tls, origin.sasl
+
+    def file(name: str | None) -> str:
+        return "" if name is None else str(places.secret(name).file)
+
+    egress = egress_of(origin, places)
+    for host, port in brokers_of(origin.bootstrap or ""):
+        egress.check_name(host, port)
+        if sasl is not None and sasl.mechanism == "PLAIN" and tls is None:
+            places.check_clear(host, port, f"the password of {sasl.username}")
+    return KafkaFiles(
+        tls is not None,
+        "" if tls is None else file(tls.authority), "" if tls is None else file(tls.certificate),
+        "" if tls is None else file(tls.key),
+        "" if sasl is None else sasl.mechanism, "" if sasl is None else sasl.username,
+        "" if sasl is None else file(sasl.secret),
+    )  # fmt: skip
+
+
+def egress_of(origin: KafkaOrigin, places: Places) -> Egress:
+    """Where the brokers of a source may be, also those that the first ones name. Raises: UsageError."""
+    return places.egress if origin.sasl is None else places.sending(origin.sasl.secret)
+
+
+def brokers_of(bootstrap: str) -> list[tuple[str, int]]:
+    """Hosts and ports of an address of brokers. Raises: UsageError."""
+    try:
+        return [host_and_port(each.strip(), KAFKA_PORT) for each in bootstrap.split(",")]
+    except ValueError as error:
+        raise UsageError(f"the brokers {bootstrap} are no addresses: {error}") from error
+
+
+def access_of(files: KafkaFiles, egress: Egress | None = None) -> KafkaAccess:
+    """What the files hold now. Raises: UsageError that names a file that cannot be used."""
+    if bool(files.mechanism) != bool(files.username and files.password_file):
+        raise UsageError("mechanism, username and password_file of Kafka go together", reason="tls")
     login = None
-    if origin.sasl is not None:
-        password = _text(origin.sasl.password_file, "password").strip("\r\n")
-        login = KafkaLogin(origin.sasl.mechanism, origin.sasl.username, password)
-    return KafkaAccess(None if origin.tls is None else _context(origin.tls), login)
+    if files.mechanism:
+        password = Secret("of Kafka", Path(files.password_file)).text()
+        login = KafkaLogin(files.mechanism, files.username, password)
+    return KafkaAccess(_context(files) if files.encrypted else None, login, egress)
 
 
-def _context(tls: KafkaTls) -> ssl.SSLContext:
+def _context(files: KafkaFiles) -> ssl.SSLContext:
+    return tls_context(files.authority, files.certificate, files.key, "TLS with Kafka")
+
+
+def tls_context(authority: str, certificate: str, key: str, what: str) -> ssl.SSLContext:
+    """A client's end of TLS. Raises: UsageError that says which file is none, and nothing of what it holds."""
     try:
-        if tls.ca_file is None:
-            context = ssl.create_default_context()
-        else:
-            context = trusting(tls.ca_file, _text(tls.ca_file, "certificates of authorities"))
-        if tls.certificate_file is not None:
-            for path in (tls.certificate_file, tls.key_file or tls.certificate_file):
-                _text(path, "certificate or key")
-            context.load_cert_chain(tls.certificate_file, tls.key_file)
-    except ssl.SSLError as error:
-        raise UsageError(f"TLS with Kafka: {error}", reason="tls") from error
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        files = ", ".join(each for each in (authority, certificate, key) if each)
+        said = getattr(error, "strerror", None) or type(error).__name__
+        raise UsageError(f"{what}: {files} cannot be used: {said}", reason="tls") from None
     return context
-
-
-def trusting(path: str, text: str) -> ssl.SSLContext:
-    """A context that trusts the certificates of a file alone. Raises: UsageError if it has none."""
-    try:
-        return ssl.create_default_context(cadata=text)
-    except (
-        ssl.SSLError,
-        TypeError,
-        ValueError,
-    ) as error:  # TypeError: a character that is no ASCII
-        said = "no PEM certificate is in it" if isinstance(error, ssl.SSLError) else str(error)
-        raise UsageError(
-            f"the certificates of authorities in {path} cannot be read: {said}", reason="tls"
-        ) from None
-
-
-def _text(path: str, what: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the path
-        said = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"the {what} in {path!r} cannot be read: {said}", reason="FileMissing"
-        ) from error

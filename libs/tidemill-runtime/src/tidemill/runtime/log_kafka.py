@@ -77,8 +77,8 @@ class KafkaLog:
         self._clock: Clock = clock or SystemClock()
         self._deadline_s = deadline_s
         self._replication = replication
-        self._client_id = client_id
         self._access = access or KafkaAccess()
+        self._client_id = self._access.client_id(client_id)
         self._options = self._access.options()
         self._starting = asyncio.Lock()
         self._admin: AIOKafkaAdminClient | None = None

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -104,10 +104,17 @@ def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
     """The struct that a field holds, directly or as one of several possible types."""
+    if get_origin(annotation) is dict:
+        return None
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
             return candidate
     return None
+
+
+def _struct_by_name(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
+    """The struct of each entry of a field that is a mapping."""
+    return _struct_in(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _check_names(
@@ -128,6 +135,11 @@ def _check_names(
         nested = _struct_in(fields[name])
         if nested is not None and isinstance(inner, dict):
             _check_names(nested, inner, here, document, problems)
+        named = _struct_by_name(fields[name])
+        if named is not None and isinstance(inner, dict):
+            for key, each in inner.items():
+                if isinstance(each, dict):
+                    _check_names(named, each, (*here, key), document, problems)
 
 
 def _override(

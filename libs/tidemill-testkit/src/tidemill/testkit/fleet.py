@@ -89,6 +89,11 @@ class Fleet:
             "services": {"address": "127.0.0.1:0", "lease_s": self.lease_s},
             "grpc": "127.0.0.1:0",
             "http_port": 0,
+            "places": {
+                "files": {"read": [str(self.folder)], "write": [str(self.folder)]},
+                "egress": ["127.0.0.0/8", "localhost"],
+                "topics": ["*"],
+            },
             **self.options,
         }
         (folder / "settings.yaml").write_text(json.dumps(settings))

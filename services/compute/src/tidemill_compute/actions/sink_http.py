@@ -8,11 +8,17 @@ from enum import Enum
 
 import aiohttp
 
+from tidemill.runtime.addresses import bare_url
+from tidemill.runtime.places import ANYWHERE, Egress, Secret
+from tidemill.runtime.places.http import gated_connector
 from tidemill.time import Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
 
 _AGAIN = frozenset({408, 409, 425, 429})
 """Refusals that a retry may not meet: too slow, the same key in progress, too early, too many."""
+
+
+ANSWER_BYTES_MAX = 64 << 10
 
 
 class Delivery(Enum):
@@ -37,6 +43,9 @@ class Endpoint:
     key_header: str = "Idempotency-Key"
     ask: str = ""
     timeout_s: float = 10.0
+    secrets: tuple[tuple[str, Secret], ...] = ()
+    """Headers whose values are secrets, read for each batch of requests."""
+    egress: Egress = ANYWHERE
 
 
 class HttpSink:
@@ -54,23 +63,28 @@ class HttpSink:
         """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be asked."""
         if self._endpoint.delivery is not Delivery.ASKABLE or not doubtful:
             return frozenset()
-        async with self._session() as session:
+        async with self._session(self._endpoint.ask) as session:
             return frozenset([f.key for f in doubtful if await self._happened(session, f.key)])
 
     async def fire(self, firings: Sequence[Firing]) -> None:
         if not firings:
             return
-        async with self._session() as session:
+        async with self._session(self._endpoint.url) as session:
             for firing in firings:
                 await self._post(session, firing)
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _session(self, url: str) -> aiohttp.ClientSession:
+        """Raises: UsageError for a host or a secret that may not be had."""
+        endpoint = self._endpoint
+        headers = {name: secret.text() for name, secret in endpoint.secrets}
         return aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._endpoint.timeout_s), raise_for_status=False
-        )
+            timeout=aiohttp.ClientTimeout(total=endpoint.timeout_s), raise_for_status=False,
+            headers=headers, connector=gated_connector(url, endpoint.egress),
+            auto_decompress=False,
+        )  # fmt: skip
 
     async def _post(self, session: aiohttp.ClientSession, firing: Firing) -> None:
         endpoint = self._endpoint
@@ -97,14 +111,23 @@ class HttpSink:
         body: bytes | None,
     ) -> int:
         try:
-            async with session.request(method, url, headers=headers, data=body) as answer:
-                await answer.read()
+            async with session.request(
+                method, url, headers=headers, data=body, allow_redirects=False
+            ) as answer:
+                # What it says beside its status is nobody's business; an end of it frees the connection.
+                await answer.content.read(ANSWER_BYTES_MAX)
                 return answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            says = str(error) or type(error).__name__
-            raise Unavailable(f"sink {url} did not answer: {says}", url=url) from error
+            says, shown = str(error) or type(error).__name__, bare_url(url)
+            raise Unavailable(f"sink {shown} did not answer: {says}", url=shown) from error
 
     def _refusal(self, url: str, status: int) -> Exception:
+        shown = bare_url(url)
         if status >= 500 or status in _AGAIN:
-            return Unavailable(f"sink {url} answered {status}", url=url)
-        return UsageError(f"sink {url} answered {status}", reason="SinkRefused")
+            return Unavailable(f"sink {shown} answered {status}", url=shown)
+        if 300 <= status < 400:
+            return UsageError(
+                f"sink {shown} answered {status}: redirects are not followed; name the place itself",
+                reason="SinkRefused",
+            )
+        return UsageError(f"sink {shown} answered {status}", reason="SinkRefused")

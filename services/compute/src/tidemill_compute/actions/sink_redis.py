@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import socket
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
-from redis.asyncio import Redis
+from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection
 from redis.exceptions import RedisError
 
+from tidemill.runtime.addresses import bare_url, host_and_port
+from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.shard.consensus_redis import durability_risks, uncancelled
 from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
@@ -42,9 +45,13 @@ class RedisSink:
     at_most_once = False
 
     def __init__(
-        self, url: str, stream: str, action: str, *, allow_non_durable: bool = False
-    ) -> None:
+        self, url: str, stream: str, action: str, *, allow_non_durable: bool = False,
+        username: str | None = None, secret: Secret | None = None, egress: Egress = ANYWHERE,
+    ) -> None:  # fmt: skip
         self._url = url
+        self._username = username
+        self._secret = secret
+        self._egress = egress
         self._keys = [stream, f"{{{stream}}}:keys", f"{{{stream}}}:fences"]
         self._action = action
         self._allow_non_durable = allow_non_durable
@@ -99,7 +106,16 @@ class RedisSink:
         """Nothing is held open between two calls."""
 
     def _client(self) -> Redis:
-        return Redis.from_url(self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+        host, port = host_and_port(self._url, 6379)
+        self._egress.check_name(host, port)
+        password = None if self._secret is None else self._secret.text()
+        secured = self._url.startswith("rediss://")
+        pool = ConnectionPool.from_url(
+            self._url, connection_class=GatedTls if secured else Gated, egress=self._egress,
+            username=self._username, password=password,
+            socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
+        )  # fmt: skip
+        return Redis.from_pool(pool)
 
     async def _check(self, client: Redis) -> None:
         risks = await durability_risks(client)
@@ -116,4 +132,29 @@ class RedisSink:
 
 def _shown(url: str) -> str:
     """An address without what may be a password."""
-    return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")
+    return bare_url(url).partition("://")[2]
+
+
+class Gated(Connection):
+    """A connection to an address that was checked when its name was known."""
+
+    def __init__(self, *, egress: Egress, **told: Any) -> None:  # whatever redis-py says
+        super().__init__(**told)
+        self._egress = egress
+        self._made: socket.socket | None = None
+
+    async def _connect(self) -> None:
+        self._made = await self._egress.connected(self.host, int(self.port))
+        await super()._connect()  # type: ignore[no-untyped-call]
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        """As of redis-py, with the socket in place of the host, which TLS is told of."""
+        told = dict(super()._connection_arguments())
+        host = told.pop("host")
+        told.pop("port")
+        named = {"server_hostname": host} if told.get("ssl") else {}
+        return {**told, **named, "sock": self._made}
+
+
+class GatedTls(Gated, SSLConnection):
+    """The same, over TLS."""

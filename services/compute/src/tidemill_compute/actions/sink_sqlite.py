@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+from tidemill.runtime.places import ANY_SINK, Files
 from tidemill.time import Fenced, Unavailable
 from tidemill_compute.actions.outbox import Firing
 
@@ -34,7 +36,8 @@ class SqliteSink:
 
     at_most_once = False
 
-    def __init__(self, path: Path, table: str, action: str) -> None:
+    def __init__(self, path: Path, table: str, action: str, files: Files = ANY_SINK) -> None:
+        self._files = files
         self._path = path
         self._table = table
         self._action = action
@@ -86,7 +89,8 @@ class SqliteSink:
 
     def _in_transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite opens by name, and names its journal after it: looked at just before.
+            os.close(self._files.write(self._path, os.O_RDWR))
             with closing(sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 try:

@@ -21,6 +21,7 @@ from tidemill.runtime.formats import (
     infer_columns,
 )
 from tidemill.runtime.log import LogReader
+from tidemill.runtime.places import Places
 from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
@@ -37,6 +38,7 @@ from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
+from tidemill_embedded.resources.placing import check_resource
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
 from tidemill_embedded.resources.versions import changed as changed_view
@@ -128,6 +130,7 @@ async def plan_apply(
     resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
     for resource in resources:
         permit_names(resource, by)
+        check_resource(resource, world.places)
     planned_at = store.upper
     bound = await world.collections.ids()
     fresh: list[Stored] = []
@@ -143,7 +146,7 @@ async def plan_apply(
         elif known.resource == resource:
             unchanged.append(resource)
         else:
-            configured.append(_reconfigured(known, resource, world.shapes))
+            configured.append(_reconfigured(known, resource, world))
     names = {stored.resource.name for stored in fresh}
     try:
         created = await _planned(fresh, world, by)
@@ -177,7 +180,7 @@ def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
     return stored
 
 
-def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
+def _reconfigured(known: Stored, resource: Resource, world: World) -> Stored:
     """The stored resource with what may change: how long history is kept, labels, annotations.
 
     A view may change altogether: that makes a new version of it.
@@ -199,8 +202,8 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
         ]
         if not changed:
             return replace(known, resource=resource)
-        wider = _wider(known, resource) if changed == ["columns"] else None
-        if wider is not None and not shapes.readers_of(resource.name):
+        wider = _wider(known, resource, world.places) if changed == ["columns"] else None
+        if wider is not None and not world.shapes.readers_of(resource.name):
             return wider
     else:
         changed = [
@@ -218,7 +221,7 @@ def _reconfigured(known: Stored, resource: Resource, shapes: Shapes) -> Stored:
     )
 
 
-def _wider(known: Stored, resource: Resource) -> Stored | None:
+def _wider(known: Stored, resource: Resource, places: Places) -> Stored | None:
     """The resource with all its columns as they were and behind them new nullable ones; None if it is not so.
 
     Raises: UsageError if its records cannot have the new ones.
@@ -241,7 +244,7 @@ def _wider(known: Stored, resource: Resource) -> Stored | None:
                 f"not {', '.join(missing)}",
                 reason="ColumnsMissing",
             )
-        if descriptors := read_descriptors(spec):
+        if descriptors := read_descriptors(spec, places):
             resolved["descriptors"] = descriptors
         wider = replace(known, resource=resource, resolved=resolved)
         RecordDecoder(shape_of(wider), untaught)
@@ -363,7 +366,7 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     resolved: dict[str, Any] = {}
-    header = header_of(stored)
+    header = header_of(stored, world.places.read)
     if header:
         resolved["header"] = header
     if in_own_log(spec) and topic_of(stored) not in await world.log.topics():
@@ -385,7 +388,7 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
                 )
         columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
         resolved["columns"] = msgspec.to_builtins(columns)
-    if descriptors := read_descriptors(spec):
+    if descriptors := read_descriptors(spec, world.places):
         resolved["descriptors"] = descriptors
     with located(stored.resource, "spec", "columns"):
         # What cannot be decoded is refused now, not with every record.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.runtime.formats import AvroFormat
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
-from tidemill.runtime.kafka_access import trusting
+from tidemill.runtime.kafka_access import tls_context
 from tidemill.runtime.log import LogRecord
+from tidemill.runtime.places import Places
 from tidemill.runtime.resources import RegistrySpec, SourceSpec
 from tidemill.runtime.resources.decoding import (
     RecordShape,
@@ -19,6 +19,7 @@ from tidemill.runtime.resources.decoding import (
     registries_of,
 )
 from tidemill.time import UsageError
+from tidemill_embedded.resources.placing import check_registry
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import columns_of
 from tidemill_ingest.decisions import Decisions
@@ -26,6 +27,9 @@ from tidemill_ingest.decoding import RecordDecoder, Schemas
 
 if TYPE_CHECKING:
     from tidemill_ingest.schemas import SchemaBook
+
+DESCRIPTOR_BYTES_MAX = 16 << 20
+"""No descriptor set is larger: what is, is another file."""
 
 
 def shape_of(stored: Stored) -> RecordShape:
@@ -39,27 +43,31 @@ def shape_of(stored: Stored) -> RecordShape:
     return record_shape(spec, columns_of(stored), resolved.get("header", ()), descriptors)
 
 
-def read_descriptors(spec: SourceSpec) -> dict[str, str]:
+def read_descriptors(spec: SourceSpec, places: Places) -> dict[str, str]:
     """The descriptor sets that the formats name, in base64, to be kept. Raises: UsageError."""
     return {
-        field: base64.b64encode(_read(path)).decode()
+        field: base64.b64encode(_read(path, places)).decode()
         for field, path in descriptor_files(spec).items()
     }
 
 
-def open_decoder(stored: Stored, shape: RecordShape, decisions: Decisions) -> RecordDecoder:
+def open_decoder(
+    stored: Stored, shape: RecordShape, decisions: Decisions, places: Places
+) -> RecordDecoder:
     """The decoder of a source; what registries say is kept in `decisions`. Raises: UsageError."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     registries = registries_of(spec)
 
     def open_schemas(field: str, reader: Any) -> Schemas:  # an AvroReader
-        return _book(registries[field], field, decisions, reader)
+        return _book(registries[field], field, decisions, reader, places)
 
     return RecordDecoder(shape, open_schemas)
 
 
-def open_book(stored: Stored, shape: RecordShape, decisions: Decisions) -> SchemaBook | None:
+def open_book(
+    stored: Stored, shape: RecordShape, decisions: Decisions, places: Places
+) -> SchemaBook | None:
     """What decides about the schemas of values, for who decodes them elsewhere; None if they name none."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
@@ -67,16 +75,18 @@ def open_book(stored: Stored, shape: RecordShape, decisions: Decisions) -> Schem
         return None
     from tidemill.runtime.formats.avro import AvroReader
 
-    return _book(registries_of(spec)["format"], "format", decisions, AvroReader(shape.value))
+    registry = registries_of(spec)["format"]
+    return _book(registry, "format", decisions, AvroReader(shape.value), places)
 
 
 def _book(
-    registry: RegistrySpec, field: str, decisions: Decisions, reader: Any
+    registry: RegistrySpec, field: str, decisions: Decisions, reader: Any, places: Places
 ) -> SchemaBook:  # an AvroReader
     from tidemill_ingest.schemas import SchemaBook
 
     # Values and keys are decided apart, also by one registry.
-    return SchemaBook(HttpRegistry(_access(registry)), f"{field} {registry.url}", decisions, reader)
+    found = HttpRegistry(_access(registry, places))
+    return SchemaBook(found, f"{field} {registry.url}", decisions, reader)
 
 
 class _Untaught:
@@ -96,31 +106,23 @@ def untaught(field: str, reader: object) -> Schemas:
     return _Untaught()
 
 
-def _access(registry: RegistrySpec) -> RegistryAccess:
-    password = None
-    if registry.password_file is not None:
-        password = _text(registry.password_file).strip()
-    tls = None
-    if registry.ca_file is not None:
-        tls = trusting(registry.ca_file, _text(registry.ca_file))
-    return RegistryAccess(registry.url, registry.username, password, tls)
+def _access(registry: RegistrySpec, places: Places) -> RegistryAccess:
+    check_registry(registry, places)
+    password, tls, egress = None, None, places.egress
+    if registry.secret is not None:
+        password = places.secret(registry.secret).text()
+        egress = places.sending(registry.secret)
+    if registry.authority is not None:
+        file = str(places.secret(registry.authority).file)
+        tls = tls_context(file, "", "", f"TLS with the registry, secret {registry.authority}")
+    return RegistryAccess(registry.url, registry.username, password, tls, egress)
 
 
-def _text(path: str) -> str:
+def _read(path: str, places: Places) -> bytes:
     try:
-        return _read(path).decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"the file {path} is no UTF-8: {error.reason} at byte {error.start}",
-            reason="FileMissing",
-        ) from None
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
-        said = getattr(error, "strerror", None) or error
+        return places.read.content(path, DESCRIPTOR_BYTES_MAX)
+    except OSError as error:
+        said = error.strerror or error
         raise UsageError(
             f"the file {path!r} cannot be read: {said}", reason="FileMissing"
         ) from error

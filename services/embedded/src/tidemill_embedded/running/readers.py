@@ -20,6 +20,7 @@ from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
+from tidemill_embedded.resources.placing import check_sink
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import SYSTEM, Named, row_schema
 from tidemill_embedded.running.guarding import GuardedSink
@@ -114,22 +115,25 @@ class ActionRunner:
         self._guarded.confirm = confirm
 
     def _sink(self) -> Sink:
-        sink = self._spec.sink
+        sink, name, places = self._spec.sink, self._stored.resource.name, self._world.places
+        check_sink(sink, places)
         if sink.file is not None:
-            return FileSink(Path(sink.file.path))
+            return FileSink(Path(sink.file.path), places.write)
         if sink.sqlite is not None:
-            name = self._stored.resource.name
-            return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name)
+            return SqliteSink(Path(sink.sqlite.path), sink.sqlite.table, name, places.write)
         if sink.redis is not None:
-            redis, name = sink.redis, self._stored.resource.name
+            redis, secret = sink.redis, sink.redis.secret
             return RedisSink(
-                redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable
-            )
+                redis.url, redis.stream, name, allow_non_durable=redis.allow_non_durable,
+                username=redis.username, secret=None if secret is None else places.secret(secret),
+                egress=places.sending(*([] if secret is None else [secret])),
+            )  # fmt: skip
         if sink.http is not None:
-            http = sink.http
+            http, named = sink.http, sorted(sink.http.secret_headers.items())
             endpoint = Endpoint(
                 http.url, Delivery(http.delivery), http.key_header, http.ask or "",
-                http.timeout / 1000,
+                http.timeout / 1000, tuple((header, places.secret(name)) for header, name in named),
+                places.sending(*(name for _, name in named)),
             )  # fmt: skip
             return HttpSink(endpoint)
         assert sink.log is not None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
+from tidemill.runtime.kafka_access import KafkaPlace, kafka_files
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
@@ -23,7 +23,8 @@ from tidemill.runtime.metrics import (
     SOURCE_BYTES,
     SOURCE_RECORDS,
 )
-from tidemill.runtime.resources import KafkaOrigin, SourceSpec, retained_ms
+from tidemill.runtime.places import Files
+from tidemill.runtime.resources import SourceSpec, retained_ms
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
 from tidemill.time import Unavailable, UsageError
@@ -46,7 +47,6 @@ from tidemill_ingest.files import (
     LineFile,
     RowFile,
     csv_header,
-    files_of,
     names_many,
 )
 from tidemill_ingest.parquet_files import ParquetFile
@@ -227,7 +227,7 @@ class SourceRunner:
         share = WHOLE if number is None else Share(number, shares_of(self._stored.resource))
         origin, topic, kafka = await self._origin()
         decisions = Decisions(self._world.collections, self._decided)
-        decoder = open_decoder(self._stored, self._shape, decisions)
+        decoder = open_decoder(self._stored, self._shape, decisions, self._world.places)
 
         async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
             rows, letters = await decoder.decode(records)
@@ -366,7 +366,7 @@ class SourceRunner:
         from tidemill_reclock.bulk_spark import PLAIN, SparkBulkReclock
 
         decisions = Decisions(self._world.collections, self._decided)
-        book = open_book(self._stored, self._shape, decisions)
+        book = open_book(self._stored, self._shape, decisions, self._world.places)
         bulk = SparkBulkReclock(
             self._world.launcher, self._world.collections, place, self._shape.value,
             self._shape.value_format, book,
@@ -390,7 +390,7 @@ class SourceRunner:
         return {p: max(wanted.get(p, 0), first.get(p, 0)) for p in wanted | first}
 
     def _log_place(self) -> LogPlace | None:
-        """Where a job finds the records; None if it cannot reach them."""
+        """Where a job finds the records, by names of files; None if it cannot reach them."""
         spec, world = self._spec, self._world
         if spec.file is not None:
             return None
@@ -401,10 +401,11 @@ class SourceRunner:
         topic = topic_of(self._stored)
         if bootstrap is None:
             return LogPlace(topic, world.root / "log")
-        said = spec.kafka if spec.kafka is not None and spec.kafka.bootstrap else None
-        if said is None:
-            return LogPlace(topic, kafka=KafkaOrigin(topic=topic, bootstrap=bootstrap))
-        return LogPlace(topic, kafka=msgspec.structs.replace(said, topic=topic))
+        if spec.kafka is not None and spec.kafka.bootstrap:
+            files = kafka_files(spec.kafka, world.places)
+        else:
+            files = world.settings.log_kafka
+        return LogPlace(topic, kafka=KafkaPlace(topic, bootstrap, files))
 
     def _spark_reads(self) -> bool:
         """Whether a job can decode the records."""
@@ -455,34 +456,35 @@ def file_origin(stored: Stored, world: World, registry: FileRegistry | None = No
     assert isinstance(spec, SourceSpec)
     assert spec.file is not None
     kind, delimiter = spec.file.format, delimiter_of(spec)
-    columns = tuple(stored.resolved.get("header") or header_of(stored))
+    files = world.places.read
+    columns = tuple(stored.resolved.get("header") or header_of(stored, files))
 
     def open_file(path: Path) -> RowFile:
         if kind == "parquet":
-            return ParquetFile(path, world.settings.limits.parquet_cells_max)
-        return LineFile(path, columns, delimiter, quoted=kind == "csv")
+            return ParquetFile(path, world.settings.limits.parquet_cells_max, files)
+        return LineFile(path, columns, delimiter, quoted=kind == "csv", files=files)
 
     path = spec.file.path
     if registry is not None and names_many(path):
-        return FileLog(path, registry, open_file, world.clock)
-    return FileLog(path, OneFile(first_file(path)), open_file, world.clock)
+        return FileLog(path, registry, open_file, world.clock, files)
+    return FileLog(path, OneFile(first_file(path, files)), open_file, world.clock, files)
 
 
-def first_file(path: str) -> str:
+def first_file(path: str, files: Files) -> str:
     """The first file that a path stands for; the path itself if there is none."""
-    found = files_of(path)
-    return str(found[0]) if found else path
+    found = files.matching(path)
+    return found[0] if found else path
 
 
-def header_of(stored: Stored) -> list[str]:
+def header_of(stored: Stored, files: Files) -> list[str]:
     """The names in the first line of a CSV file; none for other sources. Raises: UsageError."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     if spec.file is None or not has_header(spec):
         return []
-    path = Path(first_file(spec.file.path))
+    path = Path(first_file(spec.file.path, files))
     try:
-        names = csv_header(path, delimiter_of(spec))
+        names = csv_header(path, delimiter_of(spec), files)
     except Unavailable as error:
         raise UsageError(f"{stored.resource}: {error}", reason="FileMissing") from error
     if names is None:

@@ -12,6 +12,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from tidemill.runtime.addresses import bare_url
+from tidemill.runtime.places import ANYWHERE, Egress
+from tidemill.runtime.places.http import gated_connector
 from tidemill.time import Unavailable, UsageError
 
 TIMEOUT_S = 10.0
@@ -50,9 +53,15 @@ class RegistryAccess:
     username: str | None = None
     password: str | None = None
     tls: ssl.SSLContext | None = None
+    egress: Egress = ANYWHERE
 
     def __repr__(self) -> str:
-        return f"RegistryAccess({self.url!r})"
+        return f"RegistryAccess({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        """The address as people may see it."""
+        return bare_url(self.url)
 
 
 class HttpRegistry:
@@ -90,7 +99,7 @@ class HttpRegistry:
             inner = await self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}")
             if inner is None:
                 # The registry promises that what is referred to stays.
-                raise Unavailable(f"{self._access.url} does not have {place[0]} {place[1]} now")
+                raise Unavailable(f"{self._access.shown} does not have {place[0]} {place[1]} now")
             await self._refer(inner, texts)
             texts[place] = str(inner["schema"])
 
@@ -98,23 +107,23 @@ class HttpRegistry:
         """The document at a path; None if there is none."""
         url = self._access.url.rstrip("/") + path
         try:
-            async with self._opened().get(url) as reply:
+            async with self._opened().get(url, allow_redirects=False) as reply:
                 if reply.status == 404:
                     return None
                 if reply.status in (401, 403):
                     raise UsageError(
-                        f"the schema registry {self._access.url} refuses to answer: {reply.status}",
+                        f"the schema registry {self._access.shown} refuses to answer: {reply.status}",
                         reason="Registry",
                     )
                 if reply.status != 200:
                     raise Unavailable(
-                        f"the schema registry {self._access.url} answered {reply.status}"
+                        f"the schema registry {self._access.shown} answered {reply.status}"
                     )
                 return msgspec.json.decode(await reply.read(), type=dict[str, Any])
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             said = str(error) or type(error).__name__
             raise Unavailable(
-                f"the schema registry {self._access.url} does not answer: {said}"
+                f"the schema registry {self._access.shown} does not answer: {said}"
             ) from error
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -127,6 +136,6 @@ class HttpRegistry:
             self._session = aiohttp.ClientSession(
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-                connector=aiohttp.TCPConnector(ssl=access.tls or True),
+                connector=gated_connector(access.url, access.egress, access.tls),
             )
         return self._session

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
-from tidemill.runtime.problems import did_you_mean
+from tidemill.runtime.problems import FieldPath, did_you_mean
 from tidemill.runtime.resources.broken import Broken, SpecDocument
+from tidemill.runtime.resources.words import SECRET_QUERY
 
 STATED = ("text", "bytes", "avro", "protobuf")
 """Formats whose records do not tell the columns."""
@@ -116,13 +118,21 @@ def _connection_fits(spec: SpecDocument) -> Iterator[Broken]:
         if field in kafka and "bootstrap" not in kafka:
             yield Broken(("kafka", field), "the log of this Tidemill has none", "name bootstrap")
     tls = kafka.get("tls", {})
-    if ("certificateFile" in tls) != ("keyFile" in tls):
-        yield Broken(("kafka", "tls"), "certificateFile and keyFile go together")
+    if ("certificate" in tls) != ("key" in tls):
+        yield Broken(("kafka", "tls"), "certificate and key go together")
     for field in ("format", "keyFormat"):
         registry = spec.get(field, {}).get("avro", {}).get("registry", {})
-        if ("username" in registry) != ("passwordFile" in registry):
-            path = (field, "avro", "registry")
-            yield Broken(path, "username and passwordFile go together")
+        path = (field, "avro", "registry")
+        if ("username" in registry) != ("secret" in registry):
+            yield Broken(path, "username and secret go together")
+        yield from secret_in_url(registry, "url", path)
+
+
+def secret_in_url(part: SpecDocument, field: str, path: FieldPath) -> Iterator[Broken]:
+    """What stands in an address is shown to everybody who reads the resource."""
+    if re.search(SECRET_QUERY, str(part.get(field, ""))):
+        says = "a secret stands behind the ? of the address"
+        yield Broken((*path, field), says, "name it in secretHeaders, or by secret")
 
 
 def _keyed(spec: SpecDocument) -> bool:

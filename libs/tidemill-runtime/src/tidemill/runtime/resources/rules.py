@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tidemill.runtime.durations import parse_duration
 from tidemill.runtime.problems import FieldPath, did_you_mean
 from tidemill.runtime.resources.broken import Broken, SpecDocument
-from tidemill.runtime.resources.record_rules import RECORD_RULES
+from tidemill.runtime.resources.record_rules import RECORD_RULES, secret_in_url
 
 TIMESTAMP_INTERVAL_MS_MIN = 50
 SYSTEM_TIMELINE = "system"
@@ -96,6 +96,11 @@ def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
     if "ask" in http and not askable:
         hint = "write delivery: askable, or leave it out"
         yield Broken(("sink", "http", "ask"), "only delivery askable asks", hint)
+    for field in ("url", "ask"):
+        yield from secret_in_url(http, field, ("sink", "http"))
+    redis = sink.get("redis", {})
+    if "username" in redis and "secret" not in redis:
+        yield Broken(("sink", "redis"), "username and secret go together")
 
 
 def _named_outputs(spec: SpecDocument) -> Iterator[Broken]:

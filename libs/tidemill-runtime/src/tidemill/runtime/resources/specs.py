@@ -41,19 +41,19 @@ class ColumnSpec(Spec, frozen=True, kw_only=True):
 
 
 class KafkaTls(Spec, frozen=True, kw_only=True):
-    """TLS with the brokers; without `ca_file` the machine's authorities are trusted."""
+    """TLS with the brokers, by names of secrets; without `authority` the machine's authorities are trusted."""
 
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
+    authority: str | None = None
+    certificate: str | None = None
+    key: str | None = None
 
 
 class KafkaSasl(Spec, frozen=True, kw_only=True):
-    """Who reads; the password is in a file."""
+    """Who reads; `secret` names the password."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     username: str
-    password_file: str
+    secret: str
 
 
 class KafkaOrigin(Spec, frozen=True, kw_only=True):
@@ -104,12 +104,12 @@ class BytesSpec(Spec, frozen=True, kw_only=True):
 
 
 class RegistrySpec(Spec, frozen=True, kw_only=True):
-    """A schema registry; the password is in a file."""
+    """A schema registry; `secret` names the password, `authority` the certificates to trust."""
 
     url: str
     username: str | None = None
-    password_file: str | None = None
-    ca_file: str | None = None
+    secret: str | None = None
+    authority: str | None = None
 
 
 class AvroSpec(Spec, frozen=True, kw_only=True):
@@ -281,17 +281,20 @@ class RedisSink(Spec, frozen=True, kw_only=True):
     """Entries of a Redis stream, with their keys and a fence in the same slot."""
 
     url: str
+    username: str | None = None
+    secret: str | None = None
     stream: str = "actions"
     allow_non_durable: bool = False
 
 
 class HttpSink(Spec, frozen=True, kw_only=True):
-    """Requests to an endpoint; `ask` is where to ask for a key."""
+    """Requests to an endpoint; `ask` is where to ask for a key, `secret_headers` name secrets by header."""
 
     url: str
     delivery: Literal["keyed", "askable", "atLeastOnce", "atMostOnce"] = "keyed"
     key_header: str = "Idempotency-Key"
     ask: str | None = None
+    secret_headers: dict[str, str] = {}
     timeout: Milliseconds = Milliseconds(10_000)
 
 

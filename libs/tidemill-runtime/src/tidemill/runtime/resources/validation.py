@@ -11,12 +11,22 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.documents import Document
 from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name
 from tidemill.runtime.resources.rules import broken_rules
 from tidemill.runtime.resources.words import FORMATS, RULES
 
 KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
+
+_NAME_IT = "NAME, with places.secrets.NAME.file in the settings of the server"
+NAMED_SECRETS = {
+    "passwordFile": f"a resource names no file of a secret: write secret: {_NAME_IT}",
+    "caFile": f"a resource names no file of a secret: write authority: {_NAME_IT}",
+    "certificateFile": f"a resource names no file of a secret: write certificate: {_NAME_IT}",
+    "keyFile": f"a resource names no file of a secret: write key: {_NAME_IT}",
+}
+"""What to write instead of fields that resources had."""
 
 _TYPES = {
     "object": "a mapping",
@@ -98,7 +108,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
                 if name not in known:
                     inner = (*path, name)
                     says = f'unknown field "{name}"'
-                    hint = did_you_mean(name, known)
+                    hint = NAMED_SECRETS.get(name) or did_you_mean(name, known)
                     yield Problem(document.key_position(inner), field_name(inner), says, hint)
         case "required":
             missing = error.message.split("'")[1]
@@ -115,7 +125,8 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             hint = f"write {words[0]}" if len(words) == 1 else did_you_mean(value, words)
             yield Problem(place, field, f"{_shown(value)} is not allowed", hint)
         case "format":
-            yield Problem(place, field, f"{_shown(value)} is not allowed", str(error.cause))
+            said = bare_url(value) if str(rule).endswith("-url") else value
+            yield Problem(place, field, f"{_shown(said)} is not allowed", str(error.cause))
         case "minimum" | "maximum":
             side = "least" if error.validator == "minimum" else "most"
             yield Problem(place, field, f"{_shown(value)} is not allowed", f"at {side} {rule}")

@@ -20,8 +20,12 @@ COLUMN = re.compile(r"(?!_)[^\W\d][\w.-]{0,254}")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,255}")
-REDIS_URL = re.compile(r"rediss?://[!-~]{1,2000}")
-URL = re.compile(r"https?://[!-~]{1,2000}")
+HOST = r"[!-\"$-.0->A-~]{1,1000}"
+"""What stands in a URL before its path: neither a user nor a password, which come before an @."""
+REDIS_URL = re.compile(rf"rediss?://{HOST}(/[0-9]{{0,5}})?")
+URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
+SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
+"""A part of a URL behind its ? that holds what nobody may see."""
 RESERVED_WORDS = frozenset({"if", "where", "not", "true", "false", "null", "next", "async"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -95,10 +99,16 @@ _form(
 )
 _form("table-name", "a table is 1 to 255 letters, digits and '_', no digit first", _matches(TABLE))
 _form("header-name", "a header is 1 to 255 letters, digits and '-'", _matches(HEADER))
-_form("http-url", "a URL begins with http:// or https://, and has no blanks", _matches(URL))
+_form(
+    "http-url",
+    "a URL begins with http:// or https://, and has neither blanks nor a user or password: these are secrets of "
+    "the server, and are named by secret or secretHeaders",
+    _matches(URL),
+)
 _form(
     "redis-url",
-    "the URL of a Redis begins with redis:// or rediss://, and has no blanks",
+    "the URL of a Redis is redis://HOST:PORT/NUMBER, or rediss:// likewise: user and password are written as "
+    "username and secret, the name of a secret of the server",
     _matches(REDIS_URL),
 )
 _form("topic", "a topic is 1 to 249 letters, digits, '.', '_' or '-'", _matches(TOPIC))

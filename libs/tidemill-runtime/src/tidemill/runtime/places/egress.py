@@ -1,0 +1,181 @@
+"""Where sources and sinks may connect: hosts by their names before, and addresses when a connection is made."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, TypeAlias
+
+from tidemill.time.errors import UsageError
+
+Address: TypeAlias = "IPv4Address | IPv6Address"
+
+_METADATA = frozenset((ip_address("fd00:ec2::254"), ip_address("100.100.100.200")))
+"""Where clouds hand out credentials of machines, beside 169.254.0.0/16."""
+
+
+class EgressRefused(OSError):
+    """A name led to an address to which nobody may connect, or not by that name."""
+
+    def __init__(self, says: str) -> None:
+        super().__init__(says)
+        self.strerror = says
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One host, a domain, a network, or anything public; at one port, or at any."""
+
+    host: str
+    port: int | None
+    network: IPv4Network | IPv6Network | None
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether a name, or an address, is meant; of a network, any name may be."""
+        if self.port not in (None, port):
+            return False
+        literal = _literal(host)
+        if self.network is not None:
+            return literal is None or literal in self.network
+        if self.host == "*":
+            return literal is None or literal.is_global
+        if self.host.startswith("*."):
+            return host.lower().endswith(self.host[1:])
+        return host.lower() == self.host
+
+    def reaches(self, host: str, port: int, address: Address) -> bool:
+        """Whether a name may lead to `address`: a private one needs its network, or the very host."""
+        if self.port not in (None, port):
+            return False
+        if self.network is not None:
+            return address in self.network
+        if not self.names(host, port):
+            return False
+        return address.is_global or not self.host.startswith("*")
+
+
+def host_rule(text: str) -> HostRule:
+    """The rule that a setting says. Raises: UsageError."""
+    host, port = text, None
+    if text.startswith("[") and "]" in text:
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") or None
+    elif text.count(":") == 1 and "/" not in text:
+        host, _, port = text.partition(":")
+    try:
+        number = None if port is None else int(port)
+        network = ip_network(host, strict=False) if "/" in host or _literal(host) else None
+    except ValueError as error:
+        raise UsageError(
+            f"{text} is no host, domain or network: {error}", reason="egress"
+        ) from error
+    if not host or ("*" in host and host != "*" and (host[:2] != "*." or "*" in host[1:])):
+        raise UsageError(
+            f"{text} is no host, domain or network: write HOST, HOST:PORT, *.DOMAIN or 10.0.0.0/8",
+            reason="egress",
+        )
+    return HostRule(host.lower(), number, network)
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """Where connections may be made. `rules` of None: anywhere but to what hands out credentials of machines.
+
+    `secrets` are, for each secret that travels over a connection, where it may be sent.
+    """
+
+    rules: tuple[HostRule, ...] | None = None
+    secrets: tuple[tuple[str, tuple[HostRule, ...]], ...] = ()
+
+    def with_secret(self, name: str, rules: Sequence[HostRule]) -> Egress:
+        """The same, for connections over which a secret travels."""
+        return Egress(self.rules, (*self.secrets, (name, tuple(rules))))
+
+    def check_name(self, host: str, port: int) -> None:
+        """Raises: UsageError if nothing allows this host, whatever address it has."""
+        literal = _literal(host)
+        if literal is not None and (says := _never(literal)):
+            raise UsageError(f"{host}:{port} is refused: {says}", reason="Egress")
+        for rules, setting, what in self._limits():
+            if not any(rule.names(host, port) for rule in rules):
+                raise UsageError(
+                    f"{host}:{port} is refused{what}: {setting} does not name it", reason="Egress"
+                )
+
+    def check_address(self, host: str, port: int, address: str) -> None:
+        """Raises: EgressRefused if `host` may not be reached at `address`."""
+        found = ip_address(address.partition("%")[0])
+        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        says = _never(found)
+        if not says:
+            for rules, setting, what in self._limits():
+                if not any(rule.reaches(host, port, found) for rule in rules):
+                    says = f"{setting} does not name that address, nor this very host{what}"
+        if says:
+            raise EgressRefused(f"{host}:{port} at {found} is refused: {says}")
+
+    async def connected(self, host: str, port: int) -> socket.socket:
+        """A connected socket, to an address that was checked. Raises: EgressRefused, OSError."""
+        self.check_name(host, port)
+        loop = asyncio.get_running_loop()
+        failed: OSError = OSError(f"{host} has no address")
+        for family, kind, protocol, _, place in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            sock = None
+            try:
+                self.check_address(host, port, str(place[0]))
+                sock = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                await loop.sock_connect(sock, place)
+                return sock
+            except OSError as error:
+                failed = error
+                if sock is not None:
+                    sock.close()
+            except BaseException:
+                if sock is not None:
+                    sock.close()
+                raise
+        raise failed
+
+    def socket_at(self, host: str, port: int, info: Any) -> socket.socket:
+        """A socket for one address of a name, for aiohttp to connect. Raises: EgressRefused."""
+        family, kind, protocol, _, place = info
+        self.check_address(host, port, str(place[0]))
+        return socket.socket(family, kind, protocol)
+
+    def _limits(self) -> list[tuple[tuple[HostRule, ...], str, str]]:
+        limits = [] if self.rules is None else [(self.rules, "places.egress", "")]
+        for name, rules in self.secrets:
+            setting = f"places.secrets.{name}.hosts"
+            limits.append((rules, setting, f" for the secret {name}"))
+        return limits
+
+
+ANYWHERE = Egress()
+
+
+def _never(address: Address) -> str:
+    if address.is_link_local or address in _METADATA:
+        return "machines find credentials there"
+    if address.is_multicast or address.is_unspecified:
+        return "it is no address of one machine"
+    return ""
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name alone."""
+    literal = _literal(host)
+    return host.lower() == "localhost" if literal is None else literal.is_loopback

@@ -1,0 +1,47 @@
+"""What resources may name, as settings of a process."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Folders of files, with everything below them. Links that lead out of one are refused."""
+
+    read: tuple[str, ...] | None = None
+    """Folders whose files sources may read. Not set: none, or all where the process is on loopback and alone."""
+
+    write: tuple[str, ...] | None = None
+    """Folders in which sinks may write. Not set: likewise."""
+
+
+class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A secret that resources name and never see."""
+
+    file: str
+    """The file that holds it, and nothing else. It is read anew for each connection."""
+
+    hosts: tuple[str, ...] = ()
+    """Where it may be sent, as in `egress`; empty is nowhere: certificates of authorities are sent to nobody."""
+
+
+class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files, secrets, addresses and topics that resources may name.
+
+    What is not set is closed, unless the process is bound to loopback and alone: without token_file and role.
+    """
+
+    files: FileSettings = FileSettings()
+
+    secrets: dict[str, SecretSettings] = {}
+    """Secrets by the name that resources use."""
+
+    egress: tuple[str, ...] | None = None
+    """Where sources and sinks may connect: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as
+    10.1.0.0/16. A private address needs its network, or its very host."""
+
+    topics: tuple[str, ...] | None = None
+    """Topics of brokers that sources may read and sinks may write; `*` at the end stands for any rest."""
+
+    clear_text: tuple[str, ...] = ()
+    """Where passwords may travel unencrypted, as in `egress`; loopback always may."""

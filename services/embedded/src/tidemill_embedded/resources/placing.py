@@ -1,0 +1,102 @@
+"""Whether resources may name what they name: files, addresses, topics, secrets, by the settings of the process.
+
+Looked at when a resource is applied, and when it begins; what opens a file or makes a connection looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemill.runtime.addresses import host_and_port
+from tidemill.runtime.kafka_access import kafka_files
+from tidemill.runtime.places import Places, is_loopback, places_of
+from tidemill.runtime.resources import ActionSpec, RegistrySpec, Resource, SinkSpec, SourceSpec
+from tidemill.runtime.resources.decoding import descriptor_files, registries_of
+from tidemill.time import UsageError
+from tidemill_embedded.resources.shapes import located
+from tidemill_embedded.settings import EmbeddedSettings
+
+
+def places_of_process(chosen: EmbeddedSettings, config: Path | None = None) -> Places:
+    """What resources may name here. `config` is the file of these settings. Raises: UsageError."""
+    hosts = (chosen.grpc.rpartition(":")[0], chosen.http_host)
+    alone = not chosen.token_file and not chosen.role and all(map(is_loopback, hosts))
+    return places_of(
+        chosen.places, open_unless_set=alone, directory=chosen.root,
+        private=_own_files(chosen, config),
+    )  # fmt: skip
+
+
+def _own_files(chosen: EmbeddedSettings, config: Path | None) -> Sequence[Path]:
+    """Files of the process itself: settings, tokens, certificates, passwords."""
+    ends = (chosen.tls, chosen.http_tls, chosen.services.tls, chosen.log_kafka)
+    names = [chosen.token_file, chosen.store.password_file, chosen.store.secret_key_file]
+    names += [name for end in ends for name in (end.certificate, end.key, end.authority)]
+    names.append(chosen.log_kafka.password_file)
+    found = [Path(name) for name in names if name]
+    return found if config is None else [config, *found]
+
+
+def check_resource(resource: Resource, places: Places) -> None:
+    """Raises: UsageError with its place, which says what is not allowed and by which setting."""
+    spec = resource.spec
+    if isinstance(spec, SourceSpec):
+        with located(resource, "spec"):
+            check_source(spec, places)
+    elif isinstance(spec, ActionSpec):
+        with located(resource, "spec", "sink"):
+            check_sink(spec.sink, places)
+
+
+def check_source(spec: SourceSpec, places: Places) -> None:
+    """Raises: UsageError if a source names what it may not."""
+    if spec.file is not None:
+        places.read.check(spec.file.path)
+    for path in descriptor_files(spec).values():
+        places.read.check(path)
+    if spec.kafka is not None and spec.kafka.bootstrap is not None:
+        places.check_topic(spec.kafka.topic)
+        kafka_files(spec.kafka, places)
+    for registry in registries_of(spec).values():
+        check_registry(registry, places)
+
+
+def check_registry(registry: RegistrySpec, places: Places) -> None:
+    """Raises: UsageError if a registry, or a secret of it, may not be named."""
+    host, port = _place(registry.url)
+    names = [] if registry.secret is None else [registry.secret]
+    places.sending(*names).check_name(host, port)
+    if registry.authority is not None:
+        places.secret(registry.authority)
+    if names and registry.url.startswith("http:"):
+        places.check_clear(host, port, f"the secret {registry.secret}")
+
+
+def check_sink(sink: SinkSpec, places: Places) -> None:
+    """Raises: UsageError if a sink names what it may not."""
+    if sink.file is not None:
+        places.write.check(sink.file.path)
+    if sink.sqlite is not None:
+        places.write.check(sink.sqlite.path)
+    if sink.redis is not None:
+        _check_url(sink.redis.url, [sink.redis.secret] if sink.redis.secret else [], places)
+    if sink.http is not None:
+        names = sorted(sink.http.secret_headers.values())
+        for url in (sink.http.url, sink.http.ask):
+            if url is not None:
+                _check_url(url, names, places)
+
+
+def _check_url(url: str, names: list[str], places: Places) -> None:
+    host, port = _place(url)
+    places.sending(*names).check_name(host, port)
+    if names and not url.startswith(("https:", "rediss:")):
+        places.check_clear(host, port, f"the secret {names[0]}")
+
+
+def _place(url: str) -> tuple[str, int]:
+    try:
+        return host_and_port(url, 0)
+    except ValueError as error:
+        raise UsageError(f"the address has no host and port: {error}", reason="Address") from error

@@ -1,0 +1,271 @@
+"""What resources may name, asked of a whole server: by who is admin of some names, and no friend of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.places import PlaceSettings
+from tidemill.runtime.places.settings import FileSettings, SecretSettings
+from tidemill.time import TidemillError, UsageError
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
+
+PLANTED = "PLANTED-1f3a"
+HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
+FLIGHTS = f"""
+{HEAD}kind: Table
+metadata: {{name: flights}}
+spec: {{columns: [{{name: plane, type: text}}]}}
+---
+{HEAD}kind: View
+metadata: {{name: planes}}
+spec: {{program: "seen(p) := flights(p);"}}
+"""
+
+
+def source(spec: str) -> str:
+    return f"{HEAD}kind: Source\nmetadata: {{name: ops}}\nspec: {spec}\n"
+
+
+def action(sink: str) -> str:
+    return (
+        f"{HEAD}kind: Action\nmetadata: {{name: tell}}\n"
+        f'spec: {{view: planes, goal: "seen(p)", fireFrom: beginning, sink: {sink}}}\n'
+    )
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, places: PlaceSettings, *, alone: bool = False
+) -> AsyncIterator[Process]:
+    """A server with its state in `folder/state`; unless `alone`, its settings say what resources may name."""
+    settings = EmbeddedSettings(
+        directory=str(folder / "state"), grpc="127.0.0.1:0" if alone else "0.0.0.0:0", insecure=True,
+        places=places, retry_s_min=0.05, retry_s_max=0.1,
+    )  # fmt: skip
+    async with opened(settings, folder / "etc" / "settings.yaml") as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, text: str) -> None:
+    await process.system.apply([ResourceDocument(text, "all.yaml")])
+
+
+async def refusal(process: Process, text: str) -> str:
+    """Why it is not applied; nothing that was planted is said."""
+    with pytest.raises(UsageError) as refused:
+        await apply(process, text)
+    assert PLANTED not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Data, keys and settings of a server, each in a folder of its own."""
+    for name in ("data", "etc", "sinks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data/rows.csv").write_text("plane\nN1\n")
+    (tmp_path / "etc/server.key").write_text(f"{PLANTED},key\n")
+    (tmp_path / "etc/settings.yaml").write_text("{}\n")
+    (tmp_path / "outside.csv").write_text(f"{PLANTED}\n1\n")
+    (tmp_path / "data/link.csv").symlink_to(tmp_path / "etc/server.key")
+    return tmp_path
+
+
+FILES = ["{f}/etc/server.key", "{f}/outside.csv", "{f}/data/../outside.csv", "{f}/data/link.csv",
+         "/etc/passwd", "{f}/state/*", "/proc/self/environ", "{f}/data/../etc/*"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES)
+async def test_a1_a_source_reads_no_file_that_nobody_named(folder: Path, path: str) -> None:
+    places = PlaceSettings(files=FileSettings(read=(str(folder / "data"),)))
+    async with running(folder, places) as process:
+        file = f"file: {{path: '{path.format(f=folder)}', format: csv}}"
+        says = await refusal(process, source(f"{{{file}, infer: {{}}}}"))
+        assert "is refused" in says
+        if "link" not in path:
+            assert "places.files.read" in says
+        # Columns that are wrong are not told from those of the file.
+        says = await refusal(process, source(f"{{{file}, columns: [{{name: x, type: text}}]}}"))
+        assert "is refused" in says
+        await apply(
+            process,
+            source(f"{{file: {{path: {folder}/data/rows.csv, format: csv}}, infer: {{}}}}"),
+        )
+
+
+@pytest.mark.parametrize(
+    "path", ["{f}/etc/server.key", "{f}/state/consensus.sqlite", "{f}/etc/settings.yaml"]
+)
+async def test_a1_a_server_that_is_alone_gives_away_no_key_and_no_state(
+    folder: Path, path: str
+) -> None:
+    secrets = {"key": SecretSettings(str(folder / "etc/server.key"))}
+    async with running(folder, PlaceSettings(secrets=secrets), alone=True) as process:
+        target = Path(path.format(f=folder))
+        before = held(target)
+        says = await refusal(
+            process, source(f"{{file: {{path: {target}, format: csv}}, infer: {{}}}}")
+        )
+        assert "belongs to the system" in says
+        await apply(process, FLIGHTS + "---\n" + action(f"{{file: {{path: {target}}}}}"))
+        await until_says(process, "Action", "tell", "belongs to the system")
+        assert held(target) == before
+
+
+def held(path: Path) -> bytes:
+    """What a file holds that no process writes meanwhile; of a database, what it begins with."""
+    return path.read_bytes()[: 16 if path.suffix == ".sqlite" else None]
+
+
+async def until_says(process: Process, kind: str, name: str, text: str) -> str:
+    """The status of a resource, once it says this."""
+    async with asyncio.timeout(120):
+        while True:
+            status = await process.system.describe(kind, name)
+            if text in f"{status.reason} {status.message}":
+                return f"{status.reason} {status.message}"
+            await asyncio.sleep(0.05)
+
+
+SINKS = [
+    ("{file: {path: '{f}/outside.csv'}}", "places.files.write"),
+    ("{file: {path: '{f}/sinks/../etc/server.key'}}", "places.files.write"),
+    ("{file: {path: '{f}/state/consensus.sqlite'}}", "places.files.write"),
+    ("{sqlite: {path: '{f}/state/consensus.sqlite'}}", "places.files.write"),
+    ("{file: {path: /dev/zero}}", "places.files.write"),
+    ('{http: {url: "http://169.254.169.254/latest"}}', "credentials"),
+    ('{http: {url: "http://10.0.0.1/hook"}}', "places.egress"),
+    ('{http: {url: "https://example.com/hook"}}', "places.egress"),
+    ('{http: {url: "https://hooks.example.org/x", secretHeaders: {Authorization: broker}}}',
+     "places.secrets.broker.hosts"),
+    ('{http: {url: "http://hooks.example.org/x", secretHeaders: {Authorization: hook}}}',
+     "places.clear_text"),
+    ('{http: {url: "https://hooks.example.org/x", secretHeaders: {Authorization: none}}}',
+     "places.secrets.none.file"),
+    ('{redis: {url: "redis://evil.example.net:6379"}}', "places.egress"),
+]  # fmt: skip
+SOURCES = [
+    ('{kafka: {topic: t, bootstrap: "evil.example.net:9092"}, columns: C}', "places.egress"),
+    ('{kafka: {topic: payments, bootstrap: "kafka.example.org:9092"}, columns: C}', "places.topics"),
+    ('{kafka: {topic: t, bootstrap: "hooks.example.org:9092", tls: {}, '
+     "sasl: {mechanism: PLAIN, username: u, secret: broker}}, columns: C}",
+     "places.secrets.broker.hosts"),
+    ('{kafka: {topic: t, bootstrap: "kafka.example.org:9092", '
+     "sasl: {mechanism: PLAIN, username: u, secret: broker}}, columns: C}", "places.clear_text"),
+    ('{http: {}, format: {json: {}}, columns: C}', ""),
+    ('{kafka: {topic: t}, columns: C, format: {avro: {registry: {url: "http://evil.example.net"}}}}',
+     "places.egress"),
+    ('{kafka: {topic: t}, columns: C, format: {avro: {registry: {url: "http://hooks.example.org", '
+     "username: u, secret: hook}}}}", "places.clear_text"),
+]  # fmt: skip
+
+
+def named(folder: Path) -> PlaceSettings:
+    """Places as an administrator names them."""
+    key = str(folder / "etc/server.key")
+    return PlaceSettings(
+        files=FileSettings(read=(str(folder / "data"),), write=(str(folder / "sinks"),)),
+        egress=("*.example.org",), topics=("t", "ops.*"),
+        secrets={
+            "broker": SecretSettings(key, ("kafka.example.org",)),
+            "hook": SecretSettings(key, ("hooks.example.org",)),
+        },
+    )  # fmt: skip
+
+
+async def test_a1_neither_sink_nor_source_goes_where_nobody_named(folder: Path) -> None:
+    async with running(folder, named(folder)) as process:
+        await apply(process, FLIGHTS)
+        for sink, setting in SINKS:
+            says = await refusal(process, action(sink.replace("{f}", str(folder))))
+            assert setting in says, sink
+        for spec, setting in SOURCES:
+            text = source(spec.replace("columns: C", "columns: [{name: n, type: text}]"))
+            if setting:
+                assert setting in await refusal(process, text), spec
+            else:
+                await apply(process, text)
+        assert (folder / "etc/server.key").read_text() == f"{PLANTED},key\n"
+        assert not list((folder / "sinks").iterdir())
+        await apply(process, action(f"{{file: {{path: {folder}/sinks/new/told.jsonl}}}}"))
+        await process.system.insert("flights", _row())
+        async with asyncio.timeout(120):
+            while not (folder / "sinks/new/told.jsonl").exists():
+                await asyncio.sleep(0.05)
+
+
+def _row() -> pa.Table:
+    return pa.table({"plane": ["N1"]})
+
+
+async def test_a1_a_redirect_is_not_followed_and_a_secret_reaches_its_host_alone(
+    folder: Path,
+) -> None:
+    """An endpoint that sends whoever comes to another one, with what it was given."""
+    heard: list[tuple[str, str | None]] = []
+
+    async def hook(request: web.Request) -> web.Response:
+        heard.append((request.path, request.headers.get("Authorization")))
+        if request.path == "/hook":
+            raise web.HTTPTemporaryRedirect("/elsewhere")
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_route("*", "/{path}", hook)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        await web.SockSite(runner, listening).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        (folder / "etc/token").write_text(f"Bearer {PLANTED}\n")
+        secrets = {"hook": SecretSettings(str(folder / "etc/token"), ("127.0.0.1",))}
+        try:
+            async with running(folder, PlaceSettings(secrets=secrets), alone=True) as process:
+                sink = f'{{http: {{url: "{url}/hook", secretHeaders: {{Authorization: hook}}}}}}'
+                await apply(process, FLIGHTS + "---\n" + action(sink))
+                await process.system.insert("flights", _row())
+                says = await until_says(process, "Action", "tell", "redirects are not followed")
+                assert PLANTED not in says
+        finally:
+            await runner.cleanup()
+    assert heard == [("/hook", f"Bearer {PLANTED}")]
+
+
+async def test_s8_a_pipe_that_took_the_place_of_a_file_is_refused(folder: Path) -> None:
+    """Looked at when it is opened, not only when the source was applied."""
+    places = PlaceSettings(files=FileSettings(read=(str(folder / "data"),)))
+    file = folder / "data/rows.csv"
+    async with running(folder, places) as process:
+        spec = f"{{file: {{path: {file}, format: csv}}, columns: [{{name: plane, type: text}}]}}"
+        await apply(process, source(spec))
+        async with asyncio.timeout(120):
+            while (await process.query.snapshot("ops", None, 60.0)).table.num_rows != 1:
+                await asyncio.sleep(0.05)
+        file.unlink()
+        os.mkfifo(file)
+        await until_says(process, "Source", "ops", "no regular file")
+        file.unlink()
+        file.symlink_to(folder / "etc/server.key")
+        says = await until_says(process, "Source", "ops", "no regular file")
+        assert PLANTED not in says
+
+
+async def test_a1_a_folder_of_the_state_cannot_be_named(folder: Path) -> None:
+    for bad in ("state", "state/inner", "etc"):
+        places = PlaceSettings(files=FileSettings(read=(str(folder / bad),)))
+        with pytest.raises(TidemillError, match="state, keys and settings are no data"):
+            async with running(folder, places):
+                pass

@@ -97,6 +97,12 @@ def test_a_field_too_long_for_metadata_is_left_out_and_the_error_still_arrives()
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", True, Unavailable),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", False, Unavailable),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", True, Indeterminate),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "Stream removed (recvmsg:Connection reset by peer (104))",
+            True,
+            Indeterminate,
+        ),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", False, DeadlinePassed),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", True, Indeterminate),
         (grpc.StatusCode.CANCELLED, "", False, Unavailable),

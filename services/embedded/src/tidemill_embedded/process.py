@@ -44,6 +44,7 @@ from tidemill_embedded.authorizing import (
     AuthorizedStorage,
 )
 from tidemill_embedded.exposing import SAID, exposed, refuse_exposure, services_warning
+from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
@@ -173,18 +174,9 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         launcher = await launcher_of(chosen, clock, board.hear)
         stack.push_async_callback(launcher.close)
         world = World(
-            collections,
-            own,
-            _kafka_opener(places),
-            clock,
-            metrics,
-            chosen,
-            shapes,
-            readers,
-            feeds,
-            launcher,
-            places,
-        )
+            collections, own, _kafka_opener(places), clock, metrics, chosen, shapes, readers, feeds,
+            launcher, places, LastTried(root / "last_tried.json", clock, chosen.without),
+        )  # fmt: skip
         store = ResourceStore(collections, clock)
         process = Process(
             chosen, roles, world, store, System(world, store),

@@ -182,6 +182,9 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: tuple[str, ...] = ()
     """What this process does: ingest, remap, reclock, compute, compaction, query. Empty is everything, alone."""
 
+    without: tuple[str, ...] = ()
+    """Resources that this process leaves out, as KIND/NAME: all that they hold stays, nothing of them runs."""
+
     name: str = ""
     """What it is called among those that share its stores; the same after a restart. Empty is the host's."""
 

@@ -225,7 +225,10 @@ class SharedWork:
         if isinstance(runner, ActionRunner):
             claimant = self._claimants(role)
             runner.confirm_with(lambda: claimant.confirm(claim))
-        supervised = Supervised(runner, self._world.clock, self._world.settings, claimed=True)
+        world = self._world
+        supervised = Supervised(
+            runner, world.clock, world.settings, claimed=True, turns=world.tried
+        )
         _, share = without_share(claim.item)
         self._held[role, claim.item] = Held(role, stored, supervised, claim.epoch, share)
         try:

@@ -90,6 +90,7 @@ class System:
     async def start(self) -> None:
         """Run everything that was applied before, or let it be claimed."""
         await self._store.open()
+        self._world.tried.open()
         if self._shared is not None:
             await self._shared.work.refresh()
             return
@@ -110,6 +111,7 @@ class System:
         """Stop all work; nothing durable changes."""
         await asyncio.gather(*(each.stop() for each in reversed(self._running.values())))
         self._running.clear()
+        self._world.tried.close()
 
     async def _begin(self, stored: Stored, *, applied: bool = False) -> Exception | None:
         """Prepare and start the work of one resource; what fails is told of and tried again: why it failed.
@@ -118,16 +120,22 @@ class System:
         """
         runner = self._new(stored) if applied else self.runner(stored)
         failed: Exception | None = None
+        tried, waits = self._world.tried, None
+        if self._shared is None and not applied:
+            waits = tried.waits(str(stored.resource))
         try:
-            await runner.prepare()
+            if waits is None:
+                if self._shared is None:
+                    tried.begun(str(stored.resource))
+                await runner.prepare()
         except Exception as error:  # one resource that does not begin holds up no other one
             if applied and not isinstance(error, Unavailable | Indeterminate):
                 raise
             failed = error
         if self._shared is None:
-            supervised = Supervised(runner, self._world.clock, self._world.settings)
+            supervised = Supervised(runner, self._world.clock, self._world.settings, turns=tried)
             self._running[stored.resource.kind, stored.resource.name] = supervised
-            supervised.start(failed)
+            supervised.start(failed, prepare=waits is not None)
         return failed
 
     def runner(self, stored: Stored) -> Runner:
@@ -330,15 +338,17 @@ class System:
         runner = self.runner(stored) if running is None else running.runner
         if running is not None:
             await running.stop()
-        await self._forgotten(*key)
+        await self.forget(stored)
         await runner.release()
         if self._shared is not None:
             await self._shared.work.refresh()
         elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
             self._world.shapes.forget(stored.resource.name)
 
-    async def _forgotten(self, kind: str, name: str) -> None:
-        """Mark it as deleted; it may be that another process has done so."""
+    async def forget(self, stored: Stored) -> None:
+        """Mark a resource as deleted; it may be that another process has done so."""
+        kind, name = stored.resource.kind, stored.resource.name
+        self._world.tried.forgive(str(stored.resource))
         while self._store.get(kind, name) is not None:
             try:
                 await self._store.delete(kind, name)

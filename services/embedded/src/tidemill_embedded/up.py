@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from tidemill.client.commands_catalog import kind_named
 from tidemill.runtime import logs, settings
 from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
 from tidemill.time import TidemillError
@@ -27,6 +28,13 @@ class LogLevel(Enum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def _left_out(names: Iterable[str]) -> tuple[str, ...]:
+    """Resources as they are named, from KIND/NAME in any case and number. Raises: UsageError."""
+    return tuple(
+        f"{kind_named(kind)}/{name}" for kind, _, name in (n.partition("/") for n in names)
+    )
 
 
 def up(
@@ -69,6 +77,12 @@ def up(
             help="Answer beyond loopback without tokens: whoever reaches a port may do everything.",
         ),
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Leave this resource out, KIND/NAME: what it holds stays, nothing of it runs."
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
     log_format: Annotated[
         logs.Style, typer.Option(help="How events are written.")
@@ -90,7 +104,7 @@ def up(
         reached = {} if services is None else {"address": services}
         chosen = msgspec.structs.replace(
             chosen, services=msgspec.structs.replace(chosen.services, **reached),
-            role=tuple(role or chosen.role), insecure=insecure or chosen.insecure,
+            role=tuple(role or chosen.role), without=_left_out(without or chosen.without), insecure=insecure or chosen.insecure,
         )  # fmt: skip
         collect_rarely()
         keep_freed_memory()

@@ -23,6 +23,7 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_compute.views.shared_inputs import SharedInputs
+from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.replicas.feeds import Feeds
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
@@ -44,6 +45,7 @@ class World:
     feeds: Feeds
     launcher: SparkLauncher
     places: Places
+    tried: LastTried
     shared: SharedInputs = field(default_factory=SharedInputs)
     """What the views of this process hold in common."""
 

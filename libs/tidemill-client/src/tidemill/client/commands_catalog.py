@@ -125,17 +125,40 @@ def describe(context: typer.Context, kind: Kind, name: Name) -> None:
             listings.print_description(client.describe(kind_named(kind), name))
 
 
-def delete(context: typer.Context, kind: Kind, name: Name) -> None:
+def delete(
+    context: typer.Context,
+    kind: Kind,
+    name: Name,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline",
+            help="Delete it in the stores, while no process runs: nothing of it is run.",
+        ),
+    ] = False,
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="With --offline: folder of all state, as for `up`.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="With --offline: settings of `up`, as TOML or YAML.")
+    ] = None,
+) -> None:
     """Remove a resource that nothing else reads.
 
     \b
         tidemill delete view delays
+        tidemill delete --offline --dir .tidemill view delays
     """
     with reported(context.obj.address):
-        from tidemill.client.connection import connect_to
+        if offline:
+            from tidemill.client.plugins import offline_command
 
-        with connect_to(context.obj) as client:
-            client.delete(kind_named(kind), name)
+            offline_command("delete")(kind_named(kind), name, directory, config)
+        else:
+            from tidemill.client.connection import connect_to
+
+            with connect_to(context.obj) as client:
+                client.delete(kind_named(kind), name)
         typer.echo(f"{kind_named(kind).lower()}/{name} deleted")
 
 

@@ -24,11 +24,27 @@ from tidemill.client.exits import Exit
 
 GROUP = "tidemill.commands"
 
+OFFLINE = "tidemill.offline"
+"""Group of what subcommands do with --offline, in the stores of a server that does not run."""
+
 
 @cache
 def plugins() -> dict[str, EntryPoint]:
     """The plugins of this installation, by name."""
     return {point.name: point for point in sorted(entry_points(group=GROUP))}
+
+
+def offline_command(name: str) -> Callable[..., None]:
+    """What carries out a subcommand in the stores, without a server. Raises: UsageError if nothing here can."""
+    from tidemill.time import UsageError
+
+    for point in entry_points(group=OFFLINE, name=name):
+        loaded: Callable[..., None] = point.load()
+        return loaded
+    raise UsageError(
+        f"{name} --offline needs the server's own package: call it where `tidemill up` runs",
+        reason="offline",
+    )
 
 
 def first_line(point: EntryPoint) -> str:

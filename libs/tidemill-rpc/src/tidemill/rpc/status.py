@@ -130,7 +130,8 @@ def _raised(details: bytes) -> TidemillError | None:
 def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            if writes and "connect" not in text.lower():
+            # NB: "Connection reset by peer" is of a connection that was there: the call may have arrived.
+            if writes and "failed to connect" not in text.lower():
                 return Indeterminate(f"the connection broke during the call: {text}")
             cause = text.rpartition(": ")[2]
             return Unavailable(f"the server is not reachable: {cause}", reason="unreachable")

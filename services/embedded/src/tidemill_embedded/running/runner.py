@@ -66,6 +66,13 @@ class Runner(Protocol):
         """Give up holds and close the collections: the resource is deleted."""
 
 
+class Turns(Protocol):
+    """Who says when a resource may begin."""
+
+    async def turn(self, name: str, say: Callable[[str, str], None]) -> None:
+        """Return once it may; `say` why it waits, a word and a sentence."""
+
+
 class Supervised:
     """A runner that is started again, with growing pauses, unless only a person can put right why it ended.
 
@@ -76,10 +83,15 @@ class Supervised:
     """
 
     def __init__(
-        self, runner: Runner, clock: Clock, settings: EmbeddedSettings, *, claimed: bool = False
-    ) -> None:
-        """With `claimed`, what another process has done meanwhile is no reason to stall: it begins again."""
+        self, runner: Runner, clock: Clock, settings: EmbeddedSettings, *, claimed: bool = False,
+        turns: Turns | None = None,
+    ) -> None:  # fmt: skip
+        """With `claimed`, what another process has done meanwhile is no reason to stall: it begins again.
+
+        With `turns`, each try waits for its turn.
+        """
         self.runner = runner
+        self._turns = turns
         self._passing = _PASSING_CLAIMED if claimed else _PASSING
         self.health = STARTING
         self.retries = 0
@@ -93,9 +105,10 @@ class Supervised:
         self._ready_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, failed: Exception | None = None) -> None:
+    def start(self, failed: Exception | None = None, *, prepare: bool = False) -> None:
         """Run in the background what is prepared; what `failed` to be is told of, and tried again later."""
-        self._task = asyncio.create_task(self._run(failed=failed), name=self.runner.name)
+        running = self._run(prepare=prepare, failed=failed)
+        self._task = asyncio.create_task(running, name=self.runner.name)
 
     async def stop(self) -> None:
         """Cancel, and return when it has ended."""
@@ -118,6 +131,8 @@ class Supervised:
         while True:
             self._ready_s = None
             error, failed = failed, None
+            if error is None and self._turns is not None:
+                await self._turns.turn(self.runner.name.partition(" ")[0], self._waits)
             if error is None:
                 # NB: a task of its own. Python 3.11 leaves a task in which a group has failed as if cancelled.
                 begun = _first_error(self._begun, prepare)
@@ -162,6 +177,9 @@ class Supervised:
         self.failures += 1
         longest = settings.retry_s_max if foreseen else settings.broken_s_max
         return float(min(settings.retry_s_min * 2.0 ** min(self.failures - 1, 30), longest))
+
+    def _waits(self, reason: str, message: str) -> None:
+        self.health = Health(False, reason, message)
 
     def _ready(self) -> None:
         self.health = RUNNING

@@ -1,0 +1,158 @@
+"""What a process was beginning when it died: written down, so that the next start knows what to leave out.
+
+A native crash, or a kernel that takes the memory back, leaves no time to say what went wrong. A small file in the
+state directory says which resources have been begun less than a minute ago. If it is there at a start, the process
+has died: these begin one after the other. If it dies so again, the one begun last is left out for a while, and
+more of them if that was not it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from tidemill.runtime.clock import Clock
+from tidemill.runtime.logs import get_logger
+
+WATCH_S = 60.0
+"""What has run for so long is not what the process dies of at its start."""
+
+GAP_S = 2.0
+"""Between two resources that may be what the process has died of; all of them begin within WATCH_S."""
+
+LEFT_OUT_S, LEFT_OUT_S_MAX = 30.0, 3_600.0
+"""How long a resource is left out at first, and at most: four times as long each time."""
+
+LOOK_S = 0.5
+
+log = get_logger("resources")
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A resource that the process may have died of: how often it was left out, and until when it is."""
+
+    times: int
+    until_ms: int
+
+
+class _File(msgspec.Struct):
+    deaths: int = 0
+    begun: list[str] = []
+    left_out: dict[str, LeftOut] = {}
+
+
+class LastTried:
+    """Lets resources begin, or leaves them out: what was begun in the last minute is in `file`."""
+
+    def __init__(self, file: Path, clock: Clock, without: Collection[str]) -> None:
+        self._file = file
+        self._clock = clock
+        self._without = frozenset(without)
+        self._known = _File()
+        self._turns_s: dict[str, float] = {}
+        self._settling: dict[str, asyncio.Task[None]] = {}
+        self._opened = False
+
+    def open(self) -> None:
+        """Read how the process ended before. A file that cannot be read says nothing."""
+        with suppress(OSError, msgspec.MsgspecError):
+            self._known = msgspec.json.decode(self._file.read_bytes(), type=_File)
+        self._opened = True
+        suspects, known = self._known.begun, self._known
+        known.begun = []
+        if not suspects:
+            known.deaths = 0
+            return
+        known.deaths += 1
+        if known.deaths > 1:
+            for name in suspects[-(1 << min(known.deaths - 2, 30)) :]:
+                self._leave_out(name)
+        gap_s, now_s = min(GAP_S, WATCH_S / len(suspects)), self._clock.monotonic_s()
+        self._turns_s = {name: now_s + n * gap_s for n, name in enumerate(suspects)}
+        log.warning("the process died at its start", deaths=known.deaths, begun=",".join(suspects))
+        self._write()
+
+    def _leave_out(self, name: str) -> None:
+        before = self._known.left_out.get(name, LeftOut(0, 0))
+        pause_s = min(LEFT_OUT_S * 4.0 ** min(before.times, 10), LEFT_OUT_S_MAX)
+        until_ms = self._clock.now_ms() + int(pause_s * 1000)
+        self._known.left_out[name] = LeftOut(before.times + 1, until_ms)
+
+    def waits(self, name: str) -> tuple[str, str] | None:
+        """Why a resource does not begin now, a word and a sentence; None if it may."""
+        if name in self._without:
+            return (
+                "LeftOut",
+                f"this process was started with --without {name}: start it without that, or delete it",
+            )
+        left = self._known.left_out.get(name)
+        if left is not None and self._clock.now_ms() < left.until_ms:
+            until = datetime.fromtimestamp(left.until_ms / 1000, UTC).isoformat(timespec="seconds")
+            return (
+                "LeftOut",
+                f"the process died again within a minute of beginning it: left out until {until} (for the "
+                f"{left.times}. time); apply it anew to try at once, or delete it",
+            )
+        if self._turns_s.get(name, 0.0) > self._clock.monotonic_s():
+            return (
+                "Starting",
+                "the process died within a minute of its start: it begins after others, one by one",
+            )
+        return None
+
+    async def turn(self, name: str, say: Callable[[str, str], None]) -> None:
+        """Return once a resource may begin, which is then written down; `say` why it waits."""
+        while (waits := self.waits(name)) is not None:
+            say(*waits)
+            await self._clock.sleep(LOOK_S)
+        self.begun(name)
+
+    def begun(self, name: str) -> None:
+        """Write down that a resource begins now; it stands there until it has run for a while."""
+        if not self._opened:
+            return
+        settling = self._settling.pop(name, None)
+        if settling is not None:
+            settling.cancel()
+        self._known.begun = [*(each for each in self._known.begun if each != name), name]
+        self._write()
+        self._settling[name] = asyncio.create_task(self._settle(name))
+
+    async def _settle(self, name: str) -> None:
+        await self._clock.sleep(WATCH_S)
+        del self._settling[name]
+        self._known.begun.remove(name)
+        self._known.left_out.pop(name, None)
+        if not self._known.begun:
+            self._known.deaths = 0
+        self._write()
+
+    def forgive(self, name: str) -> None:
+        """Let a resource begin at once: it was applied anew, or is deleted."""
+        self._turns_s.pop(name, 0.0)
+        if name in self._known.left_out:
+            del self._known.left_out[name]
+            self._write()
+
+    def close(self) -> None:
+        """Everything has ended as it should: nothing is left to be suspected."""
+        for settling in self._settling.values():
+            settling.cancel()
+        self._settling.clear()
+        if self._opened:
+            self._known.begun, self._known.deaths = [], 0
+            self._write()
+
+    def _write(self) -> None:
+        """Replace the file; a disk that refuses it takes nothing with it."""
+        try:
+            beside = self._file.with_suffix(".new")
+            beside.write_bytes(msgspec.json.encode(self._known))
+            beside.replace(self._file)
+        except OSError as error:
+            log.warning("not written down", file=str(self._file), error=str(error))

@@ -30,6 +30,21 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Leave this resource out, KIND/NAME: what it holds stays, nothing of it runs."
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Answer beyond loopback without tokens: whoever reaches a port may do everything.",
+    ),
+]
+
+
 def _left_out(names: Iterable[str]) -> tuple[str, ...]:
     """Resources as they are named, from KIND/NAME in any case and number. Raises: UsageError."""
     return tuple(
@@ -70,19 +85,8 @@ def up(
             help="Where a process with roles answers the others (default 127.0.0.1:7473)."
         ),
     ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Answer beyond loopback without tokens: whoever reaches a port may do everything.",
-        ),
-    ] = False,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Leave this resource out, KIND/NAME: what it holds stays, nothing of it runs."
-        ),
-    ] = None,
+    insecure: Insecure = False,
+    without: Without = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML or YAML.")] = None,
     log_format: Annotated[
         logs.Style, typer.Option(help="How events are written.")

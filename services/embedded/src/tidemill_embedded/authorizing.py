@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidemill.rpc.audited import touch
 from tidemill.rpc.handlers import ActingCatalog, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
 from tidemill.rpc.messages import (
@@ -28,6 +29,7 @@ from tidemill.rpc.messages import (
     HeldCapability,
     Inserted,
     Json,
+    Outcome,
     Pushed,
     ResourceDocument,
     ResourceStatus,
@@ -39,6 +41,7 @@ from tidemill_query.goals import split_name
 
 
 def _demand(role: Role, *names: str) -> None:
+    touch(*names)
     caller.get().demand(role, *names)
 
 
@@ -151,7 +154,10 @@ class AuthorizedCatalog:
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
         """As the handlers inside; so are all below."""
         _demand(Role.admin, *(resource.name for resource in read_documents(documents)))
-        return await self._inner.apply(documents, caller.get())
+        applied = await self._inner.apply(documents, caller.get())
+        changed = [f"{a.kind}/{a.name}" for a in applied if a.outcome is not Outcome.UNCHANGED]
+        touch(*changed, instead=True)
+        return applied
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Those that the caller may read."""

@@ -38,6 +38,7 @@ from tidemill.spark.board import JobBoard
 from tidemill.time import TidemillError, UsageError
 from tidemill_compaction.bulk_spark import SparkMerge
 from tidemill_compaction.driver import CompactionDriver
+from tidemill_embedded.auditing import Audit
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedQueries,
@@ -328,6 +329,9 @@ class _Running:
             _guard(chosen), chosen.limits.of_http,
         )  # fmt: skip
         self._admissions = Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s)
+        self._audit = Audit(
+            process.world.collections, process.world.clock, chosen.audit, chosen.name_of_process
+        )
         self._supervisor = Supervisor(process.world.clock)
 
     def added(self) -> Supervisor:
@@ -335,7 +339,7 @@ class _Running:
         process, http = self._process, self._http
         if not process.roles or "query" in process.roles:
             clear = process.settings.http_tls.files is None
-            pushing = HttpPushing(process.system, self._users, self._admissions, clear)
+            pushing = HttpPushing(process.system, self._users, self._admissions, clear, self._audit)
             http.add_route("POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
@@ -361,6 +365,8 @@ class _Running:
                 add("announcements", self._announcements)
         if process.world.launcher.remote:
             add("jobs", self._jobs)
+        if not process.roles or "query" in process.roles:
+            add("audit", self._audited)
         add("http", self._web)
         if not process.roles or "query" in process.roles:
             add("grpc", self._rpc)
@@ -417,6 +423,17 @@ class _Running:
         task = asyncio.create_task(announcements.run(scope.ready))
         await scope.until_stopping_or(task)
 
+    async def _audited(self, scope: Scope) -> None:
+        """It ends after the calls that it is told of."""
+        task = asyncio.create_task(self._audit.run())
+        scope.ready()
+        try:
+            await scope.until_stopping_or(task)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._audit.close()
+
     async def _web(self, scope: Scope) -> None:
         chosen = self._process.settings
         port = await self._http.start()
@@ -440,7 +457,7 @@ class _Running:
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users, admissions=self._admissions,
             credentials=None if credentials is None else credentials.credentials(),
-            states=(SAID,) if exposed(chosen) else (),
+            auditor=self._audit, states=(SAID,) if exposed(chosen) else (),
         )  # fmt: skip
         host = chosen.grpc.rpartition(":")[0]
         (chosen.root / "grpc.address").write_text(f"{host}:{server.port}\n")

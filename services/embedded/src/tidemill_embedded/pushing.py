@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from tidemill.rpc.admission import Admissions
+from tidemill.rpc.audited import Auditor, begin, tell, touch
 from tidemill.rpc.handlers import CatalogHandlers
-from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role
+from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.runtime.http_server import HttpReply, HttpRequest
 from tidemill.time import UsageError
+
+PUSH = "/tidemill.catalog.v1.CatalogService/Push"
+"""The call that a push over HTTP is."""
 
 
 class HttpPushing:
@@ -22,7 +26,9 @@ class HttpPushing:
         users: Authenticator | None,
         admissions: Admissions,
         clear: bool,
+        auditor: Auditor,
     ) -> None:
+        self._auditor = auditor
         self._catalog = catalog
         self._users = users
         self._admissions = admissions
@@ -38,21 +44,37 @@ class HttpPushing:
                 "over gRPC",
                 reason="tls",
             )
+        begin()
         try:
-            self._principal(request).demand(Role.writer, request.parts["name"])
+            caller.set(self._principal(request))
+            caller.get().demand(Role.writer, request.parts["name"])
         except Unauthenticated as error:
+            tell(self._auditor, PUSH, request.remote, error)
             return HttpReply.json({"error": "Unauthenticated", "message": str(error)}, 401)
         except Denied as error:
+            tell(self._auditor, PUSH, request.remote, error)
             return HttpReply.json({"error": "Denied", "message": str(error)}, 403)
         return None
 
     async def push(self, request: HttpRequest) -> HttpReply:
         """Give the rows to the log. Raises: Exhausted if the caller has too much under way."""
-        user = self._principal(request).name
-        with self._admissions.admitted(user, endless=False, request_bytes=len(request.body)):
-            rows = [line for line in request.body.splitlines() if line.strip()]
-            pushed = await self._catalog.push(request.parts["name"], rows)
-            return HttpReply.json({"accepted": pushed.accepted})
+        begin()
+        touch(request.parts["name"])
+        failed: BaseException | None = None
+        try:
+            caller.set(self._principal(request))
+            bytes_sent = len(request.body)
+            with self._admissions.admitted(
+                caller.get().name, endless=False, request_bytes=bytes_sent
+            ):
+                rows = [line for line in request.body.splitlines() if line.strip()]
+                pushed = await self._catalog.push(request.parts["name"], rows)
+                return HttpReply.json({"accepted": pushed.accepted})
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            tell(self._auditor, PUSH, request.remote, failed)
 
     def _principal(self, request: HttpRequest) -> Principal:
         if self._users is None:

@@ -173,6 +173,25 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the collection `tidemill/audit` is written: who changed what, and who was refused."""
+
+    interval_s: float = 1.0
+    """How often what was heard is written; equal entries of one interval are one row."""
+
+    idle_s: float = 5.0
+    """How far its upper may be behind the clock while nothing happens."""
+
+    keep_s: float = 30 * 86_400.0
+    """How long rows are kept, and how far back it can be read."""
+
+    rows_max: int = 200_000
+    """How many rows are kept at most; the oldest go first."""
+
+    entries_max: int = 1_000
+    """Different entries of one interval; those beyond it are counted by action and outcome alone."""
+
+
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process, with everything in it or with some roles."""
 
@@ -238,6 +257,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     places: PlaceSettings = PlaceSettings()
     """Files, addresses, topics and secrets that resources may name."""
 
+    audit: AuditSettings = AuditSettings()
     services: ServicesSettings = ServicesSettings()
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()

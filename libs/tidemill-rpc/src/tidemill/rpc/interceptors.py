@@ -21,6 +21,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from tidemill.rpc.admission import Admissions
+from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
 from tidemill.rpc.validation import validate
@@ -92,11 +93,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         observer: CallObserver,
         deadlines: DeadlinePolicy,
         authenticator: Authenticator,
-        admissions: Admissions | None = None,
+        admissions: Admissions | None,
+        auditor: Auditor,
     ) -> None:
         """Without `admissions` nothing is counted: a port of services."""
         self._admissions = admissions
         self._observer = observer
+        self._auditor = auditor
         self._deadlines = deadlines
         self._authenticator = authenticator
 
@@ -159,7 +162,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         loop = asyncio.get_running_loop()
         began = loop.time()
         code, fault = "OK", None
+        ended: BaseException | None = None
         self._observer.started(method)
+        # IMPORTANT: asked now. Once the call is over gRPC has freed what knows, and to ask ends the process.
+        peer = str(context.peer())
+        begin()
         try:
             principal = self._admit(method, context)
             if isinstance(request, _Undecodable):
@@ -170,24 +177,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         validate(request)
                     yield sent
         except TidemillError as error:
+            ended = error
             status, details = to_status(error, waited=_waits(request))
             code = status.name
             await context.abort(status, error.message[:1000], ((DETAILS_KEY, details),))
-        except TimeoutError:
+        except TimeoutError as error:
+            ended = error
             code = "DEADLINE_EXCEEDED"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            ended = error
             code = "CANCELLED"
             raise
         except Exception as error:
             # The outermost frame of a call: the server goes on, the observer reports the bug.
             code, fault = "INTERNAL", error
+            ended = error
             says = f"{type(error).__name__}: {error}"[:1000]
             # With details of ours: without, it would be a connection that broke, and be tried again.
             status, details = to_status(TidemillError(f"the server failed: {says}"))
             await context.abort(status, says, ((DETAILS_KEY, details),))
         finally:
             self._observer.ended(method, code, loop.time() - began, fault)
+            tell(self._auditor, method, peer, ended)
 
     def _counted(
         self, principal: Principal, method: str, request: Any
@@ -206,6 +218,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         sent = {str(key).lower(): str(value) for key, value in context.invocation_metadata() or ()}
         principal = self._authenticator.principal(sent, identities)
+        caller.set(principal)
         needed = NEEDS.get(method)
         if needed is None or not principal.has(needed):
             raise Denied(
@@ -213,7 +226,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 f"{(needed or Role.admin).name} over some collections",
                 principal=principal.name,
             )
-        caller.set(principal)
         return principal
 
     def _deadline(self, method: str, context: Context) -> AbstractAsyncContextManager[object]:

@@ -14,6 +14,7 @@ from tidemill.catalog.v1 import catalog_pb2_grpc
 from tidemill.ingest.v1 import ingest_pb2_grpc
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc.admission import Admissions
+from tidemill.rpc.audited import Auditor, NoAuditor
 from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.handlers import (
     CatalogHandlers,
@@ -113,6 +114,7 @@ async def serve(
     connection_age_s: float = CONNECTION_AGE_S,
     states: Sequence[str] = (),
     admissions: Admissions | None = None,
+    auditor: Auditor | None = None,
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
@@ -121,12 +123,12 @@ async def serve(
     listens in the clear, without `authenticator` it answers everybody. After `connection_age_s` a
     connection takes no new calls; those that run, streams as well, go on to their end. The health
     service knows `states` beside the services that are offered. `admissions` refuse callers that ask
-    too much; without them nothing is counted.
+    too much; without them nothing is counted. `auditor` hears of changes and refusals.
     Raises Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(
         observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open(),
-        admissions,
+        admissions, auditor or NoAuditor(),
     )  # fmt: skip
     options = [*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000))]
     if admissions is not None:

@@ -89,6 +89,7 @@ class HttpRequest:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes = b""
+    remote: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +325,7 @@ def _request_of(request: web.Request) -> HttpRequest:
         parts=dict(request.match_info),
         query=dict(request.query),
         headers=dict(request.headers),
+        remote=request.remote or "",
     )
 
 

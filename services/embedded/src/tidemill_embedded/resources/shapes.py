@@ -46,6 +46,7 @@ from tidemill_compute.views.record_rows import (
     shape_of_relation,
 )
 from tidemill_compute.views.view_target import ERROR_SCHEMA
+from tidemill_embedded.auditing import AUDIT, AUDIT_SCHEMA
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
@@ -213,7 +214,8 @@ class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Named] = {}
+        audit = shape_of_relation("audit", AUDIT_SCHEMA)
+        self._named = {AUDIT: Named(AUDIT, AUDIT, SYSTEM, ASIDE, audit)}
         self._views: dict[str, PlannedView] = {}
         self._arrangements: dict[str, _Arranged] = {}
 

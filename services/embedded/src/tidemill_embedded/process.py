@@ -286,7 +286,7 @@ def _told(what: str) -> Callable[[str], None]:
     return lambda says: log.warning("files not taken over", what=what, error=says)
 
 
-def users_of(chosen: EmbeddedSettings) -> Authenticator | None:
+def users_of(chosen: EmbeddedSettings, clock: Clock | None = None) -> Authenticator | None:
     """Who may call as a user; None is everybody. Raises: UsageError for a file that cannot be used."""
     if not chosen.token_file:
         return None
@@ -297,7 +297,9 @@ def users_of(chosen: EmbeddedSettings) -> Authenticator | None:
             raise UsageError(str(problems[0]) if problems else "it is no mapping with users")
         return dict(documents[0].value)
 
-    return Tokens(Path(chosen.token_file), decode, _told("token_file"))
+    now_ms = (clock or SystemClock()).now_ms
+    file, grace_s = Path(chosen.token_file), chosen.token_grace_s
+    return Tokens(file, decode, _told("token_file"), now_ms, grace_s)
 
 
 def _open_doors(chosen: EmbeddedSettings) -> list[str]:
@@ -321,7 +323,7 @@ class _Running:
         self._process = process
         self._files = files
         chosen = process.settings
-        self._users = users_of(chosen)
+        self._users = users_of(chosen, process.world.clock)
         files_of_http = chosen.http_tls.files
         self._http = HttpServer(
             chosen.http_host, chosen.http_port, process.world.metrics,

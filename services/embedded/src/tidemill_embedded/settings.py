@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from tidemill.rpc.admission import CallLimits
+from tidemill.rpc.identity import GRACE_S
 from tidemill.rpc.tls import TlsFiles
 from tidemill.runtime.http_server import HttpLimits
 from tidemill.runtime.kafka_access import KafkaFiles
@@ -218,6 +219,9 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     token_file: str = ""
     """Users by the hashes of their tokens, with their grants (docs/security.md); needs tls. Empty asks nobody."""
+
+    token_grace_s: float = GRACE_S
+    """How long users count on while token_file cannot be read, or has a mistake; then nobody is let in."""
 
     insecure: bool = False
     """Answer beyond loopback although nobody is asked who they are; log, health and metrics then say so."""

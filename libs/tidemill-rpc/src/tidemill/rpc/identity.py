@@ -5,6 +5,8 @@ A token file says what each token may do; it holds hashes, so that who reads it 
     users:
     - name: alice
       sha256: 2bb80d53…            # of the token
+      expires: 2027-01-31T00:00:00Z
+      previous: {sha256: 9c1f…, expires: 2026-12-01T00:00:00Z}
       grants:
       - {role: reader, collections: ["*"]}
       - {role: admin, collections: ["ops-*", "flights"]}
@@ -20,6 +22,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -150,12 +153,25 @@ class User:
 
     principal: Principal
     sha256: bytes
+    expires_ms: int | None = None
+
+
+GRACE_S = 300.0
+"""How long users count on whose file cannot be read any more."""
+
+_WORDS = (
+    "", "admin", "administrator", "changeme", "default", "guest", "operator", "pass", "passwd", "password",
+    "reader", "root", "secret", "test", "tidemill", "token", "user", "writer", "123", "1234", "12345",
+    "123456", "12345678", "123456789",
+)  # fmt: skip
+"""What people write where a token should be. Hashes tell no other weak one: only random tokens are right."""
 
 
 class Tokens:
     """The users of a token file; a changed file counts from the next call on.
 
-    While the file cannot be read, or has a mistake, those of before count, and `told` hears of it.
+    While the file cannot be read, or has a mistake, those of before count for `grace_s`, and `told` hears of it;
+    then nobody is let in, since a token may have been withdrawn meanwhile.
     """
 
     def __init__(
@@ -163,8 +179,13 @@ class Tokens:
         file: Path,
         decode: Callable[[str], Mapping[str, object]],
         told: Callable[[str], None] = lambda says: None,
+        now_ms: Callable[[], int] = lambda: 0,
+        grace_s: float = GRACE_S,
     ) -> None:
-        """Raises: UsageError that names what is wrong in the file."""
+        """Without `now_ms` nothing ends by itself. Raises: UsageError that names what is wrong in the file."""
+        self._now_ms = now_ms
+        self._grace_ms = int(grace_s * 1000)
+        self._unread_since: int | None = None
         self._file = file
         self._decode = decode
         self._told = told
@@ -185,11 +206,12 @@ class Tokens:
         digest = hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).digest()
         found: Principal | None = None
         for user in self._users:
-            if hmac.compare_digest(user.sha256, digest):
+            ended = user.expires_ms is not None and user.expires_ms <= self._now_ms()
+            if hmac.compare_digest(user.sha256, digest) and not ended:
                 found = user.principal
         if found is None:
             raise Unauthenticated(
-                "this server does not know the token: it was withdrawn, or is another server's"
+                "this server does not know the token: it was withdrawn, has expired, or is another server's"
             )
         return found
 
@@ -205,11 +227,16 @@ class Tokens:
     def _refresh(self) -> None:
         try:
             stamp = self._look()
-            if stamp != self._stamp:
+            if stamp != self._stamp or self._unread_since is not None:
                 self._stamp = stamp
                 self._users = self._read()
+                self._unread_since = None
         except UsageError as error:
             self._told(str(error))
+            if self._unread_since is None:
+                self._unread_since = self._now_ms()
+            if self._now_ms() - self._unread_since >= self._grace_ms:
+                self._users = ()
 
     def _read(self) -> tuple[User, ...]:
         try:
@@ -224,22 +251,51 @@ def users_of(document: Mapping[str, object]) -> tuple[User, ...]:
     listed = document.get("users")
     if not isinstance(listed, list) or not listed:
         raise UsageError("it lists no users")
-    found: dict[str, User] = {}
+    found: dict[str, list[User]] = {}
     for number, entry in enumerate(listed, 1):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise UsageError(f"user {number} has no name")
         name = entry["name"]
-        _only(entry, {"name", "sha256", "grants"}, f"user {name}")
+        _only(entry, {"name", "sha256", "grants", "expires", "previous"}, f"user {name}")
         if name in found:
             raise UsageError(f"user {name} is there twice")
         grants = entry.get("grants")
         if not isinstance(grants, list) or not grants:
             raise UsageError(f"user {name} has no grants")
         made = tuple(_grant(name, each) for each in grants)
-        found[name] = User(Principal(name, made), _digest(name, entry.get("sha256")))
-    if len({user.sha256 for user in found.values()}) != len(found):
+        who = Principal(name, made)
+        found[name] = [User(who, _digest(name, entry.get("sha256")), _expires(name, entry))]
+        if "previous" in entry:
+            found[name].append(_previous(who, entry["previous"]))
+    users = tuple(user for each in found.values() for user in each)
+    if len({user.sha256 for user in users}) != len(users):
         raise UsageError("two users have one token")
-    return tuple(found.values())
+    return users
+
+
+def _previous(who: Principal, entry: object) -> User:
+    """The token that a user had before, which has to end by itself."""
+    what = f"the previous token of {who.name}"
+    if not isinstance(entry, dict) or "expires" not in entry:
+        raise UsageError(f"{what} is no mapping of sha256 and expires")
+    _only(entry, {"sha256", "expires"}, what)
+    return User(who, _digest(who.name, entry.get("sha256")), _expires(who.name, entry))
+
+
+def _expires(user: str, entry: Mapping[str, object]) -> int | None:
+    """The first instant at which a token does not count any more."""
+    told = entry.get("expires")
+    if told is None:
+        return None
+    try:
+        at = told if isinstance(told, datetime) else datetime.fromisoformat(str(told))
+    except ValueError:
+        at = datetime.min
+    if at.tzinfo is None:
+        raise UsageError(
+            f"user {user}: expires is {told!r}: say an instant with its zone, such as 2027-01-31T00:00:00Z"
+        )
+    return int(at.timestamp() * 1000)
 
 
 def _grant(user: str, entry: object) -> Grant:
@@ -268,7 +324,17 @@ def _digest(user: str, value: object) -> bytes:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
         raise UsageError(f"user {user} has no sha256 of 64 hexadecimal digits")
+    for word in (*_WORDS, user, user.lower()):
+        if digest in (_sha256(word), _sha256(f"{word}\n")):
+            raise UsageError(
+                f"user {user} has a token that anybody guesses: make one of 32 random bytes, "
+                "head -c 32 /dev/urandom | base64"
+            )
     return digest
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _only(entry: Mapping[str, object], known: set[str], what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from aiohttp import web
 
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.kafka_access import KafkaFiles, access_of
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import FileSettings, SecretSettings
+from tidemill.testkit.certificates import Certificates
 from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.settings import EmbeddedSettings, StoreSettings
 
 PLANTED = "PLANTED-1f3a"
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
@@ -269,3 +272,53 @@ async def test_a1_a_folder_of_the_state_cannot_be_named(folder: Path) -> None:
         with pytest.raises(TidemillError, match="state, keys and settings are no data"):
             async with running(folder, places):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"mechanism": "PLAIN", "username": "u", "password_file": "KEY"}, "places.clear_text"),
+        ({"mechanism": "SCRAM-SHA-256", "username": "u"}, "go together"),
+        ({"authority": "KEY"}, "TLS with Kafka"),
+        (
+            {"mechanism": "SCRAM-SHA-256", "username": "u", "password_file": "NONE"},
+            "cannot be read",
+        ),
+    ],
+)
+async def test_a1_the_own_log_says_which_file_of_it_is_wrong(
+    folder: Path, told: dict[str, str], says: str
+) -> None:
+    files = {"KEY": str(folder / "etc/server.key"), "NONE": str(folder / "none")}
+    access = KafkaFiles(**{name: files.get(value, value) for name, value in told.items()})
+    settings = EmbeddedSettings(
+        directory=str(folder / "state"), log="kafka:kafka.example.org:9092", log_kafka=access
+    )
+    with pytest.raises(UsageError, match=says) as refused:
+        async with opened(settings):
+            pass
+    assert PLANTED not in str(refused.value)
+
+
+def test_a1_the_own_log_has_tls_and_a_login(tmp_path: Path) -> None:
+    made = Certificates.of(tmp_path, "ours")
+    mine = made.issued("me")
+    (tmp_path / "password").write_text("S3CR3T\n")
+    access = access_of(
+        KafkaFiles(
+            authority=str(made.authority), certificate=str(mine.certificate), key=str(mine.key),
+            mechanism="SCRAM-SHA-512", username="me", password_file=str(tmp_path / "password"),
+        )
+    )  # fmt: skip
+    options = access.options()
+    assert options["security_protocol"] == "SASL_SSL"
+    assert options["ssl_context"].verify_mode is ssl.CERT_REQUIRED
+    assert options["sasl_plain_password"] == "S3CR3T"
+    assert "S3CR3T" not in repr(access)
+
+
+@pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "prefix=a&ssl_check_hostname=false"])
+def test_s13_the_address_of_redis_does_not_turn_certificates_off(query: str) -> None:
+    chosen = EmbeddedSettings(store=StoreSettings(consensus=f"rediss://host:6379/0?{query}"))
+    with pytest.raises(UsageError, match="certificates are always checked"):
+        assert chosen.consensus_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -291,6 +291,11 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "a password stands in store.consensus: put it into a file and name that in "
                 "store.password_file",
                 reason="secret",
+            )
+        if any(name.startswith("ssl_") for name, _ in parse_qsl(url.query, keep_blank_values=True)):
+            raise UsageError(
+                "store.consensus says something of TLS behind its ?: certificates are always checked",
+                reason="tls",
             )
         if not self.store.password_file:
             return address

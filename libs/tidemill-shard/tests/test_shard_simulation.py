@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.shard import appending, log, read_commands, state, transitions
+from tidemill.shard import appending, log, read_commands, state
 from tidemill.shard.compaction import RangeMerge
 from tidemill.shard.garbage import GarbageCollection
+from tidemill.shard.leases import Leases
 from tidemill.shard.subscription import Place
 from tidemill.testkit.faults import campaign
 from tidemill.testkit.faults.__main__ import main
@@ -148,8 +149,11 @@ def upper_moves_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def leases_end_early(patch: pytest.MonkeyPatch) -> None:
-    due = transitions.expire_due
-    patch.setattr(transitions, "expire_due", lambda held, now_ms: due(held, now_ms + 18_000))
+    def over(self: Leases, collection: str, held: state.State) -> list[str]:
+        both = (*held.reads.items(), *held.writes.items())
+        return [name for name, hold in both if hold.lease_ms is not None and hold.renewals > 2]
+
+    patch.setattr(Leases, "over", over)
 
 
 def merges_lose_a_row(patch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from tidemill.rpc.tls import ServerCredentials, TlsFiles
 from tidemill.storage.v1 import storage_pb2
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
-from tidemill.time import TidemillError, UsageError, frontier
+from tidemill.time import TidemillError, UnknownCollection, UsageError, frontier
 from tidemill.work.v1 import work_pb2
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import checked, users_of
@@ -69,23 +70,29 @@ CALLS: dict[str, tuple[Role, Call]] = {
         Role.writer,
         lambda c, n: c.storage.create(n, CollectionShape(pa.schema([("a", pa.int64())]))),
     ),
-    "StorageService/AcquireCapabilities": (Role.writer, lambda c, n: c.storage.acquire(n)),
-    "StorageService/CloneCapability": (Role.writer, lambda c, n: c.storage.clone(held(n))),
+    "StorageService/AcquireCapabilities": (
+        Role.reader,
+        lambda c, n: c.storage.acquire_right(n, Right.READ),
+    ),
+    "StorageService/Renew": (Role.reader, lambda c, n: c.storage.renew(held(n))),
+    "StorageService/Expire": (Role.admin, lambda c, n: c.storage.expire(n, "a key")),
+    "QueryService/ExplainTimestamp": (Role.reader, lambda c, n: c.explain_timestamp([n])),
+    "StorageService/CloneCapability": (Role.reader, lambda c, n: c.storage.clone(held(n))),
     "StorageService/TransferCapability": (
-        Role.writer,
+        Role.reader,
         lambda c, n: c.storage.transfer(held(n), "o"),
     ),
     "StorageService/Downgrade": (
-        Role.writer,
+        Role.reader,
         lambda c, n: c.storage.downgrade(held(n), frontier(1)),
     ),
-    "StorageService/Drop": (Role.writer, lambda c, n: c.storage.drop(held(n))),
+    "StorageService/Drop": (Role.reader, lambda c, n: c.storage.drop(held(n))),
     "StorageService/UpdateAndDowngrade": (
         Role.writer,
         lambda c, n: c.storage.update_and_downgrade(held(n), None, frontier(1)),
     ),
     "StorageService/SubscribeAt": (
-        Role.writer,
+        Role.reader,
         lambda c, n: first(c.storage.subscribe_at(held(n), 0)),
     ),
 }
@@ -134,7 +141,7 @@ async def served(folder: Path) -> AsyncIterator[Callable[[str], AsyncClient]]:
     handlers, shapes = MemoryHandlers(), Shapes()
     running = await serve(
         "127.0.0.1:0", AuthorizedQueries(handlers, shapes), AuthorizedCatalog(handlers, shapes),
-        AuthorizedStorage(handlers), authenticator=users_of(settings),
+        AuthorizedStorage(handlers, shapes), authenticator=users_of(settings),
         credentials=ServerCredentials(server).credentials(),
     )  # fmt: skip
 
@@ -195,6 +202,21 @@ async def test_each_role_may_call_what_it_needs_for_over_its_collections_alone(
                     may = within and Role[user] >= CALLS[method][0]
                     expected = "allowed" if may else "denied"
                 assert was == expected, (user, method, name)
+
+
+async def test_v14_10_a_reader_reads_and_holds_by_capability_and_does_not_write(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as connect, connect("reader") as client:
+        for ask in (
+            client.storage.acquire("flights"),
+            client.storage.acquire_right("flights", Right.WRITE),
+            client.storage.drop(replace(held("flights"), right=Right.WRITE)),
+        ):
+            with pytest.raises(Denied):
+                await ask
+        with pytest.raises(UnknownCollection):
+            await client.storage.acquire_right("flights", Right.READ)
 
 
 async def test_a_list_holds_what_the_caller_may_read(tmp_path: Path) -> None:

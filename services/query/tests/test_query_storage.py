@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,8 +17,11 @@ from tidemill.rpc.messages import (
     CapabilityPair,
     Changes,
     CollectionShape,
+    Comparison,
+    Condition,
     HeldCapability,
     Progress,
+    Right,
     UpperMismatch,
 )
 from tidemill.runtime.clock import ManualClock
@@ -141,3 +148,105 @@ async def test_a_lease_does_not_run_out_while_somebody_listens(listening: bool) 
         return
     await world.storage.update_and_downgrade(write, rows(7, at=0), frontier(1), None)
     assert await heard == [7]
+
+
+@pytest.mark.rule("SU6")
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ([], lambda n, s: True),
+        ([("n", "==", 3)], lambda n, s: n == 3),
+        ([("n", "!=", 3)], lambda n, s: n != 3),
+        ([("n", ">", 2), ("n", "<=", 5)], lambda n, s: n is not None and 2 < n <= 5),
+        ([("n", "<", 2), ("s", "==", "a")], lambda n, s: n is not None and n < 2 and s == "a"),
+        ([("s", "==", None)], lambda n, s: s is None),
+        ([("s", "!=", None), ("n", ">=", 1)], lambda n, s: s is not None and (n or 0) >= 1),
+        ([("n", "<", None)], lambda n, s: False),
+    ],
+)
+@pytest.mark.parametrize("columns", [[], ["s"], ["n", "s"]])
+async def test_su6_a_filter_and_projection_before_sending_is_one_after_it(
+    where: list[tuple[str, str, Any]], kept: Callable[[Any, Any], bool], columns: list[str]
+) -> None:
+    world = World()
+    shape = CollectionShape(pa.schema([("n", pa.int64()), ("s", pa.string())]), user_writable=True)
+    pair = await world.storage.create("c", shape, frontier(0), "me", None)
+    numbers, texts = [1, 2, 3, 4, 5, None], ["a", None, "a", "b", "b", "a"]
+    write = writer(pair)
+    for at in range(2):
+        table = pa.table(
+            {
+                "n": pa.array(numbers, pa.int64()), "s": pa.array(texts),
+                "_time": pa.array([at] * 6, pa.uint64()), "_diff": pa.array([1] * 6, pa.int64()),
+            }
+        )  # fmt: skip
+        await world.storage.update_and_downgrade(write, table, frontier(at + 1), None)
+        write = replace(write, frontier=frontier(at + 1))
+    conditions = [Condition(column, Comparison(sign), value) for column, sign, value in where]
+    events = [
+        event
+        async for event in world.storage.subscribe_at(pair.read, 0, True, 2, columns, conditions)
+    ]
+    sent = pa.concat_tables([event.table for event in events if isinstance(event, Changes)] or [
+        pa.table({"_time": pa.array([], pa.uint64()), "_diff": pa.array([], pa.int64())})
+    ])  # fmt: skip
+    shown = columns or ["n", "s"]
+    wanted = Counter(
+        (*({"n": n, "s": s}[name] for name in shown), at)
+        for at in range(2)
+        for n, s in zip(numbers, texts, strict=True)
+        if kept(n, s)
+    )
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in sent.to_pylist():
+        found[(*(row[name] for name in shown), row["_time"])] += row["_diff"]
+    assert found == wanted
+    assert events[-1] == Progress(frontier(2))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        Condition("x", Comparison.EQUAL, 1), Condition("n", Comparison.EQUAL, "one"),
+        Condition("n", Comparison.LESS, 1.5), Condition("n", Comparison.EQUAL, True),
+        Condition("n", Comparison.EQUAL, [1]), Condition("n", Comparison.EQUAL, 2**70),
+    ],
+)  # fmt: skip
+async def test_su6_a_condition_that_does_not_fit_is_refused(condition: Condition) -> None:
+    world = World()
+    pair = await world.created()
+    with pytest.raises(UsageError, match="filter refused"):
+        await anext(aiter(world.storage.subscribe_at(pair.read, 0, True, None, (), [condition])))
+
+
+@pytest.mark.rule("K4", "SU7")
+@pytest.mark.parametrize("stated", [3, 9999])
+async def test_v11_a_subscription_by_a_frontier_that_is_not_held_is_refused(stated: int) -> None:
+    world = World()
+    pair = await world.created()
+    await world.storage.update_and_downgrade(writer(pair), rows(1, at=3), frontier(9), None)
+    read = await world.storage.downgrade(pair.read, frontier(5))
+    with pytest.raises(UsageError, match="states"):
+        await anext(aiter(world.storage.subscribe_at(
+            replace(read, frontier=frontier(stated)), 5, True, 6
+        )))  # fmt: skip
+    with pytest.raises(UsageError):
+        await world.storage.clone(replace(writer(pair), right=Right.READ))
+    with pytest.raises(UsageError):
+        await world.storage.drop(replace(read, right=Right.WRITE))
+    assert await anext(aiter(world.storage.subscribe_at(read, 5, True, 6)))
+
+
+@pytest.mark.rule("K15", "CR3")
+@pytest.mark.parametrize(("retain_ms", "first"), [(None, 0), (3, 7)])
+async def test_v10_an_unset_retention_is_the_whole_history(
+    retain_ms: int | None, first: int
+) -> None:
+    world = World()
+    shape = replace(SHAPE, retain_ms=retain_ms)
+    pair = await world.storage.create("c", shape, frontier(0), "me", None)
+    await world.storage.update_and_downgrade(writer(pair), rows(1, at=5), frontier(10), None)
+    await world.storage.downgrade(pair.read, frontier(8))
+    held = await world.storage.acquire_right("c", Right.READ, "me", None)
+    assert held.frontier == frontier(first)
+    await world.storage.drop(held)

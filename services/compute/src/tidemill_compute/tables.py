@@ -8,19 +8,19 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.runtime.clock import Clock
-from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import frontier, sole_time
+from tidemill.shard import AppendOutcome, Collections, UpperMismatch, WriteCapability
+from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.table_rows import like, refuse_absent, taken_away
-
-WRITER = "table"
-"""The writer of a table, whose last token is known."""
 
 TimelineFrontier = Callable[[], Awaitable[int]]
 
 
 class TableDriver:
     """Writes what users insert, each insert at one instant, and keeps the table readable.
+
+    It writes by a write capability that the table has for good, as every process does that runs it: other
+    writers have capabilities of their own beside it, and upper is where the last of them all has come (K2).
 
     A table on the system timeline follows the clock. A table on another timeline waits at its
     beginning for its first rows, which are present from instant 0; later rows are present from
@@ -40,6 +40,14 @@ class TableDriver:
         self._clock = clock
         self._timeline = timeline
         self._settings = settings
+        self._held: WriteCapability | None = None
+
+    async def writer(self) -> WriteCapability:
+        """The write capability of the table, as this process knows it."""
+        if self._held is None:
+            owner = f"table:{self._collection}"
+            self._held = await self._collections.write_hold(self._collection, owner=owner)
+        return self._held
 
     async def insert(self, rows: pa.Table, diffs: pa.Array, token: str | None = None) -> int:
         """Add `rows`, all at one instant; durable on return, which names the instant.
@@ -50,30 +58,24 @@ class TableDriver:
         """
         gone = taken_away(rows, diffs)
         while True:
-            state = await self._collections.state(self._collection)
-            upper, last = sole_time(state.upper), state.last_writes.get(WRITER)
-            if token is not None and last is not None and last.token == token:
-                return sole_time(last.upper) - 1
-            if gone.num_rows and not await self._there(gone, upper):
+            held = await self.writer()
+            known = await self._collections.answered(held, token)
+            if known is not None:
+                return sole_time(known.upper) - 1
+            lower = sole_time(held.frontier)
+            if gone.num_rows and not await self._there(gone, lower):
                 continue
-            at = max(upper, await self._now()) if upper or self._timeline is None else 0
+            at = max(lower, await self._now()) if lower or self._timeline is None else 0
             updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
             updates = updates.append_column(DIFF, diffs)
-            outcome = await self._collections.compare_and_append(
-                self._collection,
-                frontier(upper),
-                frontier(at + 1),
-                updates,
-                writer=WRITER,
-                token=token,
-            )
+            outcome = await self._written(updates, frontier(at + 1), token)
             if not isinstance(outcome, UpperMismatch):
                 return sole_time(outcome.upper) - 1
 
     async def _there(self, gone: pa.Table, upper: int) -> bool:
-        """Look whether rows can be taken away at an upper; False if it has to be looked again.
+        """Look whether rows can be taken away where the table stands; False if it has to be looked again.
 
-        Raises: UsageError if they cannot.
+        Raises: UsageError if they cannot; NotYet while another writer holds upper before that.
         """
         held: pa.Table | None = gone.slice(0, 0)
         if upper:
@@ -87,14 +89,24 @@ class TableDriver:
         """Move the upper on while nobody writes, until cancelled."""
         while True:
             await self._clock.sleep(self._settings.table_interval_ms / 1000)
-            upper = (await self._collections.status(self._collection)).upper
-            if self._timeline is not None and sole_time(upper) == 0:
+            held = (await self.writer()).frontier
+            if self._timeline is not None and sole_time(held) == 0:
                 continue
             reached = frontier(await self._now() + (1 if self._timeline is None else 0))
-            if upper.precedes(reached) and upper != reached:
-                await self._collections.compare_and_append(
-                    self._collection, upper, reached, None, writer=WRITER
-                )
+            if held.precedes(reached) and held != reached:
+                await self._written(None, reached, None)
+
+    async def _written(
+        self, updates: pa.Table | None, to: Frontier, token: str | None
+    ) -> AppendOutcome:
+        """Write from where the table stands; another process may have moved it, which is known then."""
+        held = await self.writer()
+        outcome = await self._collections.update_and_downgrade(held, updates, to, token=token)
+        came = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
+        # NB: a repeated token is answered with what it came to then.
+        if self._held is not None and self._held.frontier.precedes(came):
+            self._held = held.at(came)
+        return outcome
 
     async def _now(self) -> int:
         """The instant at which an insert would be present."""

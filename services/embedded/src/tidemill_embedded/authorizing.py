@@ -24,15 +24,19 @@ from tidemill.rpc.messages import (
     CapabilityPair,
     CollectionInfo,
     CollectionShape,
+    Condition,
     Event,
     Explanation,
     HeldCapability,
+    HolderInfo,
     Inserted,
     Json,
     Outcome,
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    Right,
+    TimestampExplanation,
 )
 from tidemill.time import Frontier, UnknownCollection
 from tidemill_embedded.applying.planning import read_documents
@@ -128,6 +132,16 @@ class AuthorizedQueries:
             self._reads(name)
         return await self._inner.tables(names, as_of, wait_s)
 
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None
+    ) -> TimestampExplanation:
+        for name in names:
+            with suppress(UnknownCollection):
+                self._explains(self._shapes.planned(name).stored.resource.name)
+                continue
+            self._reads(name)
+        return await self._inner.explain_timestamp(names, as_of)
+
     async def collections(self) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""
         found = await self._inner.collections()
@@ -178,20 +192,31 @@ class AuthorizedCatalog:
         _demand(Role.admin, name)
         await self._inner.delete(kind, name, caller.get())
 
-    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+    async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         _demand(Role.writer, table)
-        return await self._inner.insert(table, rows)
+        return await self._inner.insert(table, rows, token)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         _demand(Role.writer, source)
-        return await self._inner.push(source, rows)
+        return await self._inner.push(source, rows, token)
 
 
 class AuthorizedStorage:
-    """Guarantees of StorageHandlers, for writers of what they name. Whoever has a capability also needs the role."""
+    """Guarantees of StorageHandlers: to read and hold history takes a reader of what is named, to write a writer.
 
-    def __init__(self, inner: StorageHandlers) -> None:
+    Whoever has a capability also needs the role.
+    """
+
+    def __init__(self, inner: StorageHandlers, shapes: Shapes) -> None:
         self._inner = inner
+        self._shapes = shapes
+
+    def _demand(self, role: Role, collection: str) -> None:
+        _demand(role, self._shapes.name_of(collection))
+
+    def _presents(self, capability: HeldCapability) -> None:
+        reads = capability.right is Right.READ
+        self._demand(Role.reader if reads else Role.writer, capability.collection)
 
     async def create(
         self,
@@ -200,30 +225,54 @@ class AuthorizedStorage:
         start: Frontier,
         owner: str,
         lease_ms: int | None,
+        token: str | None = None,
     ) -> CapabilityPair:
         """As the handlers inside; so are all below."""
-        _demand(Role.writer, collection)
-        return await self._inner.create(collection, shape, start, owner, lease_ms)
+        self._demand(Role.writer, collection)
+        return await self._inner.create(collection, shape, start, owner, lease_ms, token)
 
-    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
-        _demand(Role.writer, collection)
-        return await self._inner.acquire(collection, owner, lease_ms)
+    async def acquire(
+        self, collection: str, owner: str, lease_ms: int | None, token: str | None = None
+    ) -> CapabilityPair:
+        self._demand(Role.writer, collection)
+        return await self._inner.acquire(collection, owner, lease_ms, token)
 
-    async def clone(self, capability: HeldCapability) -> HeldCapability:
-        _demand(Role.writer, capability.collection)
-        return await self._inner.clone(capability)
+    async def acquire_right(
+        self,
+        collection: str,
+        right: Right,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldCapability:
+        self._demand(Role.reader if right is Right.READ else Role.writer, collection)
+        return await self._inner.acquire_right(collection, right, owner, lease_ms, token)
 
-    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
-        _demand(Role.writer, capability.collection)
-        return await self._inner.transfer(capability, owner)
+    async def clone(self, capability: HeldCapability, token: str | None = None) -> HeldCapability:
+        self._presents(capability)
+        return await self._inner.clone(capability, token)
+
+    async def transfer(
+        self, capability: HeldCapability, owner: str, token: str | None = None
+    ) -> HeldCapability:
+        self._presents(capability)
+        return await self._inner.transfer(capability, owner, token)
 
     async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
-        _demand(Role.writer, capability.collection)
+        self._presents(capability)
         return await self._inner.downgrade(capability, to)
 
     async def drop(self, capability: HeldCapability) -> None:
-        _demand(Role.writer, capability.collection)
+        self._presents(capability)
         await self._inner.drop(capability)
+
+    async def renew(self, capability: HeldCapability) -> HeldCapability:
+        self._presents(capability)
+        return await self._inner.renew(capability)
+
+    async def expire(self, collection: str, key: str) -> HolderInfo:
+        self._demand(Role.admin, collection)
+        return await self._inner.expire(collection, key)
 
     async def update_and_downgrade(
         self,
@@ -232,15 +281,21 @@ class AuthorizedStorage:
         new: Frontier,
         token: str | None,
     ) -> AppendOutcome:
-        _demand(Role.writer, capability.collection)
+        self._demand(Role.writer, capability.collection)
         return await self._inner.update_and_downgrade(capability, updates, new, token)
 
     async def subscribe_at(
-        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+        self,
+        capability: HeldCapability,
+        at: int,
+        snapshot: bool,
+        up_to: int | None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
     ) -> AsyncIterator[Event]:
         """As the handlers inside."""
-        _demand(Role.writer, capability.collection)
-        events = self._inner.subscribe_at(capability, at, snapshot, up_to)
+        self._presents(capability)
+        events = self._inner.subscribe_at(capability, at, snapshot, up_to, columns, where)
         async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
             async for event in stream:
                 yield event

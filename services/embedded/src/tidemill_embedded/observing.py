@@ -8,7 +8,13 @@ from contextlib import aclosing
 
 from tidemill.rpc import call_metrics
 from tidemill.rpc.handlers import QueryHandlers
-from tidemill.rpc.messages import Answer, CollectionInfo, Event, Explanation
+from tidemill.rpc.messages import (
+    Answer,
+    CollectionInfo,
+    Event,
+    Explanation,
+    TimestampExplanation,
+)
 from tidemill.runtime import logs
 from tidemill.runtime.metrics import (
     ACTION_CORRECTIONS,
@@ -217,6 +223,11 @@ class ObservedQueries:
     ) -> Mapping[str, Answer]:
         with self._metrics.timed(QUERY_DURATION, kind="tables"):
             return await self._inner.tables(names, as_of, wait_s)
+
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None
+    ) -> TimestampExplanation:
+        return await self._inner.explain_timestamp(names, as_of)
 
     async def collections(self) -> Sequence[CollectionInfo]:
         with self._metrics.timed(QUERY_DURATION, kind="collections"):

@@ -181,8 +181,8 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         store = ResourceStore(collections, clock)
         process = Process(
             chosen, roles, world, store, System(world, store),
-            QueryDriver(collections, shapes, clock, chosen.query),
-            StorageDriver(collections, clock),
+            QueryDriver(collections, shapes, clock, chosen.query, world.discover),
+            StorageDriver(collections, clock, shapes),
             CompactionDriver(
                 collections, clock, chosen.compaction,
                 lambda collection, message: log.warning(
@@ -455,7 +455,7 @@ class _Running:
             chosen.grpc,
             AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
             AuthorizedCatalog(process.system, shapes),
-            AuthorizedStorage(process.storage),
+            AuthorizedStorage(process.storage, shapes),
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users, admissions=self._admissions,
             credentials=None if credentials is None else credentials.credentials(),

@@ -116,6 +116,8 @@ class SharedWork:
         refreshed, self._refreshed = self._refreshed, asyncio.Event()
         refreshed.set()
         live = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
+        if any(self._planned.get(key) != stored for key, stored in live.items()):
+            await self._world.discover()
         for key, stored in list(self._planned.items()):
             now = live.get(key)
             if now is None or now.prefix != stored.prefix:

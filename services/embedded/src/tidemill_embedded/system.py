@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pyarrow as pa
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import LiteralScalarString
 
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
@@ -46,12 +43,20 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_compute.table_rows import fitted
-from tidemill_embedded.applying.permitting import refuse_foreign_push, seen
+from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.replicas.roles import parts_for
 from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import SYSTEM, Named, columns_of, read_name, row_schema
+from tidemill_embedded.resources.shapes import (
+    CREATED,
+    SYSTEM,
+    Named,
+    columns_of,
+    read_name,
+    row_schema,
+)
 from tidemill_embedded.resources.versions import changing, plan_version, served
+from tidemill_embedded.resources.written import yaml_of
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import why_kept
@@ -94,6 +99,7 @@ class System:
         if self._shared is not None:
             await self._shared.work.refresh()
             return
+        await self._world.discover()
         live = self._store.live()
         for stored in live:
             self._plan(stored)
@@ -226,6 +232,7 @@ class System:
         while True:
             if self._shared is not None:
                 await self._shared.work.refresh()
+            await self._world.discover()
             now_ms = self._world.clock.now_ms()
             plan = await plan_apply(documents, self._store, self._world, now_ms, by)
             if not plan.created and not plan.configured:
@@ -322,13 +329,11 @@ class System:
         async with self._changing:
             if self._shared is not None:
                 await self._shared.work.refresh()
+            if kind.lower() in (CREATED.lower(), f"{CREATED.lower()}s"):
+                await self._delete_created(name, by)
+                return
             stored = self._live(kind, name)
-            users = self._users(stored)
-            if users:
-                raise UsageError(
-                    f"{stored.resource} is used by {seen(users, by)}: delete them first",
-                    reason="InUse",
-                )
+            refuse_used(str(stored.resource), self._users(stored.resource.kind, name), by)
             await self._end(stored)
 
     async def _end(self, stored: Stored) -> None:
@@ -345,6 +350,13 @@ class System:
         elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
             self._world.shapes.forget(stored.resource.name)
 
+    async def _delete_created(self, name: str, by: Principal) -> None:
+        """Close a collection that users have created; its data goes once nobody holds it."""
+        collection = self._world.shapes.created_as(name)
+        refuse_used(f"{CREATED}/{name}", self._users(CREATED, name), by)
+        await self._world.collections.retire(collection)
+        self._world.shapes.forget(name)
+
     async def forget(self, stored: Stored) -> None:
         """Mark a resource as deleted; it may be that another process has done so."""
         kind, name = stored.resource.kind, stored.resource.name
@@ -355,9 +367,8 @@ class System:
             except CatalogMoved:
                 await self._store.refresh()
 
-    def _users(self, stored: Stored) -> list[str]:
-        """What reads the collections of a resource."""
-        name, kind = stored.resource.name, stored.resource.kind
+    def _users(self, kind: str, name: str) -> list[str]:
+        """What reads the collections under a name."""
         users = [f"View/{view}" for view in self._world.shapes.readers_of(name) if view != name]
         for other in self._store.live():
             spec = other.resource.spec
@@ -366,7 +377,7 @@ class System:
             reads = ""
             if isinstance(spec, ArrangementSpec | HoldSpec):
                 reads = read_name(other, spec.collection)
-            if reads and self._world.shapes.belongs(reads, name):
+            if reads and (reads == name or self._world.shapes.belongs(reads, name)):
                 users.append(str(other.resource))
             if changing(other) and self._will_read(other, name):
                 users.append(str(other.resource))
@@ -463,7 +474,7 @@ class System:
             upper=upper,
             lag_ms=lag_ms,
             age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
-            document_yaml=_yaml(resource.to_document()),
+            document_yaml=yaml_of(resource.to_document()),
             details=details,
         )
 
@@ -501,10 +512,10 @@ class System:
 
     # -- rows from users ----------------------------------------------------------------------
 
-    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+    async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         """Write rows durably to a table; `_diff` of −1 removes what is there.
 
-        Raises: UsageError for rows that do not fit; nothing is written then.
+        Raises: UsageError for rows that do not fit; nothing is written then. A repeated token writes nothing.
         """
         stored = await self._found("Table", table)
         if stored is None:
@@ -515,10 +526,10 @@ class System:
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
         data, diffs = fitted(rows, schema, table)
-        at = await runner.driver.insert(data, diffs)
+        at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         """Write rows ahead to the log of a source; durable on return."""
         stored = await self._found("Source", source) or self._live("Source", source)
         spec = stored.resource.spec
@@ -574,21 +585,3 @@ def _kind(name: str) -> str:
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
     raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")
-
-
-def _as_written(value: Any) -> Any:
-    """The value with texts of several lines, such as programs, as blocks."""
-    if isinstance(value, dict):
-        return {name: _as_written(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_as_written(each) for each in value]
-    return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value
-
-
-def _yaml(document: dict[str, Any]) -> str:
-    writer = YAML()
-    writer.default_flow_style = False
-    writer.width = 1_000
-    stream = StringIO()
-    writer.dump(_as_written(document), stream)
-    return stream.getvalue()

@@ -49,6 +49,9 @@ class World:
     shared: SharedInputs = field(default_factory=SharedInputs)
     """What the views of this process hold in common."""
 
+    looked_at: set[str] = field(default_factory=set)
+    """The collections of which it is known whether users have created them."""
+
     @property
     def root(self) -> Path:
         """The state directory."""
@@ -68,6 +71,18 @@ class World:
             await self.collections.retain(collection, None)
         if read is not None:
             await self.collections.drop(read)
+
+    async def discover(self) -> None:
+        """Let what users have created since be read by its name. Cost: a look at each new collection."""
+        for collection in await self.collections.ids():
+            if collection in self.looked_at or self.shapes.knows(collection):
+                continue
+            self.looked_at.add(collection)
+            with suppress(UnknownCollection):
+                status = await self.collections.status(collection)
+                # NB: what was deleted stays as long as somebody holds it, and has no name.
+                if status.description.created and status.retained != frontier():
+                    self.shapes.learn(collection, status.description)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
         """Close a collection for good and give up the holds that `owners` have on it.

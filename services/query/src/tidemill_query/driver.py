@@ -22,11 +22,11 @@ from tidemill.rpc.messages import (
     ColumnInfo,
     Event,
     Explanation,
-    HolderInfo,
     Progress,
+    TimestampExplanation,
 )
 from tidemill.runtime.clock import Clock
-from tidemill.shard import Collections, ReadCapability, Updates
+from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
 from tidemill.shard.pruning import Equal
 from tidemill.time import (
     BeforeSince,
@@ -44,6 +44,8 @@ from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
 from tidemill_query.settings import QuerySettings
+from tidemill_query.storage import holder_info
+from tidemill_query.timestamps import chosen_of
 
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
@@ -60,16 +62,27 @@ def sole_or_zero(held: Frontier) -> int:
     return 0 if held.empty else sole_time(held)
 
 
+async def _nothing() -> None:
+    return
+
+
 class QueryDriver:
     """Guarantees of QueryHandlers: exact at an instant, or an error that names since or upper."""
 
     def __init__(
-        self, collections: Collections, directory: Directory, clock: Clock, settings: QuerySettings
+        self,
+        collections: Collections,
+        directory: Directory,
+        clock: Clock,
+        settings: QuerySettings,
+        discover: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
+        """`discover` lets the directory learn of collections that other processes have created."""
         self._collections = collections
         self._directory = directory
         self._clock = clock
         self._settings = settings
+        self._discover = discover
         self._histories = Histories(collections, self._reading)
 
     @asynccontextmanager
@@ -130,17 +143,31 @@ class QueryDriver:
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The whole collection at one instant."""
-        found = self._collection_id(collection)
+        found = (await self._found(collection)).collection
         return await self._chosen(as_of, lambda: self._answer(found, as_of, wait_s))
 
-    def _collection_id(self, name: str) -> str:
-        return self._directory.find(name).collection
+    async def _found(self, name: str) -> Readable:
+        """A collection by its name, also if another process has created it since. Raises: UnknownCollection."""
+        with suppress(UnknownCollection):
+            return self._directory.find(name)
+        await self._discover()
+        return self._directory.find(name)
 
     async def _answer(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         at = await self._instant(collection, as_of, wait_s)
+        status = await self._readable_at(collection, at)
         table = await self._contents(collection, at)
-        status = await self._collections.status(collection)
         return Answer(table, at, status.since, status.upper, collection)
+
+    async def _readable_at(self, collection: str, at: int) -> CollectionStatus:
+        """The frontiers before the contents are read, between which the instant is. Raises: BeforeSince."""
+        status = await self._collections.status(collection)
+        if not status.since.less_equal(at):
+            raise BeforeSince(
+                f"the contents at {at} are no longer distinguishable: since is {status.since}",
+                requested=at, since=status.since, holder=status.moved_by,
+            )  # fmt: skip
+        return status
 
     async def _contents(self, collection: str, at: int, equal: Equal | None = None) -> pa.Table:
         """The rows at an instant: without a hold, which costs two commits, unless reading takes long."""
@@ -156,14 +183,14 @@ class QueryDriver:
 
     async def _asked(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         name, rest = split_name(goal)
-        readable = self._directory.find(name)
+        readable = await self._found(name)
         if not rest:
             return await self._answer(readable.collection, as_of, wait_s)
         compiled = row_goal(goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
         found_in = await self._found_by(readable, compiled.fixed, at)
+        status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, compiled.fixed)
-        status = await self._collections.status(readable.collection)
         table = compiled.select(rows)
         order = [(column, "ascending") for column in table.column_names if column != DIFF]
         if order:
@@ -191,7 +218,7 @@ class QueryDriver:
     ) -> AsyncIterator[Event]:
         """Changes of a goal or collection; history is let go of as it has been sent."""
         name, rest = split_name(goal)
-        readable = self._directory.find(name)
+        readable = await self._found(name)
         compiled = row_goal(goal, readable) if rest else None
         async with self._following(readable.collection) as held:
             # NB: chosen under the hold: what is let go before it is not chosen.
@@ -220,7 +247,7 @@ class QueryDriver:
 
         Raises: UsageError for collections of two timelines, whose instants are not the same.
         """
-        ids = {name: self._collection_id(name) for name in names}
+        ids = {name: (await self._found(name)).collection for name in names}
         await self._refuse_two_timelines(ids)
 
         async def answers() -> Mapping[str, Answer]:
@@ -246,31 +273,53 @@ class QueryDriver:
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
-        found = []
-        for collection in await self._collections.ids():
-            status = await self._collections.status(collection)
-            schema = (await self._collections.description(collection)).schema
-            lag_ms = None
-            if status.timeline == "system" and sole_or_zero(status.upper) > NOTHING_BOUND:
-                lag_ms = max(0, self._clock.now_ms() - sole_time(status.upper))
-            holders = tuple(HolderInfo(h.owner, h.frontier, h.lease_end_ms) for h in status.holders)
-            columns = tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in schema)
-            found.append(
-                CollectionInfo(
-                    collection,
-                    status.kind,
-                    status.timeline,
-                    status.since,
-                    status.upper,
-                    lag_ms,
-                    holders,
-                    status.updates,
-                    status.batches,
-                    status.bytes,
-                    columns,
+        return [
+            self._info(await self._collections.status(collection))
+            for collection in await self._collections.ids()
+        ]
+
+    def _info(self, status: CollectionStatus) -> CollectionInfo:
+        lag_ms = None
+        if status.timeline == "system" and sole_or_zero(status.upper) > NOTHING_BOUND:
+            lag_ms = max(0, self._clock.now_ms() - sole_time(status.upper))
+        schema = status.description.schema
+        return CollectionInfo(
+            status.id,
+            status.kind,
+            status.timeline,
+            status.since,
+            status.upper,
+            lag_ms,
+            tuple(holder_info(holder) for holder in status.holders),
+            status.updates,
+            status.batches,
+            status.bytes,
+            tuple(ColumnInfo(f.name, str(f.type), f.nullable) for f in schema),
+            tuple(holder_info(holder) for holder in status.writing),
+            status.moved_by,
+        )
+
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None
+    ) -> TimestampExplanation:
+        """Which instant a question gets: the last one before the least upper of what it reads (F11, F13)."""
+        if not names:
+            raise UsageError("name a collection, a goal or a view", reason="NoName")
+        found = {}
+        for name in names:
+            for each in await self._read_by(name):
+                found[each.collection] = (
+                    name,
+                    self._info(await self._collections.status(each.collection)),
                 )
-            )
-        return found
+        return chosen_of(list(found.values()), as_of)
+
+    async def _read_by(self, name: str) -> list[Readable]:
+        """The collection of a name or goal; for the name of a view, its outputs and all that it reads."""
+        with suppress(UnknownCollection):
+            view = self._directory.view(name)
+            return [*view.outputs.values(), *view.inputs.values()]
+        return [await self._found(split_name(name)[0])]
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
         """The proof of a record that is present."""

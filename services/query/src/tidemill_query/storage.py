@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -14,24 +15,42 @@ from tidemill.rpc.messages import (
     CapabilityPair,
     Changes,
     CollectionShape,
+    Condition,
     Event,
     HeldCapability,
+    HolderInfo,
     Progress,
     Right,
     UpperMismatch,
 )
 from tidemill.runtime.clock import Clock
-from tidemill.shard import Appended as Written
 from tidemill.shard import (
+    KEEP_ALL_MS,
     Capability,
     CapabilityId,
     Collections,
     Description,
+    Holder,
     ReadCapability,
     Updates,
     WriteCapability,
 )
+from tidemill.shard import Appended as Written
 from tidemill.time import Frontier, UsageError
+from tidemill_query.conditions import filter_of
+
+
+class Names(Protocol):
+    """By which names collections are known to who reads them."""
+
+    def refuse_taken(self, name: str) -> None:
+        """Raises: AlreadyUsed if a resource gives the name to what it makes."""
+
+    def collection_of(self, name: str) -> str:
+        """The collection that readers know by a name; one that is nobody's by its own."""
+
+    def learn(self, name: str, description: Description) -> None:
+        """A collection that users have created can be read by its name from now on."""
 
 
 class StorageDriver:
@@ -41,9 +60,10 @@ class StorageDriver:
     process on the same stores honours it.
     """
 
-    def __init__(self, collections: Collections, clock: Clock) -> None:
+    def __init__(self, collections: Collections, clock: Clock, names: Names | None = None) -> None:
         self._collections = collections
         self._clock = clock
+        self._names = names
 
     async def create(
         self,
@@ -52,46 +72,84 @@ class StorageDriver:
         start: Frontier,
         owner: str,
         lease_ms: int | None,
+        token: str | None = None,
     ) -> CapabilityPair:
-        """Bind a name that was never bound, with since and upper at `start`."""
+        """Bind a name that was never bound, with since and upper at `start`.
+
+        Views, questions, holds and arrangements read it by its name from then on.
+        """
         if not collection:
             raise UsageError("a collection needs a name", reason="NoName")
+        if self._names is not None:
+            self._names.refuse_taken(collection)
         description = Description(
             shape.schema, kind=shape.kind or "table", timeline=shape.timeline or "system",
-            key=shape.key, retain_ms=shape.retain_ms, allow_negative=shape.allow_negative,
-            user_writable=shape.user_writable,
+            key=shape.key, retain_ms=KEEP_ALL_MS if shape.retain_ms is None else shape.retain_ms,
+            allow_negative=shape.allow_negative, user_writable=shape.user_writable, created=True,
         )  # fmt: skip
-        return _pair(
-            *await self._collections.create(
-                collection, description, start=start, owner=owner, lease_ms=lease_ms
-            )
+        read, write = await self._collections.create(
+            collection, description, start=start, owner=owner, lease_ms=lease_ms, token=token
         )
+        if self._names is not None:
+            self._names.learn(collection, description)
+        return _pair(read, write)
 
-    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
+    async def acquire(
+        self, collection: str, owner: str, lease_ms: int | None, token: str | None = None
+    ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
-        return _pair(*await self._collections.acquire(collection, owner=owner, lease_ms=lease_ms))
+        read, write = await self._collections.acquire(
+            self._id_of(collection), owner=owner, lease_ms=lease_ms, rights="both", token=token
+        )
+        assert read is not None
+        return _pair(read, write)
 
-    async def clone(self, capability: HeldCapability) -> HeldCapability:
+    async def acquire_right(
+        self,
+        collection: str,
+        right: Right,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldCapability:
+        """One capability, to read at since or to write at upper."""
+        taken = await self._collections.acquire(
+            self._id_of(collection), owner=owner, lease_ms=lease_ms, token=token,
+            rights="read" if right is Right.READ else "write",
+        )  # fmt: skip
+        return next(_held(capability) for capability in taken if capability is not None)
+
+    async def clone(self, capability: HeldCapability, token: str | None = None) -> HeldCapability:
         """A second capability with the same right and frontier."""
-        return _held(await self._collections.clone(_presented(capability)))
-
-    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
-        """The same right under a new id, held in the name of `owner`; the old id is dead.
-
-        A crash in between leaves both, never neither: the old one ends with its lease.
-        """
         presented = _presented(capability)
-        moved = await self._collections.clone(presented, owner=owner)
-        await self._collections.drop(presented)
-        return _held(moved)
+        return _held(await self._collections.clone(presented, token=token, exact=True))
+
+    async def transfer(
+        self, capability: HeldCapability, owner: str, token: str | None = None
+    ) -> HeldCapability:
+        """The same right under a new id, held in the name of `owner`; the old id is dead."""
+        presented = _presented(capability)
+        return _held(await self._collections.hand_over(presented, owner, token=token, exact=True))
 
     async def downgrade(self, capability: HeldCapability, to: Frontier) -> HeldCapability:
         """Give up the times before `to`."""
-        return _held(await self._collections.downgrade(_reader(capability), to))
+        return _held(await self._collections.downgrade(_reader(capability), to, exact=True))
 
     async def drop(self, capability: HeldCapability) -> None:
         """Give up the capability."""
-        await self._collections.drop(_presented(capability))
+        await self._collections.drop(_presented(capability), exact=True)
+
+    async def renew(self, capability: HeldCapability) -> HeldCapability:
+        """Begin the lease anew."""
+        await self._collections.renew(_presented(capability), exact=True)
+        return capability
+
+    async def expire(self, collection: str, key: str) -> HolderInfo:
+        """End the capability of the holder with this key, as if its lease had run out; who it was."""
+        return holder_info(await self._collections.expire_holder(self._id_of(collection), key))
+
+    def _id_of(self, name: str) -> str:
+        return name if self._names is None else self._names.collection_of(name)
 
     async def update_and_downgrade(
         self,
@@ -112,15 +170,27 @@ class StorageDriver:
         return UpperMismatch(outcome.current)
 
     async def subscribe_at(
-        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+        self,
+        capability: HeldCapability,
+        at: int,
+        snapshot: bool,
+        up_to: int | None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
     ) -> AsyncIterator[Event]:
         """The collection's changes from `at`, the snapshot there first if asked for.
 
-        The lease of the capability does not run out while somebody listens.
+        Filter and projection come before anything is sent (SU6). The lease of the capability does not run
+        out while somebody listens; if it was ended, the listener hears so.
         """
         reader = _reader(capability)
+        await self._collections.check_stated(reader)
+        schema = (await self._collections.description(reader.collection)).schema
         async with self._renewed(reader):
-            stream = self._collections.subscribe(reader, at, snapshot=snapshot, up_to=up_to)
+            stream = self._collections.subscribe(
+                reader, at, snapshot=snapshot, up_to=up_to,
+                columns=list(columns) or None, where=filter_of(where, schema),
+            )  # fmt: skip
             try:
                 async for event in stream:
                     if isinstance(event, Updates):
@@ -146,6 +216,13 @@ class StorageDriver:
         while True:
             await self._clock.sleep(hold.lease_ms / 4000)
             await self._collections.renew(reader)
+
+
+def holder_info(holder: Holder) -> HolderInfo:
+    """A holder as those see it who may not use what it holds."""
+    return HolderInfo(
+        holder.owner, holder.frontier, holder.lease_end_ms, holder.key, holder.moved_ms
+    )
 
 
 def _presented(capability: HeldCapability) -> Capability:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 KINDS = {
     "source": "Source", "table": "Table", "view": "View", "action": "Action",
-    "arrangement": "Arrangement", "hold": "Hold",
+    "arrangement": "Arrangement", "hold": "Hold", "collection": "Collection",
 }  # fmt: skip
 PUSH_ROWS = 2_000
 INSERT_ROWS = 200_000

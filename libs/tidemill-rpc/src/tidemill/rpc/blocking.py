@@ -30,6 +30,7 @@ from tidemill.rpc.messages import (
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    TimestampExplanation,
 )
 from tidemill.rpc.outcomes import CALL_S
 
@@ -111,6 +112,12 @@ class BlockingClient:
         """All named collections at one and the same instant."""
         return self._wait(self._client.tables(names, as_of, wait_s))
 
+    def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None = None
+    ) -> TimestampExplanation:
+        """Which instant a question over these names gets, and what decides it."""
+        return self._wait(self._client.explain_timestamp(names, as_of))
+
     def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
         return self._wait(self._client.collections())
@@ -131,13 +138,13 @@ class BlockingClient:
         """Remove a resource that nothing else reads."""
         self._wait(self._client.delete(kind, name))
 
-    def insert(self, table: str, rows: pa.Table) -> Inserted:
-        """Write rows durably to a table, all at one time."""
-        return self._wait(self._client.insert(table, rows))
+    def insert(self, table: str, rows: pa.Table, *, token: str | None = None) -> Inserted:
+        """Write rows durably to a table, all at one time; once for each token."""
+        return self._wait(self._client.insert(table, rows, token=token))
 
-    def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns."""
-        return self._wait(self._client.push(source, rows))
+    def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns; once for each token."""
+        return self._wait(self._client.push(source, rows, token=token))
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -18,7 +18,15 @@ from tidemill.time import UsageError
 MESSAGE_BYTES_MAX = 64 << 20
 
 _RETRIED = {
-    "tidemill.query.v1.QueryService": ("Ask", "Snapshot", "Tables", "Why", "WhyNot", "Explain"),
+    "tidemill.query.v1.QueryService": (
+        "Ask",
+        "Snapshot",
+        "Tables",
+        "Why",
+        "WhyNot",
+        "Explain",
+        "ExplainTimestamp",
+    ),
     "tidemill.catalog.v1.CatalogService": ("Get", "Describe"),
     "tidemill.work.v1.WorkService": ("List",),
 }

@@ -30,6 +30,7 @@ from tidemill.rpc.messages import (
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    TimestampExplanation,
 )
 from tidemill.rpc.outcomes import CALL_S, Explain, ends, raised
 from tidemill.rpc.reaching import why_unreachable
@@ -125,6 +126,13 @@ class AsyncClient:
             received.setdefault(message.name, []).append(message.part)
         return {name: codecs.answer_in(found) for name, found in received.items()}
 
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None = None
+    ) -> TimestampExplanation:
+        """Which instant a question over these names gets, and what decides it."""
+        request = query.ExplainTimestampRequest(names=names, as_of=as_of)
+        return codecs.timestamp_in(await self._ended(self._query.ExplainTimestamp, request))
+
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
         found = await self._ended(self._query.Collections, query.CollectionsRequest())
@@ -156,15 +164,18 @@ class AsyncClient:
         request = catalog.DeleteRequest(kind=kind, name=name)
         await self._ended(self._catalog.Delete, request, writes=True)
 
-    async def insert(self, table: str, rows: pa.Table) -> Inserted:
-        """Write rows durably to a table, all at one time; at most 64 MiB in one call."""
-        request = catalog.InsertRequest(table=table, arrow_ipc=codecs.table_out(rows))
+    async def insert(self, table: str, rows: pa.Table, *, token: str | None = None) -> Inserted:
+        """Write rows durably to a table, all at one time; at most 64 MiB in one call.
+
+        With a token the same call may be made again: it writes once.
+        """
+        request = catalog.InsertRequest(table=table, arrow_ipc=codecs.table_out(rows), token=token)
         found = await self._ended(self._catalog.Insert, request, writes=True)
         return Inserted(time=found.time, rows=found.rows)
 
-    async def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns."""
-        request = catalog.PushRequest(source=source, rows=rows)
+    async def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns; once for each token."""
+        request = catalog.PushRequest(source=source, rows=rows, token=token)
         found = await self._ended(self._catalog.Push, request, writes=True)
         return Pushed(accepted=found.accepted)
 

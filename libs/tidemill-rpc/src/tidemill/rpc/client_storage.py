@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -14,8 +14,11 @@ from tidemill.rpc.messages import (
     AppendOutcome,
     CapabilityPair,
     CollectionShape,
+    Condition,
     Event,
     HeldCapability,
+    HolderInfo,
+    Right,
 )
 from tidemill.rpc.outcomes import ends, raised
 from tidemill.storage.v1 import storage_pb2 as storage
@@ -40,36 +43,69 @@ class StorageCalls:
         start: Frontier = codecs.ORIGIN,
         owner: str = "",
         lease_ms: int | None = LEASE_MS,
+        token: str | None = None,
     ) -> CapabilityPair:
-        """Bind a name that was never bound, with since and upper at `start`."""
+        """Bind a name that was never bound, with since and upper at `start`.
+
+        With a `token`, 16 characters or more that nobody guesses, the call may be made again, and is
+        answered with the same capabilities while they live; so it is below.
+        """
         request = storage.CreateRequest(
             collection=collection,
             shape=codecs_storage.shape_out(shape),
             start=codecs.frontier_out(start),
             owner=owner,
             lease_ms=lease_ms,
+            token=token,
         )
         return codecs_storage.pair_in(await self._ended(self._stub.Create, request))
 
     async def acquire(
-        self, collection: str, *, owner: str = "", lease_ms: int | None = LEASE_MS
+        self,
+        collection: str,
+        *,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+        token: str | None = None,
     ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
         request = storage.AcquireCapabilitiesRequest(
-            collection=collection, owner=owner, lease_ms=lease_ms
+            collection=collection, owner=owner, lease_ms=lease_ms, token=token
         )
         return codecs_storage.pair_in(await self._ended(self._stub.AcquireCapabilities, request))
 
-    async def clone(self, held: HeldCapability) -> HeldCapability:
+    async def acquire_right(
+        self,
+        collection: str,
+        right: Right,
+        *,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+        token: str | None = None,
+    ) -> HeldCapability:
+        """One capability: to read at since, or to write at upper."""
+        reads = right is Right.READ
+        request = storage.AcquireCapabilitiesRequest(
+            collection=collection, owner=owner, lease_ms=lease_ms, token=token,
+            rights=storage.RIGHTS_READ if reads else storage.RIGHTS_WRITE,
+        )  # fmt: skip
+        found = await self._ended(self._stub.AcquireCapabilities, request)
+        return codecs_storage.capability_in(found.read if reads else found.write)
+
+    async def clone(self, held: HeldCapability, *, token: str | None = None) -> HeldCapability:
         """A second capability with the same right and frontier."""
-        request = storage.CloneCapabilityRequest(capability=codecs_storage.capability_out(held))
+        request = storage.CloneCapabilityRequest(
+            capability=codecs_storage.capability_out(held), token=token
+        )
         found = await self._ended(self._stub.CloneCapability, request)
         return codecs_storage.capability_in(found.capability)
 
-    async def transfer(self, held: HeldCapability, owner: str) -> HeldCapability:
+    async def transfer(
+        self, held: HeldCapability, owner: str, *, token: str | None = None
+    ) -> HeldCapability:
         """The same right under a new id for `owner`; the id of `held` is dead."""
         request = storage.TransferCapabilityRequest(
-            capability=codecs_storage.capability_out(held), owner=owner
+            capability=codecs_storage.capability_out(held), owner=owner, token=token
         )
         found = await self._ended(self._stub.TransferCapability, request)
         return codecs_storage.capability_in(found.capability)
@@ -86,6 +122,18 @@ class StorageCalls:
         """Give up the capability."""
         request = storage.DropRequest(capability=codecs_storage.capability_out(held))
         await self._ended(self._stub.Drop, request)
+
+    async def renew(self, held: HeldCapability) -> HeldCapability:
+        """Begin the lease anew; the capability as it stands."""
+        request = storage.RenewRequest(capability=codecs_storage.capability_out(held))
+        found = await self._ended(self._stub.Renew, request)
+        return codecs_storage.capability_in(found.capability)
+
+    async def expire(self, collection: str, key: str) -> HolderInfo:
+        """End the capability of the holder with this key, for administrators; who it was."""
+        request = storage.ExpireRequest(collection=collection, key=key)
+        found = await self._ended(self._stub.Expire, request)
+        return HolderInfo(found.owner, codecs.frontier_in(found.frontier), key=key)
 
     async def update_and_downgrade(
         self,
@@ -105,12 +153,23 @@ class StorageCalls:
         return codecs_storage.append_in(await self._ended(self._stub.UpdateAndDowngrade, request))
 
     async def subscribe_at(
-        self, held: HeldCapability, at: int, *, snapshot: bool = True, up_to: int | None = None
+        self,
+        held: HeldCapability,
+        at: int,
+        *,
+        snapshot: bool = True,
+        up_to: int | None = None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
     ) -> AsyncGenerator[Event, None]:
-        """The collection's changes from `at`; leaving the loop ends the call."""
+        """The collection's changes from `at`; leaving the loop ends the call.
+
+        Only these `columns`, if any are named, of rows that meet every condition.
+        """
         request = storage.SubscribeAtRequest(
-            capability=codecs_storage.capability_out(held), at=at, snapshot=snapshot, up_to=up_to
-        )
+            capability=codecs_storage.capability_out(held), at=at, snapshot=snapshot, up_to=up_to,
+            columns=columns, where=[codecs_storage.condition_out(each) for each in where],
+        )  # fmt: skip
         async with aclosing(raised(self._stub.SubscribeAt(request))) as messages:
             async for message in messages:
                 yield codecs_storage.updates_in(message)

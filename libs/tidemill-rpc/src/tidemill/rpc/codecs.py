@@ -27,6 +27,7 @@ from tidemill.rpc.messages import (
     Outcome,
     Progress,
     ResourceStatus,
+    TimestampExplanation,
 )
 from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.time import Frontier, UsageError, frontier
@@ -148,14 +149,9 @@ def collection_out(info: CollectionInfo) -> query.CollectionInfo:
         since=frontier_out(info.since),
         upper=frontier_out(info.upper),
         lag_ms=info.lag_ms,
-        holders=[
-            query.HolderInfo(
-                owner=holder.owner,
-                frontier=frontier_out(holder.frontier),
-                lease_end_ms=holder.lease_end_ms,
-            )
-            for holder in info.holders
-        ],
+        holders=[_holder_out(holder) for holder in info.holders],
+        writers=[_holder_out(holder) for holder in info.writers],
+        moved_by=info.moved_by,
         updates=info.updates,
         batches=info.batches,
         bytes=info.bytes,
@@ -175,18 +171,48 @@ def collection_in(message: query.CollectionInfo) -> CollectionInfo:
         since=frontier_in(message.since),
         upper=frontier_in(message.upper),
         lag_ms=message.lag_ms if message.HasField("lag_ms") else None,
-        holders=tuple(
-            HolderInfo(
-                owner=holder.owner,
-                frontier=frontier_in(holder.frontier),
-                lease_end_ms=holder.lease_end_ms if holder.HasField("lease_end_ms") else None,
-            )
-            for holder in message.holders
-        ),
+        holders=tuple(_holder_in(holder) for holder in message.holders),
+        writers=tuple(_holder_in(holder) for holder in message.writers),
+        moved_by=message.moved_by,
         updates=message.updates,
         batches=message.batches,
         bytes=message.bytes,
         columns=tuple(ColumnInfo(c.name, c.type, c.nullable) for c in message.columns),
+    )
+
+
+def _holder_out(holder: HolderInfo) -> query.HolderInfo:
+    return query.HolderInfo(
+        owner=holder.owner, frontier=frontier_out(holder.frontier), key=holder.key,
+        lease_end_ms=holder.lease_end_ms, moved_ms=holder.moved_ms,
+    )  # fmt: skip
+
+
+def _holder_in(message: query.HolderInfo) -> HolderInfo:
+    ends_ms = message.lease_end_ms if message.HasField("lease_end_ms") else None
+    return HolderInfo(
+        message.owner, frontier_in(message.frontier), ends_ms, message.key, message.moved_ms
+    )
+
+
+def timestamp_out(found: TimestampExplanation) -> query.ExplainTimestampResponse:
+    """The message of the choice of an instant."""
+    return query.ExplainTimestampResponse(
+        chosen=found.chosen,
+        reason=found.reason,
+        inputs=[
+            query.TimestampInput(name=name, collection=collection_out(info))
+            for name, info in found.inputs
+        ],
+    )
+
+
+def timestamp_in(message: query.ExplainTimestampResponse) -> TimestampExplanation:
+    """The choice of an instant of a message."""
+    return TimestampExplanation(
+        message.chosen if message.HasField("chosen") else None,
+        message.reason,
+        tuple((each.name, collection_in(each.collection)) for each in message.inputs),
     )
 
 

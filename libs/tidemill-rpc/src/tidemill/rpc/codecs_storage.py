@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from tidemill.arrangement.arrow_bytes import read_schema
-from tidemill.rpc.codecs import frontier_in, frontier_out, parts, table_in, table_out
+from tidemill.rpc.codecs import (
+    frontier_in,
+    frontier_out,
+    json_out,
+    parts,
+    table_in,
+    table_out,
+)
 from tidemill.rpc.messages import (
     Appended,
     AppendOutcome,
     CapabilityPair,
     Changes,
     CollectionShape,
+    Comparison,
+    Condition,
     Event,
     HeldCapability,
     Progress,
@@ -43,6 +53,40 @@ def capability_in(message: storage.Capability) -> HeldCapability:
     else:
         raise UsageError("the capability does not say what it allows", reason="right")
     return HeldCapability(message.id, message.collection, frontier_in(message.frontier), right)
+
+
+_COMPARISONS = {
+    Comparison.EQUAL: storage.COMPARISON_EQUAL,
+    Comparison.NOT_EQUAL: storage.COMPARISON_NOT_EQUAL,
+    Comparison.LESS: storage.COMPARISON_LESS,
+    Comparison.LESS_OR_EQUAL: storage.COMPARISON_LESS_OR_EQUAL,
+    Comparison.GREATER: storage.COMPARISON_GREATER,
+    Comparison.GREATER_OR_EQUAL: storage.COMPARISON_GREATER_OR_EQUAL,
+}
+_COMPARISONS_BACK = {wire: comparison for comparison, wire in _COMPARISONS.items()}
+
+
+def condition_out(condition: Condition) -> storage.Condition:
+    """The message of a condition."""
+    return storage.Condition(
+        column=condition.column,
+        comparison=_COMPARISONS[condition.comparison],
+        value_json=json_out(condition.value),
+    )
+
+
+def condition_in(message: storage.Condition) -> Condition:
+    """The condition of a message. Raises UsageError if it is none."""
+    comparison = _COMPARISONS_BACK.get(message.comparison)
+    if comparison is None:
+        raise UsageError(f"the condition on {message.column} compares nothing", reason="comparison")
+    try:
+        value = json.loads(message.value_json)
+    except ValueError as error:
+        raise UsageError(
+            f"the condition on {message.column} has no JSON: {error}", reason="json"
+        ) from error
+    return Condition(message.column, comparison, value)
 
 
 def pair_in(

@@ -20,14 +20,18 @@ from tidemill.rpc.messages import (
     CapabilityPair,
     CollectionInfo,
     CollectionShape,
+    Condition,
     Delivered,
     Event,
     Explanation,
     HeldCapability,
+    HolderInfo,
     Inserted,
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    Right,
+    TimestampExplanation,
     Work,
 )
 from tidemill.time import Frontier
@@ -78,6 +82,12 @@ class QueryHandlers(Protocol):
         """
         ...
 
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None
+    ) -> TimestampExplanation:
+        """Which instant a question over these collections, goals or views gets, and what decides it."""
+        ...
+
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
         ...
@@ -102,12 +112,18 @@ class CatalogHandlers(Protocol):
         """Remove the resource; refused while another one reads what it makes."""
         ...
 
-    async def insert(self, table: str, rows: pa.Table) -> Inserted:
-        """Write rows durably to a table. An int64 column `_diff` of −1 removes rows."""
+    async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
+        """Write rows durably to a table. An int64 column `_diff` of −1 removes rows.
+
+        A repeated token writes nothing and is answered as the first time.
+        """
         ...
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
-        """Write raw rows ahead to the log of a source, durably before the answer."""
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
+        """Write raw rows ahead to the log of a source, durably before the answer.
+
+        A repeated token writes nothing and is answered as the first time.
+        """
         ...
 
 
@@ -121,19 +137,38 @@ class StorageHandlers(Protocol):
         start: Frontier,
         owner: str,
         lease_ms: int | None,
+        token: str | None = None,
     ) -> CapabilityPair:
-        """Bind a name that was never bound, with since and upper at `start`."""
+        """Bind a name that was never bound, with since and upper at `start`.
+
+        A repeated token is answered with the same capabilities while they live; so it is below.
+        """
         ...
 
-    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
+    async def acquire(
+        self, collection: str, owner: str, lease_ms: int | None, token: str | None = None
+    ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
         ...
 
-    async def clone(self, capability: HeldCapability) -> HeldCapability:
+    async def acquire_right(
+        self,
+        collection: str,
+        right: Right,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldCapability:
+        """One capability, to read at since or to write at upper."""
+        ...
+
+    async def clone(self, capability: HeldCapability, token: str | None = None) -> HeldCapability:
         """A second capability with the same right and frontier."""
         ...
 
-    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
+    async def transfer(
+        self, capability: HeldCapability, owner: str, token: str | None = None
+    ) -> HeldCapability:
         """The same right under a new id, held in the name of `owner`; the old id is dead."""
         ...
 
@@ -143,6 +178,14 @@ class StorageHandlers(Protocol):
 
     async def drop(self, capability: HeldCapability) -> None:
         """Give up the capability."""
+        ...
+
+    async def renew(self, capability: HeldCapability) -> HeldCapability:
+        """Begin the lease anew."""
+        ...
+
+    async def expire(self, collection: str, key: str) -> HolderInfo:
+        """End the capability of the holder with this key, as if its lease had run out; who it was."""
         ...
 
     async def update_and_downgrade(
@@ -156,9 +199,18 @@ class StorageHandlers(Protocol):
         ...
 
     def subscribe_at(
-        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+        self,
+        capability: HeldCapability,
+        at: int,
+        snapshot: bool,
+        up_to: int | None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
     ) -> AsyncIterator[Event]:
-        """The collection's changes from `at`, the snapshot there first if asked for."""
+        """The collection's changes from `at`, the snapshot there first if asked for.
+
+        Only those `columns`, if any are named, of rows that meet every condition (SU6).
+        """
         ...
 
 

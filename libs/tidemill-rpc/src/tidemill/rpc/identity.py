@@ -352,7 +352,8 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
         f"/tidemill.{service}/{method}": role
         for service, methods in {
             "query.v1.QueryService": {
-                Role.reader: "Snapshot Ask Subscribe Why WhyNot Explain Tables Collections",
+                Role.reader: "Snapshot Ask Subscribe Why WhyNot Explain Tables Collections "
+                "ExplainTimestamp",
             },
             "catalog.v1.CatalogService": {
                 Role.reader: "Get Describe",
@@ -360,9 +361,11 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
                 Role.admin: "Apply Delete",
             },
             "storage.v1.StorageService": {
-                # An acquisition hands out the right to write, where there is one.
-                Role.writer: "Create AcquireCapabilities CloneCapability TransferCapability "
-                "Downgrade Drop UpdateAndDowngrade SubscribeAt",
+                # Of these, what hands out or presents the right to write needs a writer.
+                Role.reader: "AcquireCapabilities CloneCapability TransferCapability Downgrade "
+                "Drop Renew SubscribeAt",
+                Role.writer: "Create UpdateAndDowngrade",
+                Role.admin: "Expire",
             },
             "ingest.v1.IngestService": {Role.admin: "Probe Deliver Commit"},
             "work.v1.WorkService": {Role.admin: "List"},

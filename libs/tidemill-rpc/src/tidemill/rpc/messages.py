@@ -63,11 +63,16 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """Who keeps history, the frontier held, and when the lease ends (None: never)."""
+    """Who holds since or upper, the frontier held, when the lease ends (None: never), since when it is there.
+
+    `key` is what an administrator names to end it; it gives no right.
+    """
 
     owner: str
     frontier: Frontier
     lease_end_ms: int | None = None
+    key: str = ""
+    moved_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,10 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """A collection as its readers see it; `lag_ms` is None where no clock measures the timeline."""
+    """A collection as its readers see it; `lag_ms` is None where no clock measures the timeline.
+
+    `holders` hold since, `writers` upper. `moved_by` is who or what let since come where it is.
+    """
 
     id: str
     kind: str
@@ -94,6 +102,20 @@ class CollectionInfo:
     batches: int = 0
     bytes: int = 0
     columns: tuple[ColumnInfo, ...] = ()
+    writers: tuple[HolderInfo, ...] = ()
+    moved_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampExplanation:
+    """Which instant a question gets (None: none is definite, or not the one asked for), and why.
+
+    `inputs` are what it reads, by the name by which they were asked for.
+    """
+
+    chosen: int | None
+    reason: str
+    inputs: tuple[tuple[str, CollectionInfo], ...]
 
 
 # The catalog.
@@ -168,6 +190,8 @@ class CollectionShape:
     timeline: str = "system"
     key: tuple[str, ...] = ()
     retain_ms: int | None = None
+    """How far since stays behind upper, whatever readers let go; None: the whole history is kept."""
+
     allow_negative: bool = False
     user_writable: bool = False
 
@@ -187,6 +211,26 @@ class HeldCapability:
     collection: str
     frontier: Frontier
     right: Right
+
+
+class Comparison(Enum):
+    """How a column stands to a value; null equals null alone, and is neither less nor greater."""
+
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Rows whose column stands so to the value: a number, a text, a truth or null."""
+
+    column: str
+    comparison: Comparison
+    value: Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc import codecs, codecs_proof, codecs_storage
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
-from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.messages import ResourceDocument, Right
 from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.storage.v1 import storage_pb2_grpc
 
@@ -26,6 +26,10 @@ def _as_of(request: Any) -> int | None:
 
 def _wait_s(request: Any) -> float | None:
     return float(request.wait_s) if request.HasField("wait_s") else None
+
+
+def _token(request: Any) -> str | None:
+    return str(request.token) if request.HasField("token") else None
 
 
 def _lease_ms(request: Any) -> int | None:
@@ -97,6 +101,12 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
             for part in codecs.answer_out(answer):
                 yield query.TablesResponse(name=name, part=part)
 
+    async def ExplainTimestamp(  # noqa: N802
+        self, request: query.ExplainTimestampRequest, context: Context
+    ) -> query.ExplainTimestampResponse:
+        found = await self._handlers.explain_timestamp(list(request.names), _as_of(request))
+        return codecs.timestamp_out(found)
+
     async def Collections(  # noqa: N802
         self, request: query.CollectionsRequest, context: Context
     ) -> query.CollectionsResponse:
@@ -142,13 +152,13 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog.InsertRequest, context: Context
     ) -> catalog.InsertResponse:
         rows = codecs.table_in(request.arrow_ipc)
-        inserted = await self._handlers.insert(request.table, rows)
+        inserted = await self._handlers.insert(request.table, rows, _token(request))
         return catalog.InsertResponse(time=inserted.time, rows=inserted.rows)
 
     async def Push(  # noqa: N802
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
-        pushed = await self._handlers.push(request.source, list(request.rows))
+        pushed = await self._handlers.push(request.source, list(request.rows), _token(request))
         return catalog.PushResponse(accepted=pushed.accepted)
 
 
@@ -168,6 +178,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
             codecs.frontier_in(request.start) if request.HasField("start") else codecs.ORIGIN,
             request.owner,
             _lease_ms(request),
+            _token(request),
         )
         write = None if pair.write is None else codecs_storage.capability_out(pair.write)
         return storage.CreateResponse(read=codecs_storage.capability_out(pair.read), write=write)
@@ -175,7 +186,16 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def AcquireCapabilities(  # noqa: N802
         self, request: storage.AcquireCapabilitiesRequest, context: Context
     ) -> storage.AcquireCapabilitiesResponse:
-        pair = await self._handlers.acquire(request.collection, request.owner, _lease_ms(request))
+        asked = request.owner, _lease_ms(request), _token(request)
+        if request.rights in (storage.RIGHTS_READ, storage.RIGHTS_WRITE):
+            reads = request.rights == storage.RIGHTS_READ
+            right = Right.READ if reads else Right.WRITE
+            held = await self._handlers.acquire_right(request.collection, right, *asked)
+            one = codecs_storage.capability_out(held)
+            return storage.AcquireCapabilitiesResponse(
+                read=one if reads else None, write=None if reads else one
+            )
+        pair = await self._handlers.acquire(request.collection, *asked)
         write = None if pair.write is None else codecs_storage.capability_out(pair.write)
         return storage.AcquireCapabilitiesResponse(
             read=codecs_storage.capability_out(pair.read), write=write
@@ -184,14 +204,15 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def CloneCapability(  # noqa: N802
         self, request: storage.CloneCapabilityRequest, context: Context
     ) -> storage.CloneCapabilityResponse:
-        held = await self._handlers.clone(codecs_storage.capability_in(request.capability))
+        capability = codecs_storage.capability_in(request.capability)
+        held = await self._handlers.clone(capability, _token(request))
         return storage.CloneCapabilityResponse(capability=codecs_storage.capability_out(held))
 
     async def TransferCapability(  # noqa: N802
         self, request: storage.TransferCapabilityRequest, context: Context
     ) -> storage.TransferCapabilityResponse:
         held = await self._handlers.transfer(
-            codecs_storage.capability_in(request.capability), request.owner
+            codecs_storage.capability_in(request.capability), request.owner, _token(request)
         )
         return storage.TransferCapabilityResponse(capability=codecs_storage.capability_out(held))
 
@@ -210,6 +231,20 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
         await self._handlers.drop(codecs_storage.capability_in(request.capability))
         return storage.DropResponse()
 
+    async def Renew(  # noqa: N802
+        self, request: storage.RenewRequest, context: Context
+    ) -> storage.RenewResponse:
+        held = await self._handlers.renew(codecs_storage.capability_in(request.capability))
+        return storage.RenewResponse(capability=codecs_storage.capability_out(held))
+
+    async def Expire(  # noqa: N802
+        self, request: storage.ExpireRequest, context: Context
+    ) -> storage.ExpireResponse:
+        ended = await self._handlers.expire(request.collection, request.key)
+        return storage.ExpireResponse(
+            owner=ended.owner, frontier=codecs.frontier_out(ended.frontier)
+        )
+
     async def UpdateAndDowngrade(  # noqa: N802
         self, request: storage.UpdateAndDowngradeRequest, context: Context
     ) -> storage.UpdateAndDowngradeResponse:
@@ -217,7 +252,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
             codecs_storage.capability_in(request.capability),
             codecs.table_in(request.arrow_ipc) if request.HasField("arrow_ipc") else None,
             codecs.stated_frontier(request, "new"),
-            request.token if request.HasField("token") else None,
+            _token(request),
         )
         return codecs_storage.append_out(outcome)
 
@@ -229,6 +264,8 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
             request.at,
             request.snapshot,
             request.up_to if request.HasField("up_to") else None,
+            list(request.columns),
+            [codecs_storage.condition_in(condition) for condition in request.where],
         )
         delivery = Delivery(events, codecs_storage.updates_out, self._delivery)
         async with aclosing(delivery.messages()) as messages:

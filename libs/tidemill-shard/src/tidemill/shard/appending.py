@@ -7,8 +7,17 @@ from dataclasses import dataclass, replace
 
 from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch
 from tidemill.shard.parts import Part
-from tidemill.shard.state import Batch, LastWrite, State, at_upper, given_up_ms, settle
-from tidemill.shard.transitions import live_write
+from tidemill.shard.state import (
+    TOKENS_KEPT_MAX,
+    Batch,
+    Hold,
+    LastWrite,
+    State,
+    at_upper,
+    given_up_ms,
+    settle,
+)
+from tidemill.shard.transitions import live_write, renewed
 from tidemill.time import Frontier, Unavailable, UsageError
 
 
@@ -95,24 +104,30 @@ def update(
     token: str | None = None,
     now_ms: int = 0,
 ) -> tuple[AppendOutcome, State]:
-    """UpdateAndDowngrade: compare-and-append on what this write capability holds (UP1–UP6, K2, K6)."""
+    """UpdateAndDowngrade: compare-and-append on what this write capability holds (UP1–UP6, K2, K6).
+
+    Every success begins the lease anew, also one that writes nothing and goes nowhere (K11).
+    """
     hold = live_write(state, capability)
     check_bounds(stated, new, write.times)
-    known = _already_done(state, capability, token)
+    writer = _writer_of(capability, hold, token)
+    known = _already_done(state, writer, token)
     if known is not None:
         return known, state
     if stated != hold.frontier:
         return UpperMismatch(hold.frontier), state
     if stated == new:
-        return Appended(new), state
+        kept = renewed(hold, now_ms)
+        if kept is hold:
+            return Appended(new), state
+        return Appended(new), replace(state, writes={**state.writes, capability: kept})
     _check_kept(state, write.parts)
-    renewed_ms = max(now_ms, hold.renewed_ms)
-    moved = replace(hold, frontier=new, renewed_ms=renewed_ms, moved_ms=now_ms)
+    moved = replace(renewed(hold, now_ms), frontier=new, moved_ms=now_ms)
     staged = replace(
         state,
         writes={**state.writes, capability: moved},
         staged=_with_parts(state.staged, write),
-        last_writes=_with_token(state.last_writes, capability, token, new),
+        last_writes=_with_token(state.last_writes, writer, token, new),
     )
     return Appended(new), settle(staged, f"update by {hold.owner or 'a writer'}", now_ms)
 
@@ -135,6 +150,19 @@ def _with_parts(
     return {**staged, write.name: write.parts} if write.parts else staged
 
 
+def answered(state: State, capability: str, token: str | None) -> Appended | None:
+    """What an update with this token was answered, if it was and is remembered (UP6)."""
+    hold = state.writes.get(capability)
+    return (
+        None if hold is None else _already_done(state, _writer_of(capability, hold, token), token)
+    )
+
+
+def _writer_of(capability: str, hold: Hold, token: str | None) -> str:
+    """Whose last token it is: each request of its own where many use one capability (UP6)."""
+    return f"{capability} {token}" if hold.named and token is not None else capability
+
+
 def _already_done(state: State, writer: str, token: str | None) -> Appended | None:
     last = state.last_writes.get(writer)
     done = token is not None and last is not None and last.token == token
@@ -144,7 +172,12 @@ def _already_done(state: State, writer: str, token: str | None) -> Appended | No
 def _with_token(
     known: Mapping[str, LastWrite], writer: str, token: str | None, upper: Frontier
 ) -> Mapping[str, LastWrite]:
-    return known if token is None else {**known, writer: LastWrite(token, upper)}
+    if token is None:
+        return known
+    requests = [name for name in known if " " in name] if len(known) >= TOKENS_KEPT_MAX else []
+    oldest = set(requests[: len(requests) + 1 - TOKENS_KEPT_MAX])
+    kept = {name: last for name, last in known.items() if name not in oldest} if oldest else known
+    return {**kept, writer: LastWrite(token, upper)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,10 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps history: a name, the frontier held, when the lease ends (None: never), since when.
+    """Who holds since or upper: a name, the frontier held, when the lease ends (None: never), since when.
 
-    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier.
+    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier. `key` names the
+    capability for who may end it, and gives no right to use it. One that is `named` is its owner's for good.
     """
 
     owner: str
@@ -76,11 +77,13 @@ class Holder:
     lease_end_ms: int | None
     since_ms: int = 0
     moved_ms: int = 0
+    key: str = ""
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionStatus:
-    """A collection as its operators see it.
+    """A collection as its operators see it: `holders` of since, `writing` those of upper.
 
     `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
     are those in the log. `moved_by` names who or what let since come where it is. `retained` is how far
@@ -95,13 +98,18 @@ class CollectionStatus:
     batches: int
     updates: int
     bytes: int
-    writers: int = 0
+    writing: tuple[Holder, ...] = ()
     staged: int = 0
     inline_bytes: int = 0
     garbage: int = 0
     version: int = 0
     moved_by: str = ""
     retained: Frontier | None = None
+
+    @property
+    def writers(self) -> int:
+        """How many write capabilities are live."""
+        return len(self.writing)
 
     @property
     def kind(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Literal, TypeAlias, overload
 
 import pyarrow as pa
 
@@ -17,13 +19,22 @@ from tidemill.shard.capabilities import (
 )
 from tidemill.shard.state import Description, Hold, State, initial_state, policy_frontier
 from tidemill.shard.versions import Core
-from tidemill.time import AlreadyUsed, Frontier, frontier
+from tidemill.time import AlreadyUsed, Frontier, UnknownCapability, UsageError, frontier
 
 LEASE_MS = 900_000
+TOKEN_CHARACTERS_MIN = 16
+
+Rights: TypeAlias = Literal["read", "write", "both"]
 
 
 class CapabilityCommands:
-    """Create, acquire, hold, clone, transfer, downgrade, drop, renew; status and retention."""
+    """Create, acquire, hold, clone, transfer, downgrade, drop, renew; status and retention.
+
+    A `token` makes a command that hands out capabilities repeatable: while what it has handed out lives,
+    the same token is answered with the same capabilities, whoever died in between. It has to be as hard
+    to guess as they are. Who presents a capability as `exact` is refused if it does not hold the frontier
+    that it states (K4); the parts of one process that share a capability need not know where it stands.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -36,51 +47,116 @@ class CapabilityCommands:
         start: Frontier = frontier(0),  # noqa: B008  a frozen value
         owner: str = "",
         lease_ms: int | None = LEASE_MS,
+        token: str | None = None,
     ) -> tuple[ReadCapability, WriteCapability | None]:
         """Bind an id: since equals upper equals `start` (CR1, L1).
 
         The write capability is None where only internal writers append (K13). Raises: AlreadyUsed, also
         if the collection is closed (L4, CR4).
         """
-        now_ms = self._core.clock.now_ms()
-        read, write = CapabilityId(self._core.ids()), CapabilityId(self._core.ids())
+        now_ms, asked = self._core.clock.now_ms(), _request("create", token)
+        read, fresh = CapabilityId(self._core.ids()), CapabilityId(self._core.ids())
         held, state = transitions.hold_read(
-            initial_state(description, start), read, owner=owner, lease_ms=lease_ms, now_ms=now_ms
-        )
+            initial_state(description, start), read,
+            owner=owner, lease_ms=lease_ms, now_ms=now_ms, token=asked,
+        )  # fmt: skip
+        write: WriteCapability | None = None
         if description.user_writable:
+            write = WriteCapability(fresh, collection, start)
             _, state = transitions.hold_write(
-                state, write, owner=owner, lease_ms=lease_ms, now_ms=now_ms
+                state, write.id, owner=owner, lease_ms=lease_ms, now_ms=now_ms, token=asked
             )
-        if not await self._core.versions.log(collection).create(state):
+        if await self._core.versions.log(collection).create(state):
+            self._core.versions.wakeups.changed(collection)
+            return ReadCapability(read, collection, held), write
+        known = await self._core.versions.state(collection)
+        before = transitions.asked_before(known.reads, asked)
+        if before is None:
             raise AlreadyUsed(f"the id {collection} is or was bound", collection=collection)
-        self._core.versions.wakeups.changed(collection)
-        writable = WriteCapability(write, collection, start) if description.user_writable else None
-        return ReadCapability(read, collection, held), writable
+        wrote = transitions.asked_before(known.writes, asked)
+        return (
+            ReadCapability(CapabilityId(before[0]), collection, before[1]),
+            None
+            if wrote is None
+            else WriteCapability(CapabilityId(wrote[0]), collection, wrote[1]),
+        )
 
+    @overload
     async def acquire(
         self, collection: str, *, owner: str = "", lease_ms: int | None = LEASE_MS
-    ) -> tuple[ReadCapability, WriteCapability | None]:
+    ) -> tuple[ReadCapability, WriteCapability | None]: ...
+
+    @overload
+    async def acquire(
+        self,
+        collection: str,
+        *,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+        rights: Rights,
+        token: str | None = None,
+    ) -> tuple[ReadCapability | None, WriteCapability | None]: ...
+
+    async def acquire(
+        self,
+        collection: str,
+        *,
+        owner: str = "",
+        lease_ms: int | None = LEASE_MS,
+        rights: Rights = "both",
+        token: str | None = None,
+    ) -> tuple[ReadCapability | None, WriteCapability | None]:
         """New capabilities at the current since and upper, which may be empty (AC1–AC3, K14).
 
-        Raises: UnknownCollection (L0).
+        Only those that `rights` name; to write takes a collection that users can write. Raises:
+        UnknownCollection (L0), UsageError.
         """
-        now_ms = self._core.clock.now_ms()
-        read, write = CapabilityId(self._core.ids()), CapabilityId(self._core.ids())
+        now_ms, asked = self._core.clock.now_ms(), _request("acquire", token)
+        fresh = self._core.ids(), self._core.ids()
+        Taken: TypeAlias = "tuple[str, Frontier] | None"
 
-        def acquired(state: State) -> tuple[tuple[Frontier, Frontier | None], State]:
-            since, state = transitions.hold_read(
-                state, read, owner=owner, lease_ms=lease_ms, now_ms=now_ms
-            )
-            if not state.description.user_writable:
-                return (since, None), state
-            upper, state = transitions.hold_write(
-                state, write, owner=owner, lease_ms=lease_ms, now_ms=now_ms
-            )
-            return (since, upper), state
+        def acquired(state: State) -> tuple[tuple[Taken, Taken], State]:
+            writable = state.description.user_writable
+            if rights == "write" and not writable:
+                raise UsageError(f"users cannot write {collection}", reason="NotWritable")
+            read = transitions.asked_before(state.reads, asked)
+            write = transitions.asked_before(state.writes, asked)
+            if read is not None or write is not None:
+                return (read, write), state
+            if rights != "write":
+                since, state = transitions.hold_read(
+                    state, fresh[0], owner=owner, lease_ms=lease_ms, now_ms=now_ms, token=asked
+                )
+                read = fresh[0], since
+            if rights != "read" and writable:
+                upper, state = transitions.hold_write(
+                    state, fresh[1], owner=owner, lease_ms=lease_ms, now_ms=now_ms, token=asked
+                )
+                write = fresh[1], upper
+            return (read, write), state
 
-        since, upper = await self._core.versions.commit(collection, acquired)
-        writable = None if upper is None else WriteCapability(write, collection, upper)
-        return ReadCapability(read, collection, since), writable
+        read, write = await self._core.versions.commit(collection, acquired)
+        return (
+            None if read is None else ReadCapability(CapabilityId(read[0]), collection, read[1]),
+            None
+            if write is None
+            else WriteCapability(CapabilityId(write[0]), collection, write[1]),
+        )
+
+    async def write_hold(self, collection: str, *, owner: str) -> WriteCapability:
+        """The write capability that `owner` has for good: found again as it stands, else taken at upper.
+
+        Whoever presents it is one and the same writer. Users can write the collection from then on, too.
+        Raises: UnknownCollection.
+        """
+        now_ms, fresh = self._core.clock.now_ms(), self._core.ids()
+
+        def taken(state: State) -> tuple[tuple[str, Frontier], State]:
+            state = transitions.let_users_write(state)
+            return transitions.hold_named_write(state, fresh, owner=owner, now_ms=now_ms)
+
+        found, held = await self._core.versions.commit(collection, taken)
+        return WriteCapability(CapabilityId(found), collection, held)
 
     async def read_hold(
         self,
@@ -109,17 +185,16 @@ class CapabilityCommands:
         """Frontiers, who holds since back and since when, sizes. Raises: UnknownCollection."""
         known = await self._core.versions.known(collection)
         state = known.state
-        holders = (_holder(hold) for hold in state.reads.values())
         return CollectionStatus(
             id=collection,
             description=state.description,
             since=state.since,
             upper=state.upper,
-            holders=tuple(sorted(holders, key=lambda holder: (holder.owner, holder.since_ms))),
+            holders=_holders(state.reads),
+            writing=_holders(state.writes),
             batches=len(state.batches),
             updates=sum(part.rows for part in state.parts()),
             bytes=sum(part.size for part in state.parts()),
-            writers=len(state.writes),
             staged=sum(part.rows for part in state.staged_parts()),
             inline_bytes=state.inline_bytes(),
             garbage=len(state.garbage),
@@ -174,59 +249,114 @@ class CapabilityCommands:
 
     @overload
     async def clone(
-        self, capability: ReadCapability, *, owner: str | None = None
+        self,
+        capability: ReadCapability,
+        *,
+        owner: str | None = None,
+        token: str | None = None,
+        exact: bool = False,
     ) -> ReadCapability: ...
 
     @overload
     async def clone(
-        self, capability: WriteCapability, *, owner: str | None = None
+        self,
+        capability: WriteCapability,
+        *,
+        owner: str | None = None,
+        token: str | None = None,
+        exact: bool = False,
     ) -> WriteCapability: ...
 
-    async def clone(self, capability: Capability, *, owner: str | None = None) -> Capability:
+    async def clone(
+        self,
+        capability: Capability,
+        *,
+        owner: str | None = None,
+        token: str | None = None,
+        exact: bool = False,
+    ) -> Capability:
         """The same right at the same frontier with a life of its own (K6)."""
-        copy = CapabilityId(self._core.ids())
-        now_ms = self._core.clock.now_ms()
-        held = await self._core.versions.commit(
-            capability.collection,
-            lambda state: transitions.clone(state, capability.id, copy, now_ms, owner),
-        )
-        return type(capability)(copy, capability.collection, held)
+        return await self._copied(capability, owner, _request("clone", token), exact)
+
+    async def hand_over(
+        self, capability: Capability, owner: str, *, token: str | None = None, exact: bool = False
+    ) -> Capability:
+        """The same right under a new id, for `owner`; the old id is dead, in the same step (K7)."""
+        return await self._copied(capability, owner, _request("transfer", token), exact, moved=True)
+
+    async def _copied(
+        self,
+        capability: Capability,
+        owner: str | None,
+        asked: str,
+        exact: bool,
+        *,
+        moved: bool = False,
+    ) -> Capability:
+        copy, now_ms = CapabilityId(self._core.ids()), self._core.clock.now_ms()
+
+        def copied(state: State) -> tuple[tuple[str, Frontier], State]:
+            reads = isinstance(capability, ReadCapability)
+            before = transitions.asked_before(state.reads if reads else state.writes, asked)
+            if before is not None:
+                return before, state
+            transitions.presented(state, capability, exact=exact)
+            held, state = transitions.clone(state, capability.id, copy, now_ms, owner, asked)
+            return (copy, held), transitions.drop(state, capability.id, now_ms) if moved else state
+
+        found, held = await self._core.versions.commit(capability.collection, copied)
+        return type(capability)(CapabilityId(found), capability.collection, held)
 
     async def transfer(self, capability: Capability, owner: str) -> None:
         """Let `owner` answer for the capability; whoever presents its id has the right all along (K7)."""
-        now_ms = self._core.clock.now_ms()
-        await self._core.versions.commit(
-            capability.collection,
-            lambda state: (None, transitions.transfer(state, capability.id, owner, now_ms)),
+        await self._moved(
+            capability,
+            lambda state, at: transitions.transfer(state, capability.id, owner, at),
+            exact=False,
         )
 
-    async def downgrade(self, capability: ReadCapability, to: Frontier) -> ReadCapability:
-        """Hold a later frontier (K8); the lease begins anew.
+    async def downgrade(
+        self, capability: ReadCapability, to: Frontier, *, exact: bool = False
+    ) -> ReadCapability:
+        """Hold a later frontier, or the same one (K8); the lease begins anew.
 
         Raises: UsageError with both frontiers if `to` is not beyond the held one.
         """
-        now_ms = self._core.clock.now_ms()
-        held = await self._core.versions.commit(
-            capability.collection,
-            lambda state: transitions.downgrade(state, capability.id, to, now_ms),
-        )
-        return capability.at(held)
+        await self._moved(
+            capability,
+            lambda state, at: transitions.downgrade(state, capability.id, to, at)[1],
+            exact=exact, to=to,
+        )  # fmt: skip
+        return capability.at(to)
 
-    async def drop(self, capability: Capability) -> None:
+    async def drop(self, capability: Capability, *, exact: bool = False) -> None:
         """Give the right up (K9). Raises: UnknownCapability at the second time."""
-        now_ms = self._core.clock.now_ms()
-        await self._core.versions.commit(
-            capability.collection,
-            lambda state: (None, transitions.drop(state, capability.id, now_ms)),
+        await self._moved(
+            capability, lambda state, at: transitions.drop(state, capability.id, at), exact=exact
         )
 
-    async def renew(self, capability: Capability) -> None:
+    async def renew(self, capability: Capability, *, exact: bool = False) -> None:
         """Begin the lease anew. Raises: CapabilityExpired, UnknownCapability."""
-        now_ms = self._core.clock.now_ms()
-        await self._core.versions.commit(
-            capability.collection,
-            lambda state: (None, transitions.renew(state, capability.id, now_ms)),
+        await self._moved(
+            capability, lambda state, at: transitions.renew(state, capability.id, at), exact=exact
         )
+
+    async def _moved(
+        self,
+        capability: Capability,
+        move: Callable[[State, int], State],
+        *,
+        exact: bool,
+        to: Frontier | None = None,
+    ) -> None:
+        """Commit what becomes of a capability that is as its holder states it (K4)."""
+        now_ms = self._core.clock.now_ms()
+
+        def moved(state: State) -> tuple[None, State]:
+            transitions.presented(state, capability, exact=exact, to=to)
+            return None, move(state, now_ms)
+
+        await self._core.versions.commit(capability.collection, moved)
 
     async def expire(self, capability: Capability) -> None:
         """End a lease as if its time had run out (K12)."""
@@ -236,7 +366,52 @@ class CapabilityCommands:
             lambda state: (None, transitions.expire(state, [capability.id], now_ms)),
         )
 
+    async def expire_holder(self, collection: str, key: str) -> Holder:
+        """End the capability with this key of a holder, whether it has a lease or not; who had it.
 
-def _holder(hold: Hold) -> Holder:
+        Raises: UnknownCollection; UnknownCapability if no live one has the key; UsageError for what
+        belongs to a resource, which lets go when it is deleted.
+        """
+        now_ms = self._core.clock.now_ms()
+
+        def expired(state: State) -> tuple[Holder, State]:
+            for name, hold in (*state.reads.items(), *state.writes.items()):
+                if key == _key(name):
+                    if hold.named:
+                        raise UsageError(
+                            f"{hold.owner} holds {collection} for good: delete what it is for",
+                            reason="Named",
+                        )
+                    return _holder(name, hold), transitions.expire(state, [name], now_ms)
+            raise UnknownCapability(f"no holder of {collection} has the key {key}", key=key)
+
+        return await self._core.versions.commit(collection, expired)
+
+
+def _request(command: str, token: str | None) -> str:
+    """What is remembered of the token of a request. Raises: UsageError for one that could be guessed."""
+    if token is None:
+        return ""
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise UsageError(
+            f"a token of {len(token)} characters can be guessed: use {TOKEN_CHARACTERS_MIN} or more",
+            reason="ShortToken",
+        )
+    return blake2b(f"{command} {token}".encode(), digest_size=16).hexdigest()
+
+
+def _key(capability: str) -> str:
+    return blake2b(capability.encode(), digest_size=6, person=b"holder").hexdigest()
+
+
+def _holders(holds: Mapping[str, Hold]) -> tuple[Holder, ...]:
+    holders = (_holder(name, hold) for name, hold in holds.items())
+    return tuple(sorted(holders, key=lambda holder: (holder.owner, holder.since_ms)))
+
+
+def _holder(name: str, hold: Hold) -> Holder:
     moved_ms = hold.moved_ms or hold.created_ms
-    return Holder(hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms, moved_ms)
+    return Holder(
+        hold.owner, hold.frontier, hold.lease_end_ms(), hold.created_ms, moved_ms, _key(name),
+        hold.named,
+    )  # fmt: skip

@@ -44,6 +44,7 @@ class _Description(msgspec.Struct, frozen=True, array_like=True):
     allow_negative: bool
     user_writable: bool
     arrived: list[str] = []
+    created: bool = False
 
 
 class _Hold(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +56,8 @@ class _Hold(msgspec.Struct, frozen=True, array_like=True):
     named: bool
     moved_ms: int = 0
     keeps_ms: int | None = None
+    renewals: int = 0
+    token: str = ""
 
 
 class _Part(msgspec.Struct, frozen=True, array_like=True):
@@ -238,13 +241,14 @@ def _packed_description(value: Description) -> _Description:
     return _Description(
         value.schema.serialize().to_pybytes(), value.kind, value.timeline, list(value.key),
         value.retain_ms, value.allow_negative, value.user_writable, list(value.arrived),
+        value.created,
     )  # fmt: skip
 
 
 def _packed_hold(hold: Hold) -> _Hold:
     return _Hold(
         list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms,
-        hold.named, hold.moved_ms, hold.keeps_ms,
+        hold.named, hold.moved_ms, hold.keeps_ms, hold.renewals, hold.token,
     )  # fmt: skip
 
 
@@ -274,7 +278,7 @@ def _description(data: msgspec.Raw) -> Description:
     return Description(
         read_schema(packed.schema), packed.kind, packed.timeline,
         tuple(packed.key), packed.retain_ms, packed.allow_negative, packed.user_writable,
-        tuple(packed.arrived),
+        tuple(packed.arrived), packed.created,
     )  # fmt: skip
 
 
@@ -286,7 +290,8 @@ def _hold(data: msgspec.Raw) -> Hold:
     packed = msgspec.msgpack.decode(data, type=_Hold)
     return Hold(
         frontier(*packed.frontier), packed.owner, packed.lease_ms, packed.renewed_ms,
-        packed.created_ms, packed.named, packed.moved_ms, packed.keeps_ms,
+        packed.created_ms, packed.named, packed.moved_ms, packed.keeps_ms, packed.renewals,
+        packed.token,
     )  # fmt: skip
 
 

@@ -233,6 +233,11 @@ class ReadCommands:
         """A subscription that is polled by hand."""
         return Subscription(self, capability, Place(at, snapshot))
 
+    async def check_stated(self, capability: ReadCapability) -> None:
+        """Raises: UsageError unless the capability is as its holder states it (K4), or its other errors."""
+        state = await self._core.versions.state(capability.collection)
+        transitions.presented(state, capability, exact=True)
+
     async def check_subscription(self, capability: ReadCapability, at: int) -> None:
         """Whether a subscription at `at` may begin (SU7). Raises: errors of the capability, BeforeSince."""
         state = await self._core.versions.state(capability.collection)
@@ -293,11 +298,28 @@ class ReadCommands:
 
         Commits of this process wake the caller; those of others are found by polling.
         """
+        return await self._past(collection, beyond, deadline_s, lambda state: None)
+
+    async def wait_for_news(
+        self, capability: ReadCapability, beyond: int, deadline_s: float
+    ) -> Frontier:
+        """As `wait_for_upper`, for as long as the capability lives (K12). Raises: its errors, NotYet."""
+
+        def live(state: State) -> None:
+            transitions.live_read(state, capability.id)
+
+        return await self._past(capability.collection, beyond, deadline_s, live)
+
+    async def _past(
+        self, collection: str, beyond: int, deadline_s: float, check: Callable[[State], None]
+    ) -> Frontier:
         end_s = self._core.clock.monotonic_s() + deadline_s
         age_s_max = 0.0
         while True:
             event = self._core.versions.wakeups.event(collection)
-            upper = (await self._core.versions.known(collection, age_s_max)).state.upper
+            state = (await self._core.versions.known(collection, age_s_max)).state
+            upper = state.upper
+            check(state)
             if not upper.less_equal(beyond):
                 return upper
             left_s = end_s - self._core.clock.monotonic_s()

@@ -19,6 +19,9 @@ from tidemill.time import Frontier, UsageError, frontier
 KEEP_ALL_MS = 2**64 - 1
 """A retention longer than any timeline: all history is kept, whatever readers let go."""
 
+TOKENS_KEPT_MAX = 1024
+"""So many of the newest tokens of a capability that many use are remembered."""
+
 EXPIRED_KEPT_MAX = 4096
 """So many expired capabilities are told from unknown ones."""
 
@@ -33,7 +36,8 @@ class Description:
     `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append by
     compare-and-append on upper. `arrived`: the columns in the order in which the collection got them,
     where that is not the order of the schema. Columns are of types that come back from storage as they
-    were, `tidemill.arrangement.arrow_bytes.STORED`.
+    were, `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a command of its
+    users, not for a resource.
     """
 
     schema: pa.Schema
@@ -44,6 +48,7 @@ class Description:
     allow_negative: bool = False
     user_writable: bool = False
     arrived: tuple[str, ...] = ()
+    created: bool = False
     _update_schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +106,9 @@ class Hold:
     """What a live capability holds; `lease_ms` None never runs out.
 
     One that is `named` is found again by the name of its owner. It holds this frontier since `moved_ms`.
-    Objects that were given up after `keeps_ms` are kept for it; None: it asks for none.
+    Objects that were given up after `keeps_ms` are kept for it; None: it asks for none. `renewals` counts
+    the signs of life of its holder: a lease is over for who has heard of none for its length. `token` is
+    that of the request that it answers.
     """
 
     frontier: Frontier
@@ -112,9 +119,11 @@ class Hold:
     named: bool = False
     moved_ms: int = 0
     keeps_ms: int | None = None
+    renewals: int = 0
+    token: str = ""
 
     def lease_end_ms(self) -> int | None:
-        """When the lease runs out."""
+        """When the lease runs out, by the clock of who renewed it; for people."""
         return None if self.lease_ms is None else self.renewed_ms + self.lease_ms
 
 

@@ -39,8 +39,10 @@ class Readable(Protocol):
         """Updates that one at `place` was not told yet, and the collection's upper."""
         ...
 
-    async def wait_for_upper(self, collection: str, beyond: int, deadline_s: float) -> Frontier:
-        """The upper once it is past `beyond`."""
+    async def wait_for_news(
+        self, capability: ReadCapability, beyond: int, deadline_s: float
+    ) -> Frontier:
+        """The upper once it is past `beyond`. Raises: errors of the capability, as soon as there are any."""
         ...
 
 
@@ -116,7 +118,7 @@ class Subscription:
     async def _next(self, beyond: int) -> None:
         while True:
             try:
-                await self._readable.wait_for_upper(self.collection, beyond, WAIT_S)
+                await self._readable.wait_for_news(self._capability, beyond, WAIT_S)
             except NotYet:
                 continue
             return

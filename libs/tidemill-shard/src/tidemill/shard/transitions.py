@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.shard.capabilities import Capability, ReadCapability
 from tidemill.shard.state import (
     EXPIRED_KEPT_MAX,
     KEEP_ALL_MS,
@@ -43,6 +44,30 @@ def live_write(state: State, capability: str) -> Hold:
     return _live(state, capability, state.writes, state.reads, "write")
 
 
+def presented(
+    state: State, capability: Capability, *, exact: bool, to: Frontier | None = None
+) -> Hold:
+    """The hold of a capability that is as its holder states it (K4), or stands at `to` already.
+
+    Raises: UnknownCapability, CapabilityExpired; UsageError for another kind or, if `exact`, frontier.
+    """
+    live = live_read if isinstance(capability, ReadCapability) else live_write
+    hold = live(state, capability.id)
+    if exact and hold.frontier not in (capability.frontier, to):
+        raise UsageError(
+            f"capability refused: it states {capability.frontier} and holds {hold.frontier}",
+            reason="NotAsStated", stated=capability.frontier, held=hold.frontier,
+        )  # fmt: skip
+    return hold
+
+
+def renewed(hold: Hold, now_ms: int) -> Hold:
+    """The lease of a hold begins anew (K12), and never ends sooner for it; one without a lease stays as it is."""
+    if hold.lease_ms is None:
+        return hold
+    return replace(hold, renewed_ms=max(now_ms, hold.renewed_ms), renewals=hold.renewals + 1)
+
+
 def _live(
     state: State,
     capability: str,
@@ -71,10 +96,11 @@ def hold_read(
     owner: str = "",
     lease_ms: int | None = None,
     now_ms: int = 0,
+    token: str = "",
 ) -> tuple[Frontier, State]:
     """A new read capability at since, or at `at` if that is later (AC1, CR1)."""
     held = state.since if at is None or at.precedes(state.since) else at
-    hold = Hold(held, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms)
+    hold = Hold(held, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms, token=token)
     state = replace(state, reads={**state.reads, capability: hold})
     return held, settle(state, owner, now_ms)
 
@@ -103,6 +129,18 @@ def hold_named(
     return (capability, held), state
 
 
+def hold_named_write(
+    state: State, capability: str, *, owner: str, now_ms: int = 0
+) -> tuple[tuple[str, Frontier], State]:
+    """The write capability that `owner` holds without a lease, as it stands; else a new one at upper."""
+    for found, hold in state.writes.items():
+        if hold.named and hold.owner == owner:
+            return (found, hold.frontier), state
+    held, state = hold_write(state, capability, owner=owner, now_ms=now_ms)
+    named = replace(state.writes[capability], named=True)
+    return (capability, held), replace(state, writes={**state.writes, capability: named})
+
+
 def hold_write(
     state: State,
     capability: str,
@@ -110,23 +148,37 @@ def hold_write(
     owner: str = "",
     lease_ms: int | None = None,
     now_ms: int = 0,
+    token: str = "",
 ) -> tuple[Frontier, State]:
     """A new write capability at upper (AC1, CR1)."""
-    hold = Hold(state.upper, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms)
+    hold = Hold(state.upper, owner, lease_ms, now_ms, now_ms, moved_ms=now_ms, token=token)
     state = replace(state, writes={**state.writes, capability: hold})
     return state.upper, settle(state, owner, now_ms)
 
 
+def asked_before(holds: Mapping[str, Hold], token: str) -> tuple[str, Frontier] | None:
+    """(id, frontier) of the capability that a request with this token has been answered with, if it lives."""
+    if not token:
+        return None
+    return next(((name, h.frontier) for name, h in holds.items() if h.token == token), None)
+
+
 def clone(
-    state: State, capability: str, copy: str, now_ms: int = 0, owner: str | None = None
+    state: State,
+    capability: str,
+    copy: str,
+    now_ms: int = 0,
+    owner: str | None = None,
+    token: str = "",
 ) -> tuple[Frontier, State]:
     """The same right at the same frontier with a life of its own (K6)."""
     reads = capability in state.reads
     hold = state.reads[capability] if reads else live_write(state, capability)
     named = hold.owner if owner is None else owner
     twin = replace(
-        hold, owner=named, renewed_ms=now_ms, created_ms=now_ms, named=False, keeps_ms=None
-    )
+        hold, owner=named, renewed_ms=now_ms, created_ms=now_ms, named=False, keeps_ms=None,
+        renewals=0, token=token,
+    )  # fmt: skip
     if reads:
         return hold.frontier, replace(state, reads={**state.reads, copy: twin})
     return hold.frontier, replace(state, writes={**state.writes, copy: twin})
@@ -136,14 +188,14 @@ def transfer(state: State, capability: str, owner: str, now_ms: int = 0) -> Stat
     """Another party answers for the capability from now on (K7); its identifier stays."""
 
     def given(hold: Hold) -> Hold:
-        return replace(hold, owner=owner, renewed_ms=now_ms, named=False)
+        return replace(renewed(hold, now_ms), owner=owner, named=False)
 
     return _with_hold(state, capability, given)
 
 
 def renew(state: State, capability: str, now_ms: int) -> State:
     """The lease begins anew (K12)."""
-    return _with_hold(state, capability, lambda hold: replace(hold, renewed_ms=now_ms))
+    return _with_hold(state, capability, lambda hold: renewed(hold, now_ms))
 
 
 def keep_version(state: State, capability: str, copy: str, lease_ms: int, now_ms: int) -> State:
@@ -160,17 +212,20 @@ def keep_version(state: State, capability: str, copy: str, lease_ms: int, now_ms
 
 
 def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) -> State:
-    if capability in state.reads:
-        changed = change(state.reads[capability])
+    reads = capability in state.reads
+    hold = state.reads[capability] if reads else live_write(state, capability)
+    changed = change(hold)
+    if changed is hold:
+        return state
+    if reads:
         return replace(state, reads={**state.reads, capability: changed})
-    changed = change(live_write(state, capability))
     return replace(state, writes={**state.writes, capability: changed})
 
 
 def downgrade(
     state: State, capability: str, to: Frontier, now_ms: int = 0
 ) -> tuple[Frontier, State]:
-    """The hold moves to a later frontier, and its lease begins anew; an equal one changes nothing (K8)."""
+    """The hold moves to a later frontier, or stays at an equal one (K8); its lease begins anew (K11)."""
     hold = live_read(state, capability)
     if not hold.frontier.precedes(to):
         raise UsageError(
@@ -178,9 +233,8 @@ def downgrade(
             reason="NotBeyondHeld", held=hold.frontier, target=to,
         )  # fmt: skip
     if to == hold.frontier:
-        return to, state
-    renewed_ms = max(now_ms, hold.renewed_ms)
-    moved = replace(hold, frontier=to, renewed_ms=renewed_ms, moved_ms=now_ms)
+        return to, renew(state, capability, now_ms)
+    moved = replace(renewed(hold, now_ms), frontier=to, moved_ms=now_ms)
     state = replace(state, reads={**state.reads, capability: moved})
     return to, settle(state, f"downgrade by {hold.owner or 'a reader'}", now_ms)
 
@@ -220,17 +274,6 @@ def expire(state: State, capabilities: Sequence[str], now_ms: int = 0) -> State:
         expired=expired,
     )
     return settle(state, f"end of the lease of {', '.join(sorted(owners)) or 'a reader'}", now_ms)
-
-
-def expire_due(state: State, now_ms: int) -> State:
-    """Every lease that has run out by now ends."""
-    due = [
-        name
-        for holds in (state.reads, state.writes)
-        for name, hold in holds.items()
-        if hold.lease_ms is not None and hold.renewed_ms + hold.lease_ms < now_ms
-    ]
-    return expire(state, due, now_ms) if due else state
 
 
 def _without(held: Mapping[str, Value], *names: str) -> Mapping[str, Value]:
@@ -290,6 +333,13 @@ def extend_schema(state: State, schema: pa.Schema) -> State:
         arrived=() if list(arrived) == schema.names else arrived,
     )
     return replace(state, description=wider)
+
+
+def let_users_write(state: State) -> State:
+    """Upper is the meet of the write capabilities from now on."""
+    if state.description.user_writable:
+        return state
+    return replace(state, description=replace(state.description, user_writable=True))
 
 
 def close(state: State, now_ms: int = 0) -> State:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemill.shard import transitions
+from tidemill.shard.leases import Leases
 from tidemill.shard.log import Answer, CollectionLog, Known, Transition
 from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
@@ -28,6 +29,7 @@ class Versions:
         self._clock = clock
         self._ids = ids
         self._logs: dict[str, CollectionLog] = {}
+        self._leases = Leases(clock)
         self.wakeups = Wakeups(clock)
 
     def log(self, collection: str) -> CollectionLog:
@@ -50,7 +52,7 @@ class Versions:
         """
         log = self.log(collection)
         known = await log.refresh(age_s_max)
-        if transitions.expire_due(known.state, self._clock.now_ms()) is known.state:
+        if not self._leases.over(collection, known.state):
             return known
         await self.commit(collection, lambda state: (None, state))
         return await log.refresh()
@@ -68,13 +70,18 @@ class Versions:
         self, collection: str, transition: Transition[Answer]
     ) -> tuple[Answer, bool]:
         """`commit`, and whether a version was made."""
-        now_ms = self._clock.now_ms()
-        answer, made = await self.log(collection).commit(
-            lambda state: transition(transitions.expire_due(state, now_ms))
-        )
+        log = self.log(collection)
+        answer, made = await log.commit(lambda state: transition(self.expired(collection, state)))
         if made:
             self.wakeups.changed(collection)
+            if log.cached is not None:
+                self._leases.over(collection, log.cached.state)
         return answer, made
+
+    def expired(self, collection: str, state: State) -> State:
+        """A version with the leases ended that are over."""
+        over = self._leases.over(collection, state)
+        return transitions.expire(state, over, self._clock.now_ms()) if over else state
 
     async def read(self, collection: str, read: Callable[[State], Awaitable[T]]) -> T:
         """What `read` makes of the newest version; once more if garbage collection was faster."""

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import TIME
 from tidemill.shard import transitions
-from tidemill.shard.appending import Write, append, check_bounds, update
-from tidemill.shard.capabilities import AppendOutcome, UpperMismatch, WriteCapability
+from tidemill.shard.appending import Write, answered, append, check_bounds, update
+from tidemill.shard.capabilities import Appended, AppendOutcome, UpperMismatch, WriteCapability
 from tidemill.shard.conforming import admitted
 from tidemill.shard.log import Transition
 from tidemill.shard.parts import Part, has_at_most, span_of
@@ -103,6 +103,13 @@ class WriteCommands:
             ),
         )
 
+    async def answered(self, capability: WriteCapability, token: str | None) -> Appended | None:
+        """What an update by the capability with this token was answered before; None if it was not."""
+        if token is None:
+            return None
+        state = await self._core.versions.state(capability.collection)
+        return answered(state, capability.id, token)
+
     async def _append(
         self,
         collection: str,
@@ -120,7 +127,7 @@ class WriteCommands:
         if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
             # What would change nothing is not worth writing objects for.
             known = await log.refresh()
-            before = transitions.expire_due(known.state, self._core.clock.now_ms())
+            before = self._core.versions.expired(collection, known.state)
             outcome, after = transition(Write((), span, ""))(before)
             if after is before:
                 self.mismatches[collection] += isinstance(outcome, UpperMismatch)

@@ -24,6 +24,7 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     CollectionShape,
     ColumnInfo,
+    Condition,
     Event,
     Explanation,
     HeldCapability,
@@ -36,6 +37,7 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
     Right,
+    TimestampExplanation,
     UpperMismatch,
 )
 from tidemill.time import (
@@ -151,6 +153,14 @@ class MemoryHandlers:
             for name, held in sorted(self.collections_held.items())
         ]  # fmt: skip
 
+    async def explain_timestamp(
+        self, names: Sequence[str], as_of: int | None
+    ) -> TimestampExplanation:
+        infos = {info.id: info for info in await self.collections()}
+        chosen = min(sole_time(infos[name].upper) for name in names) - 1
+        inputs = tuple((name, infos[name]) for name in names)
+        return TimestampExplanation(chosen, "the least upper", inputs)
+
     # The catalog.
 
     async def apply(
@@ -193,7 +203,7 @@ class MemoryHandlers:
         await self.describe(kind, name)
         del self.resources[kind, name]
 
-    async def insert(self, table: str, rows: pa.Table) -> Inserted:
+    async def insert(self, table: str, rows: pa.Table, token: str | None = None) -> Inserted:
         held = self._held(table)
         at = sole_time(held.upper)
         stamped = rows.append_column("_time", pa.array([at] * rows.num_rows, pa.uint64()))
@@ -202,7 +212,7 @@ class MemoryHandlers:
         self.collections_held[table] = replace(held, updates=grown, upper=frontier(at + 1))
         return Inserted(time=at, rows=rows.num_rows)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         self._raise_if_failing(source)
         self.pushed += [(source, row) for row in rows]
         return Pushed(accepted=len(rows))
@@ -216,6 +226,7 @@ class MemoryHandlers:
         start: Frontier,
         owner: str,
         lease_ms: int | None,
+        token: str | None = None,
     ) -> CapabilityPair:
         if collection in self.collections_held:
             raise AlreadyUsed(f"the id {collection} is in use", collection=collection)
@@ -223,18 +234,43 @@ class MemoryHandlers:
         self.collections_held[collection] = Held(pa.schema(fields).empty_table(), start, start)
         return await self.acquire(collection, owner, lease_ms)
 
-    async def acquire(self, collection: str, owner: str, lease_ms: int | None) -> CapabilityPair:
+    async def acquire(
+        self, collection: str, owner: str, lease_ms: int | None, token: str | None = None
+    ) -> CapabilityPair:
         held = self._held(collection)
         return CapabilityPair(
             self._issue(collection, held.since, Right.READ),
             self._issue(collection, held.upper, Right.WRITE),
         )
 
-    async def clone(self, capability: HeldCapability) -> HeldCapability:
+    async def acquire_right(
+        self,
+        collection: str,
+        right: Right,
+        owner: str,
+        lease_ms: int | None,
+        token: str | None = None,
+    ) -> HeldCapability:
+        held = self._held(collection)
+        reads = right is Right.READ
+        return self._issue(collection, held.since if reads else held.upper, right)
+
+    async def renew(self, capability: HeldCapability) -> HeldCapability:
+        return self._known(capability)
+
+    async def expire(self, collection: str, key: str) -> HolderInfo:
+        held = self.capabilities.pop(key, None)
+        if held is None:
+            raise UnknownCapability("there is no such holder", collection=collection)
+        return HolderInfo("", held.frontier, key=key)
+
+    async def clone(self, capability: HeldCapability, token: str | None = None) -> HeldCapability:
         known = self._known(capability)
         return self._issue(known.collection, known.frontier, known.right)
 
-    async def transfer(self, capability: HeldCapability, owner: str) -> HeldCapability:
+    async def transfer(
+        self, capability: HeldCapability, owner: str, token: str | None = None
+    ) -> HeldCapability:
         moved = await self.clone(capability)
         await self.drop(capability)
         return moved
@@ -265,7 +301,13 @@ class MemoryHandlers:
         return Appended(new)
 
     async def subscribe_at(
-        self, capability: HeldCapability, at: int, snapshot: bool, up_to: int | None
+        self,
+        capability: HeldCapability,
+        at: int,
+        snapshot: bool,
+        up_to: int | None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
     ) -> AsyncIterator[Event]:
         async for event in self.subscribe(self._known(capability).collection, at, snapshot, up_to):
             yield event

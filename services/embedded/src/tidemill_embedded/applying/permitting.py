@@ -139,3 +139,9 @@ def seen(users: Sequence[str], by: Principal) -> str:
     hidden = len(users) - len(named)
     others = f"{hidden} that you may not see"
     return ", ".join([*named, *([others] if hidden else [])])
+
+
+def refuse_used(what: str, users: Sequence[str], by: Principal) -> None:
+    """Raises: UsageError if somebody uses it."""
+    if users:
+        raise UsageError(f"{what} is used by {seen(users, by)}: delete them first", reason="InUse")

@@ -140,6 +140,7 @@ async def plan_apply(
         known = store.get(resource.kind, resource.name)
         if known is None:
             _refuse_namesake(resource, store)
+            _refuse_created(resource, store, world.shapes)
             permit_topics(resource, by, shared_brokers=bool(world.settings.log))
             number = store.next_incarnation(resource.kind, resource.name)
             fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
@@ -171,6 +172,27 @@ def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
                 "which is applied; choose another name",
                 reason="Namesake",
             )
+
+
+def _refuse_created(resource: Resource, store: ResourceStore, shapes: Shapes) -> None:
+    """Raises: UsageError if the name would no longer mean a collection that users created, and others read."""
+    name = resource.name
+    if resource.kind not in MAKERS or shapes.created(name) is None:
+        return
+    readers = [f"View/{view}" for view in shapes.readers_of(name)]
+    readers += [
+        str(other.resource) for other in store.live() if name == _reads(other.resource.spec)
+    ]
+    if readers:
+        raise UsageError(
+            f"{resource.place('metadata', 'name')}: metadata.name: {', '.join(readers)} reads the "
+            f"collection {name}, which was created by a command; choose another name",
+            reason="Namesake",
+        )
+
+
+def _reads(spec: object) -> str | None:
+    return spec.collection if isinstance(spec, ArrangementSpec | HoldSpec) else None
 
 
 def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:

@@ -34,7 +34,8 @@ from tidemill.runtime.resources import (
     TableSpec,
     ViewSpec,
 )
-from tidemill.time import UnknownCollection, UsageError
+from tidemill.shard import Description
+from tidemill.time import AlreadyUsed, UnknownCollection, UsageError
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
 from tidemill_compute.events.fold import late_events
@@ -55,6 +56,8 @@ from tidemill_query.directory import Readable, TicksOf, ViewOf
 SYSTEM = "system"
 ASIDE = "Aside"
 ARRANGEMENT = "Arrangement"
+CREATED = "Collection"
+"""The kind of what users have created by a command, without a resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,46 @@ class Shapes:
                     )
         self._arrangements[resource.name] = _Arranged(named.name, spec.key, stored.prefix)
         self._add(named)
+
+    def learn(self, name: str, description: Description) -> None:
+        """A collection that users have created can be read by its name, on the timeline that they said."""
+        shape = shape_of_relation(name.rpartition("/")[2], description.schema)
+        self._add(Named(name, name, description.timeline, CREATED, shape))
+
+    def name_of(self, collection: str) -> str:
+        """By which name its readers know a collection; its own where there is none."""
+        if collection in self._named:
+            return collection
+        found = (n.name for n in self._named.values() if n.collection == collection)
+        return next(found, collection)
+
+    def collection_of(self, name: str) -> str:
+        """The collection that readers know by a name; one that is nobody's by its own."""
+        return self.named(name).collection if self.knows(name) else name
+
+    def created(self, name: str) -> str | None:
+        """The collection that users have created under this name, or below it."""
+        below = (each for each, named in self._named.items() if named.kind == CREATED)
+        return next((each for each in below if each.partition("/")[0] == name), None)
+
+    def created_as(self, name: str) -> str:
+        """The collection that users created under this name. Raises: UnknownCollection, UsageError."""
+        named = self.named(name)
+        if named.kind != CREATED:
+            raise UsageError(
+                f"{name} belongs to {named.kind} {name.partition('/')[0]}: delete that",
+                reason="NotCreated",
+            )
+        return named.collection
+
+    def refuse_taken(self, name: str) -> None:
+        """Raises: AlreadyUsed if a resource gives the name to what it makes."""
+        head = name.partition("/")[0]
+        for each, named in self._named.items():
+            if named.kind != CREATED and each.partition("/")[0] == head:
+                raise AlreadyUsed(
+                    f"the name {name} belongs to {named.kind} {head}", collection=name
+                )
 
     def arranged(self, name: str) -> dict[tuple[str, ...], str]:
         """The arrangements of a collection: key columns → the collection that is sorted by them."""

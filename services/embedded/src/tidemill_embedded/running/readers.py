@@ -53,6 +53,7 @@ class TableRunner:
         description = Description(schema, timeline=self._spec.timeline, retain_ms=retain)
         await self._world.ensure(self.collection, description)
         await self._world.collections.extend_schema(self.collection, schema)
+        await self.driver.writer()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Keep it readable."""

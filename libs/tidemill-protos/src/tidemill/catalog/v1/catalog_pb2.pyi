@@ -323,23 +323,29 @@ class InsertRequest(_message.Message):
 
     TABLE_FIELD_NUMBER: _builtins.int
     ARROW_IPC_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     arrow_ipc: _builtins.bytes
     """One Arrow IPC stream; a column `_diff` of -1 removes rows. Its buffers are not compressed, its types
     are those of tidemill.storage.v1.CollectionShape, and every offset and text of it is looked at. One
     insert changes the multiplicity of a row by at most 2^31.
     """
+    token: _builtins.str
+    """Makes a retry safe: a repeated token never writes twice."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         arrow_ipc: _builtins.bytes = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "arrow_ipc", b"arrow_ipc", "table", b"table", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___InsertRequest: _TypeAlias = InsertRequest  # noqa: Y015
 
@@ -371,7 +377,10 @@ class PushRequest(_message.Message):
 
     SOURCE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    token: _builtins.str
+    """Makes a retry safe: a repeated token never writes twice."""
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -379,12 +388,15 @@ class PushRequest(_message.Message):
         *,
         source: _builtins.str = ...,
         rows: _abc.Iterable[_builtins.bytes] | None = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "rows", b"rows", "source", b"source", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 

@@ -481,6 +481,87 @@ class TablesResponse(_message.Message):
 Global___TablesResponse: _TypeAlias = TablesResponse  # noqa: Y015
 
 @_typing.final
+class ExplainTimestampRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
+    as_of: _builtins.int
+    """Unset: the latest definite instant."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Collections, goals or views: a view stands for everything that it reads."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        as_of: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "as_of", b"as_of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of", b"_as_of", "as_of", b"as_of", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_of: _TypeAlias = _typing.Literal["as_of"]  # noqa: Y015
+    _WhichOneofArgType__as_of: _TypeAlias = _typing.Literal["_as_of", b"_as_of"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of) -> _WhichOneofReturnType__as_of | None: ...
+
+Global___ExplainTimestampRequest: _TypeAlias = ExplainTimestampRequest  # noqa: Y015
+
+@_typing.final
+class ExplainTimestampResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    chosen: _builtins.int
+    """Unset if there is no definite instant, or the one asked for is not."""
+    reason: _builtins.str
+    """What decides it, for people."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimestampInput]: ...
+    def __init__(
+        self,
+        *,
+        chosen: _builtins.int | None = ...,
+        reason: _builtins.str = ...,
+        inputs: _abc.Iterable[Global___TimestampInput] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chosen", b"_chosen", "chosen", b"chosen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chosen", b"_chosen", "chosen", b"chosen", "inputs", b"inputs", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__chosen: _TypeAlias = _typing.Literal["chosen"]  # noqa: Y015
+    _WhichOneofArgType__chosen: _TypeAlias = _typing.Literal["_chosen", b"_chosen"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chosen) -> _WhichOneofReturnType__chosen | None: ...
+
+Global___ExplainTimestampResponse: _TypeAlias = ExplainTimestampResponse  # noqa: Y015
+
+@_typing.final
+class TimestampInput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def collection(self) -> Global___CollectionInfo: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        collection: Global___CollectionInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimestampInput: _TypeAlias = TimestampInput  # noqa: Y015
+
+@_typing.final
 class CollectionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -530,6 +611,8 @@ class CollectionInfo(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
+    MOVED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     timeline: _builtins.str
@@ -538,6 +621,8 @@ class CollectionInfo(_message.Message):
     updates: _builtins.int
     batches: _builtins.int
     bytes: _builtins.int
+    moved_by: _builtins.str
+    """Who or what let since come where it is."""
     @_builtins.property
     def since(self) -> _storage_pb2.Frontier: ...
     @_builtins.property
@@ -546,6 +631,10 @@ class CollectionInfo(_message.Message):
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___HolderInfo]: ...
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnInfo]: ...
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HolderInfo]:
+        """Who holds upper, as `holders` hold since."""
+
     def __init__(
         self,
         *,
@@ -560,10 +649,12 @@ class CollectionInfo(_message.Message):
         batches: _builtins.int = ...,
         bytes: _builtins.int = ...,
         columns: _abc.Iterable[Global___ColumnInfo] | None = ...,
+        writers: _abc.Iterable[Global___HolderInfo] | None = ...,
+        moved_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "lag_ms", b"lag_ms", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "batches", b"batches", "bytes", b"bytes", "columns", b"columns", "holders", b"holders", "id", b"id", "kind", b"kind", "lag_ms", b"lag_ms", "since", b"since", "timeline", b"timeline", "updates", b"updates", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms", "batches", b"batches", "bytes", b"bytes", "columns", b"columns", "holders", b"holders", "id", b"id", "kind", b"kind", "lag_ms", b"lag_ms", "moved_by", b"moved_by", "since", b"since", "timeline", b"timeline", "updates", b"updates", "upper", b"upper", "writers", b"writers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lag_ms: _TypeAlias = _typing.Literal["lag_ms"]  # noqa: Y015
     _WhichOneofArgType__lag_ms: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms"]  # noqa: Y015
@@ -578,9 +669,15 @@ class HolderInfo(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     FRONTIER_FIELD_NUMBER: _builtins.int
     LEASE_END_MS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    MOVED_MS_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     lease_end_ms: _builtins.int
     """Unset: never."""
+    key: _builtins.str
+    """What StorageService.Expire takes."""
+    moved_ms: _builtins.int
+    """When it came to this frontier."""
     @_builtins.property
     def frontier(self) -> _storage_pb2.Frontier: ...
     def __init__(
@@ -589,10 +686,12 @@ class HolderInfo(_message.Message):
         owner: _builtins.str = ...,
         frontier: _storage_pb2.Frontier | None = ...,
         lease_end_ms: _builtins.int | None = ...,
+        key: _builtins.str = ...,
+        moved_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "lease_end_ms", b"lease_end_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "lease_end_ms", b"lease_end_ms", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "key", b"key", "lease_end_ms", b"lease_end_ms", "moved_ms", b"moved_ms", "owner", b"owner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lease_end_ms: _TypeAlias = _typing.Literal["lease_end_ms"]  # noqa: Y015
     _WhichOneofArgType__lease_end_ms: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms"]  # noqa: Y015

@@ -69,6 +69,11 @@ class QueryServiceStub:
                 request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.TablesRequest.SerializeToString,
                 response_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.TablesResponse.FromString,
                 _registered_method=True)
+        self.ExplainTimestamp = channel.unary_unary(
+                '/tidemill.query.v1.QueryService/ExplainTimestamp',
+                request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.SerializeToString,
+                response_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.FromString,
+                _registered_method=True)
         self.Collections = channel.unary_unary(
                 '/tidemill.query.v1.QueryService/Collections',
                 request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.CollectionsRequest.SerializeToString,
@@ -128,6 +133,13 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainTimestamp(self, request, context):
+        """Which instant a question gets, and why: the frontiers of what it reads and who holds them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Collections(self, request, context):
         """Every collection with its frontiers.
         """
@@ -172,6 +184,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.Tables,
                     request_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.TablesRequest.FromString,
                     response_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.TablesResponse.SerializeToString,
+            ),
+            'ExplainTimestamp': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTimestamp,
+                    request_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.FromString,
+                    response_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.SerializeToString,
             ),
             'Collections': grpc.unary_unary_rpc_method_handler(
                     servicer.Collections,
@@ -368,6 +385,33 @@ class QueryService:
             '/tidemill.query.v1.QueryService/Tables',
             tidemill_dot_query_dot_v1_dot_query__pb2.TablesRequest.SerializeToString,
             tidemill_dot_query_dot_v1_dot_query__pb2.TablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTimestamp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.query.v1.QueryService/ExplainTimestamp',
+            tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.SerializeToString,
+            tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class QueryServiceStub:
     """The plan of a view."""
     Tables: _grpc.UnaryStreamMultiCallable[_query_pb2.TablesRequest, _query_pb2.TablesResponse]
     """Several collections at one and the same instant, one after the other, in parts."""
+    ExplainTimestamp: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainTimestampRequest, _query_pb2.ExplainTimestampResponse]
+    """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
     Collections: _grpc.UnaryUnaryMultiCallable[_query_pb2.CollectionsRequest, _query_pb2.CollectionsResponse]
     """Every collection with its frontiers."""
 
@@ -65,6 +67,8 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """The plan of a view."""
     Tables: _aio.UnaryStreamMultiCallable[_query_pb2.TablesRequest, _query_pb2.TablesResponse]  # type: ignore[assignment]
     """Several collections at one and the same instant, one after the other, in parts."""
+    ExplainTimestamp: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainTimestampRequest, _query_pb2.ExplainTimestampResponse]  # type: ignore[assignment]
+    """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
     Collections: _aio.UnaryUnaryMultiCallable[_query_pb2.CollectionsRequest, _query_pb2.CollectionsResponse]  # type: ignore[assignment]
     """Every collection with its frontiers."""
 
@@ -124,6 +128,14 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_query_pb2.TablesResponse], _abc.AsyncIterator[_query_pb2.TablesResponse]]:
         """Several collections at one and the same instant, one after the other, in parts."""
+
+    @_abc_1.abstractmethod
+    def ExplainTimestamp(
+        self,
+        request: _query_pb2.ExplainTimestampRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_pb2.ExplainTimestampResponse, _abc.Awaitable[_query_pb2.ExplainTimestampResponse]]:
+        """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
 
     @_abc_1.abstractmethod
     def Collections(

@@ -19,6 +19,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Rights:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rights.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RIGHTS_UNSPECIFIED: _Rights.ValueType  # 0
+    """As both."""
+    RIGHTS_READ: _Rights.ValueType  # 1
+    RIGHTS_WRITE: _Rights.ValueType  # 2
+    RIGHTS_BOTH: _Rights.ValueType  # 3
+    """To write only if users can write the collection."""
+
+class Rights(_Rights, metaclass=_RightsEnumTypeWrapper):
+    """Which capabilities are asked for."""
+
+RIGHTS_UNSPECIFIED: Rights.ValueType  # 0
+"""As both."""
+RIGHTS_READ: Rights.ValueType  # 1
+RIGHTS_WRITE: Rights.ValueType  # 2
+RIGHTS_BOTH: Rights.ValueType  # 3
+"""To write only if users can write the collection."""
+Global___Rights: _TypeAlias = Rights  # noqa: Y015
+
 class _Right:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -35,6 +59,31 @@ RIGHT_UNSPECIFIED: Right.ValueType  # 0
 RIGHT_READ: Right.ValueType  # 1
 RIGHT_WRITE: Right.ValueType  # 2
 Global___Right: _TypeAlias = Right  # noqa: Y015
+
+class _Comparison:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ComparisonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Comparison.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPARISON_UNSPECIFIED: _Comparison.ValueType  # 0
+    COMPARISON_EQUAL: _Comparison.ValueType  # 1
+    COMPARISON_NOT_EQUAL: _Comparison.ValueType  # 2
+    COMPARISON_LESS: _Comparison.ValueType  # 3
+    COMPARISON_LESS_OR_EQUAL: _Comparison.ValueType  # 4
+    COMPARISON_GREATER: _Comparison.ValueType  # 5
+    COMPARISON_GREATER_OR_EQUAL: _Comparison.ValueType  # 6
+
+class Comparison(_Comparison, metaclass=_ComparisonEnumTypeWrapper): ...
+
+COMPARISON_UNSPECIFIED: Comparison.ValueType  # 0
+COMPARISON_EQUAL: Comparison.ValueType  # 1
+COMPARISON_NOT_EQUAL: Comparison.ValueType  # 2
+COMPARISON_LESS: Comparison.ValueType  # 3
+COMPARISON_LESS_OR_EQUAL: Comparison.ValueType  # 4
+COMPARISON_GREATER: Comparison.ValueType  # 5
+COMPARISON_GREATER_OR_EQUAL: Comparison.ValueType  # 6
+Global___Comparison: _TypeAlias = Comparison  # noqa: Y015
 
 @_typing.final
 class Frontier(_message.Message):
@@ -62,6 +111,8 @@ Global___Frontier: _TypeAlias = Frontier  # noqa: Y015
 
 @_typing.final
 class Capability(_message.Message):
+    """A capability is honoured as stated: id, collection, frontier and right are those it has."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -73,7 +124,9 @@ class Capability(_message.Message):
     collection: _builtins.str
     right: Global___Right.ValueType
     @_builtins.property
-    def frontier(self) -> Global___Frontier: ...
+    def frontier(self) -> Global___Frontier:
+        """What it holds now: the answer to each command that moves it says so."""
+
     def __init__(
         self,
         *,
@@ -110,7 +163,7 @@ class CollectionShape(_message.Message):
     kind: _builtins.str
     timeline: _builtins.str
     retain_ms: _builtins.int
-    """Unset: the whole history."""
+    """How far since stays behind upper, whatever readers let go. Unset: the whole history is kept."""
     allow_negative: _builtins.bool
     user_writable: _builtins.bool
     @_builtins.property
@@ -145,10 +198,12 @@ class CreateRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     owner: _builtins.str
     lease_ms: _builtins.int
     """Unset: for ever."""
+    token: _builtins.str
     @_builtins.property
     def shape(self) -> Global___CollectionShape: ...
     @_builtins.property
@@ -161,14 +216,20 @@ class CreateRequest(_message.Message):
         start: Global___Frontier | None = ...,
         owner: _builtins.str = ...,
         lease_ms: _builtins.int | None = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "lease_ms", b"lease_ms", "shape", b"shape", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_token", b"_token", "lease_ms", b"lease_ms", "shape", b"shape", "start", b"start", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "collection", b"collection", "lease_ms", b"lease_ms", "owner", b"owner", "shape", b"shape", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_token", b"_token", "collection", b"collection", "lease_ms", b"lease_ms", "owner", b"owner", "shape", b"shape", "start", b"start", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lease_ms: _TypeAlias = _typing.Literal["lease_ms"]  # noqa: Y015
     _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_ms) -> _WhichOneofReturnType__lease_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___CreateRequest: _TypeAlias = CreateRequest  # noqa: Y015
 
@@ -205,23 +266,34 @@ class AcquireCapabilitiesRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     owner: _builtins.str
     lease_ms: _builtins.int
+    rights: Global___Rights.ValueType
+    token: _builtins.str
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
         owner: _builtins.str = ...,
         lease_ms: _builtins.int | None = ...,
+        rights: Global___Rights.ValueType = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "lease_ms", b"lease_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_token", b"_token", "lease_ms", b"lease_ms", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "collection", b"collection", "lease_ms", b"lease_ms", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_token", b"_token", "collection", b"collection", "lease_ms", b"lease_ms", "owner", b"owner", "rights", b"rights", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lease_ms: _TypeAlias = _typing.Literal["lease_ms"]  # noqa: Y015
     _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_ms) -> _WhichOneofReturnType__lease_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___AcquireCapabilitiesRequest: _TypeAlias = AcquireCapabilitiesRequest  # noqa: Y015
 
@@ -232,9 +304,13 @@ class AcquireCapabilitiesResponse(_message.Message):
     READ_FIELD_NUMBER: _builtins.int
     WRITE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def read(self) -> Global___Capability: ...
+    def read(self) -> Global___Capability:
+        """Unset if only the right to write was asked for."""
+
     @_builtins.property
-    def write(self) -> Global___Capability: ...
+    def write(self) -> Global___Capability:
+        """Unset if users cannot write the collection, or only the right to read was asked for."""
+
     def __init__(
         self,
         *,
@@ -254,18 +330,23 @@ class CloneCapabilityRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
     @_builtins.property
     def capability(self) -> Global___Capability: ...
     def __init__(
         self,
         *,
         capability: Global___Capability | None = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "capability", b"capability", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "capability", b"capability", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___CloneCapabilityRequest: _TypeAlias = CloneCapabilityRequest  # noqa: Y015
 
@@ -295,7 +376,9 @@ class TransferCapabilityRequest(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
+    token: _builtins.str
     @_builtins.property
     def capability(self) -> Global___Capability: ...
     def __init__(
@@ -303,12 +386,15 @@ class TransferCapabilityRequest(_message.Message):
         *,
         capability: Global___Capability | None = ...,
         owner: _builtins.str = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "capability", b"capability", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "capability", b"capability", "owner", b"owner", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___TransferCapabilityRequest: _TypeAlias = TransferCapabilityRequest  # noqa: Y015
 
@@ -410,6 +496,94 @@ class DropResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DropResponse: _TypeAlias = DropResponse  # noqa: Y015
+
+@_typing.final
+class RenewRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def capability(self) -> Global___Capability: ...
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
+class RenewResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def capability(self) -> Global___Capability: ...
+    def __init__(
+        self,
+        *,
+        capability: Global___Capability | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capability", b"capability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewResponse: _TypeAlias = RenewResponse  # noqa: Y015
+
+@_typing.final
+class ExpireRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    key: _builtins.str
+    """The key of a holder, as CollectionInfo and ExplainTimestamp tell it."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireRequest: _TypeAlias = ExpireRequest  # noqa: Y015
+
+@_typing.final
+class ExpireResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    FRONTIER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    @_builtins.property
+    def frontier(self) -> Global___Frontier:
+        """What it held."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        frontier: Global___Frontier | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frontier", b"frontier"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frontier", b"frontier", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireResponse: _TypeAlias = ExpireResponse  # noqa: Y015
 
 @_typing.final
 class UpdateAndDowngradeRequest(_message.Message):
@@ -521,6 +695,34 @@ class UpdateAndDowngradeResponse(_message.Message):
 Global___UpdateAndDowngradeResponse: _TypeAlias = UpdateAndDowngradeResponse  # noqa: Y015
 
 @_typing.final
+class Condition(_message.Message):
+    """A column against a value of its type. Null is equal to null alone, and neither less nor greater than anything."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMN_FIELD_NUMBER: _builtins.int
+    COMPARISON_FIELD_NUMBER: _builtins.int
+    VALUE_JSON_FIELD_NUMBER: _builtins.int
+    column: _builtins.str
+    comparison: Global___Comparison.ValueType
+    value_json: _builtins.str
+    """A number, text, true, false or null as JSON; bytes and instants as text of the type's own form."""
+    def __init__(
+        self,
+        *,
+        column: _builtins.str = ...,
+        comparison: Global___Comparison.ValueType = ...,
+        value_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column", b"column", "comparison", b"comparison", "value_json", b"value_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
 class SubscribeAtRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -528,11 +730,21 @@ class SubscribeAtRequest(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     UP_TO_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     at: _builtins.int
     snapshot: _builtins.bool
     up_to: _builtins.int
     @_builtins.property
     def capability(self) -> Global___Capability: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these data columns are sent; none: all."""
+
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """Only rows that meet all of these are sent."""
+
     def __init__(
         self,
         *,
@@ -540,10 +752,12 @@ class SubscribeAtRequest(_message.Message):
         at: _builtins.int = ...,
         snapshot: _builtins.bool = ...,
         up_to: _builtins.int | None = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+        where: _abc.Iterable[Global___Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_up_to", b"_up_to", "capability", b"capability", "up_to", b"up_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_up_to", b"_up_to", "at", b"at", "capability", b"capability", "snapshot", b"snapshot", "up_to", b"up_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_up_to", b"_up_to", "at", b"at", "capability", b"capability", "columns", b"columns", "snapshot", b"snapshot", "up_to", b"up_to", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__up_to: _TypeAlias = _typing.Literal["up_to"]  # noqa: Y015
     _WhichOneofArgType__up_to: _TypeAlias = _typing.Literal["_up_to", b"_up_to"]  # noqa: Y015

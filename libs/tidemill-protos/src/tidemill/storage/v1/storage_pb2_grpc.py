@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class StorageServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -64,6 +66,16 @@ class StorageServiceStub:
                 request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.DropRequest.SerializeToString,
                 response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.DropResponse.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/Renew',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewResponse.FromString,
+                _registered_method=True)
+        self.Expire = channel.unary_unary(
+                '/tidemill.storage.v1.StorageService/Expire',
+                request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireRequest.SerializeToString,
+                response_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireResponse.FromString,
+                _registered_method=True)
         self.UpdateAndDowngrade = channel.unary_unary(
                 '/tidemill.storage.v1.StorageService/UpdateAndDowngrade',
                 request_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.UpdateAndDowngradeRequest.SerializeToString,
@@ -77,7 +89,9 @@ class StorageServiceStub:
 
 
 class StorageServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
 
     def Create(self, request, context):
         """Binds a name that was never bound.
@@ -108,7 +122,8 @@ class StorageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Downgrade(self, request, context):
-        """Gives up the times before a frontier.
+        """Gives up the times before a frontier, by a read capability: a write capability moves on with what it
+        writes, be it nothing. The lease begins anew, also if the frontier stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +131,20 @@ class StorageServiceServicer:
 
     def Drop(self, request, context):
         """Gives up the capability.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Renew(self, request, context):
+        """Begins the lease of a capability anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Expire(self, request, context):
+        """Ends the capability of a holder as if its lease had run out: for administrators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,6 +197,16 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.DropRequest.FromString,
                     response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.DropResponse.SerializeToString,
             ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewResponse.SerializeToString,
+            ),
+            'Expire': grpc.unary_unary_rpc_method_handler(
+                    servicer.Expire,
+                    request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireRequest.FromString,
+                    response_serializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireResponse.SerializeToString,
+            ),
             'UpdateAndDowngrade': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateAndDowngrade,
                     request_deserializer=tidemill_dot_storage_dot_v1_dot_storage__pb2.UpdateAndDowngradeRequest.FromString,
@@ -187,7 +226,9 @@ def add_StorageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StorageService:
-    """Missing associated documentation comment in .proto file."""
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
 
     @staticmethod
     def Create(request,
@@ -341,6 +382,60 @@ class StorageService:
             '/tidemill.storage.v1.StorageService/Drop',
             tidemill_dot_storage_dot_v1_dot_storage__pb2.DropRequest.SerializeToString,
             tidemill_dot_storage_dot_v1_dot_storage__pb2.DropResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.storage.v1.StorageService/Renew',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.RenewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Expire(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.storage.v1.StorageService/Expire',
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireRequest.SerializeToString,
+            tidemill_dot_storage_dot_v1_dot_storage__pb2.ExpireResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StorageServiceStub:
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -40,9 +44,15 @@ class StorageServiceStub:
     TransferCapability: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TransferCapabilityRequest, _storage_pb2.TransferCapabilityResponse]
     """The same right under a new id for another owner; the old id is dead."""
     Downgrade: _grpc.UnaryUnaryMultiCallable[_storage_pb2.DowngradeRequest, _storage_pb2.DowngradeResponse]
-    """Gives up the times before a frontier."""
+    """Gives up the times before a frontier, by a read capability: a write capability moves on with what it
+    writes, be it nothing. The lease begins anew, also if the frontier stays.
+    """
     Drop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]
     """Gives up the capability."""
+    Renew: _grpc.UnaryUnaryMultiCallable[_storage_pb2.RenewRequest, _storage_pb2.RenewResponse]
+    """Begins the lease of a capability anew."""
+    Expire: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ExpireRequest, _storage_pb2.ExpireResponse]
+    """Ends the capability of a holder as if its lease had run out: for administrators."""
     UpdateAndDowngrade: _grpc.UnaryUnaryMultiCallable[_storage_pb2.UpdateAndDowngradeRequest, _storage_pb2.UpdateAndDowngradeResponse]
     """Appends and moves on in one step; a repeated token never writes twice."""
     SubscribeAt: _grpc.UnaryStreamMultiCallable[_storage_pb2.SubscribeAtRequest, _storage_pb2.SubscribeAtResponse]
@@ -50,6 +60,10 @@ class StorageServiceStub:
 
 @_typing.type_check_only
 class StorageServiceAsyncStub(StorageServiceStub):
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Create: _aio.UnaryUnaryMultiCallable[_storage_pb2.CreateRequest, _storage_pb2.CreateResponse]  # type: ignore[assignment]
     """Binds a name that was never bound."""
@@ -60,15 +74,25 @@ class StorageServiceAsyncStub(StorageServiceStub):
     TransferCapability: _aio.UnaryUnaryMultiCallable[_storage_pb2.TransferCapabilityRequest, _storage_pb2.TransferCapabilityResponse]  # type: ignore[assignment]
     """The same right under a new id for another owner; the old id is dead."""
     Downgrade: _aio.UnaryUnaryMultiCallable[_storage_pb2.DowngradeRequest, _storage_pb2.DowngradeResponse]  # type: ignore[assignment]
-    """Gives up the times before a frontier."""
+    """Gives up the times before a frontier, by a read capability: a write capability moves on with what it
+    writes, be it nothing. The lease begins anew, also if the frontier stays.
+    """
     Drop: _aio.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]  # type: ignore[assignment]
     """Gives up the capability."""
+    Renew: _aio.UnaryUnaryMultiCallable[_storage_pb2.RenewRequest, _storage_pb2.RenewResponse]  # type: ignore[assignment]
+    """Begins the lease of a capability anew."""
+    Expire: _aio.UnaryUnaryMultiCallable[_storage_pb2.ExpireRequest, _storage_pb2.ExpireResponse]  # type: ignore[assignment]
+    """Ends the capability of a holder as if its lease had run out: for administrators."""
     UpdateAndDowngrade: _aio.UnaryUnaryMultiCallable[_storage_pb2.UpdateAndDowngradeRequest, _storage_pb2.UpdateAndDowngradeResponse]  # type: ignore[assignment]
     """Appends and moves on in one step; a repeated token never writes twice."""
     SubscribeAt: _aio.UnaryStreamMultiCallable[_storage_pb2.SubscribeAtRequest, _storage_pb2.SubscribeAtResponse]  # type: ignore[assignment]
     """The collection's changes from an instant on."""
 
 class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Commands that hand out capabilities take a token of 16 characters or more: while what was handed out lives,
+    the same token is answered with the same capabilities. Whoever knows the token has them: let it be random.
+    """
+
     @_abc_1.abstractmethod
     def Create(
         self,
@@ -107,7 +131,9 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _storage_pb2.DowngradeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.DowngradeResponse, _abc.Awaitable[_storage_pb2.DowngradeResponse]]:
-        """Gives up the times before a frontier."""
+        """Gives up the times before a frontier, by a read capability: a write capability moves on with what it
+        writes, be it nothing. The lease begins anew, also if the frontier stays.
+        """
 
     @_abc_1.abstractmethod
     def Drop(
@@ -116,6 +142,22 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.DropResponse, _abc.Awaitable[_storage_pb2.DropResponse]]:
         """Gives up the capability."""
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _storage_pb2.RenewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.RenewResponse, _abc.Awaitable[_storage_pb2.RenewResponse]]:
+        """Begins the lease of a capability anew."""
+
+    @_abc_1.abstractmethod
+    def Expire(
+        self,
+        request: _storage_pb2.ExpireRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.ExpireResponse, _abc.Awaitable[_storage_pb2.ExpireResponse]]:
+        """Ends the capability of a holder as if its lease had run out: for administrators."""
 
     @_abc_1.abstractmethod
     def UpdateAndDowngrade(

@@ -42,7 +42,7 @@ from tidemill.time import (
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("amount", pa.int64())])
 LEDGER, TABLE, VIEW = "ledger", "table", "view"
-LEASE_MS = 20_000
+LEASE_MS = 8_000
 GAVE_UP = (Unavailable, Indeterminate)
 
 

@@ -167,7 +167,7 @@ class Simulation:
         while True:
             await self.clock.sleep(self.random.random() * 8)
             process = self._living[self.random.choice(sorted(self._living))][0]
-            pause_s = self.random.choice((1.0, 5.0, 1.5 * LEASE_MS / 1000))
+            pause_s = self.random.choice((1.0, 5.0, 2.0 * LEASE_MS / 1000))
             process.stops_at = process.steps + self.random.randrange(1, 30)
             while not process.stopped:
                 await self.clock.sleep(0.1)

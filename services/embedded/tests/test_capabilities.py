@@ -1,0 +1,218 @@
+"""Capabilities over everything that is there, and what users create read as everything else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.rpc.messages import (
+    Appended,
+    CapabilityPair,
+    Changes,
+    CollectionShape,
+    HeldCapability,
+    ResourceDocument,
+    Right,
+)
+from tidemill.time import (
+    AlreadyUsed,
+    NotYet,
+    UnknownCollection,
+    UsageError,
+    frontier,
+    sole_time,
+)
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: hosts}
+spec: {columns: [{name: name, type: text}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: heavy}
+spec: {retain: all, program: "heavy(h) := weights(h, w) if w > 10;"}
+"""
+OVER_TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: copies}
+spec: {retain: all, program: "copied(h) := hosts(h);"}
+"""
+HOLD = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Hold
+metadata: {name: kept}
+spec: {collection: weights}
+"""
+ARRANGEMENT = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Arrangement
+metadata: {name: byweight}
+spec: {collection: weights, key: [w]}
+"""
+SHAPE = CollectionShape(
+    pa.schema([("h", pa.string()), ("w", pa.int64())]), timeline="scale", user_writable=True
+)
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def apply(process: Process, *texts: str) -> None:
+    await process.system.apply([ResourceDocument(text, "test.yaml") for text in texts])
+
+
+async def created(process: Process) -> CapabilityPair:
+    return await process.storage.create("weights", SHAPE, frontier(0), "me", None)
+
+
+def writer(pair: CapabilityPair) -> HeldCapability:
+    assert pair.write is not None
+    return pair.write
+
+
+def weights(at: int, *rows: tuple[str, int]) -> pa.Table:
+    return pa.table(
+        {
+            "h": [h for h, _ in rows],
+            "w": pa.array([w for _, w in rows], pa.int64()),
+            "_time": pa.array([at] * len(rows), pa.uint64()),
+            "_diff": pa.array([1] * len(rows), pa.int64()),
+        }
+    )
+
+
+async def answer(process: Process, goal: str, at: int) -> list[tuple[object, ...]]:
+    table = (await process.query.ask(goal, at, 60.0)).table.drop_columns(["_diff"])
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+@pytest.mark.rule("S1", "C1", "K13")
+async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        pair = await created(process)
+        await apply(process, VIEW, HOLD, ARRANGEMENT)
+        update = process.storage.update_and_downgrade
+        rows = weights(3, ("a", 5), ("b", 50))
+        assert await update(writer(pair), rows, frontier(10), None) == Appended(frontier(10))
+        assert await answer(process, "weights(h, w)", 9) == [("a", 5), ("b", 50)]
+        assert await answer(process, "weights(h, 50)", 9) == [("b",)]
+        assert await answer(process, "heavy/heavy(h)", 9) == [("b",)]
+        # It is on the timeline that was said at its creation, and so is what is derived from it.
+        assert process.world.shapes.named("heavy/heavy").timeline == "scale"
+        tables = await process.query.tables(["weights", "heavy/heavy"], 9, 1.0)
+        assert [tables[name].table.num_rows for name in ("weights", "heavy/heavy")] == [2, 1]
+        events = [e async for e in process.query.subscribe("weights(h, w)", 0, True, 10)]
+        assert sum(e.table.num_rows for e in events if isinstance(e, Changes)) == 2
+        holders = (await process.world.collections.status("weights")).holders
+        assert {"hold:kept", "view:heavy"} <= {holder.owner for holder in holders}
+        assert await answer(process, "byweight(h, w)", 9) == [("a", 5), ("b", 50)]
+    # A process that begins anew finds it, and everything that reads it, again.
+    async with running(tmp_path) as process:
+        held = replace(writer(pair), frontier=frontier(10))
+        rows = weights(12, ("c", 99))
+        await process.storage.update_and_downgrade(held, rows, frontier(20), None)
+        assert await answer(process, "heavy/heavy(h)", 19) == [("b",), ("c",)]
+
+
+async def test_v12_a_created_collection_goes_once_nothing_reads_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        pair = await created(process)
+        await apply(process, VIEW)
+        with pytest.raises(UsageError, match="View/heavy"):
+            await process.system.delete("Collection", "weights")
+        await process.system.delete("View", "heavy")
+        await process.system.delete("collection", "weights")
+        with pytest.raises(UnknownCollection):
+            await process.query.ask("weights(h, w)", None, None)
+        await process.storage.drop(pair.read)
+        assert (await process.world.collections.status("weights")).closed
+        await apply(process, TABLE)
+        with pytest.raises(UsageError, match="belongs to Table hosts"):
+            await process.system.delete("collection", "hosts")
+
+
+async def test_v12_a_name_means_one_thing(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        for name in ("hosts", "hosts/late"):
+            with pytest.raises(AlreadyUsed, match="belongs to Table hosts"):
+                await process.storage.create(name, SHAPE, frontier(0), "me", None)
+        await created(process)
+        await apply(process, HOLD)
+        with pytest.raises(UsageError, match="Hold/kept reads the collection weights"):
+            await apply(process, TABLE.replace("hosts", "weights"))
+
+
+@pytest.mark.rule("K2", "K13", "AC3", "UP1")
+async def test_v12_a_table_is_written_by_capability_beside_insert(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, OVER_TABLE)
+        await process.system.insert("hosts", pa.table({"name": ["a"]}))
+        held = await process.storage.acquire_right("hosts", Right.WRITE, "me", 60_000)
+        at = sole_time(held.frontier)
+        row = pa.table(
+            {
+                "name": ["b"],
+                "_time": pa.array([at], pa.uint64()), "_diff": pa.array([1], pa.int64()),
+            }
+        )  # fmt: skip
+        # While it is held, upper is where it stands: what others insert waits for it.
+        inserted = (await process.system.insert("hosts", pa.table({"name": ["c"]}))).time
+        assert inserted >= at
+        with pytest.raises(NotYet):
+            await process.query.ask("hosts(n)", at, 0.1)
+        ahead = frontier(inserted + 60_000)
+        outcome = await process.storage.update_and_downgrade(held, row, ahead, None)
+        assert outcome == Appended(ahead)
+        # Ahead of the clock it holds nothing back, and the table goes on by its own.
+        assert await answer(process, "hosts(n)", inserted) == [("a",), ("b",), ("c",)]
+        assert await answer(process, "copied(n)", inserted) == [("a",), ("b",), ("c",)]
+        await process.storage.drop(replace(held, frontier=ahead))
+        last = (await process.system.insert("hosts", pa.table({"name": ["d"]}))).time
+        assert len(await answer(process, "hosts(n)", last)) == 4
+
+
+@pytest.mark.rule("AC3", "K13", "SU1")
+async def test_v12_views_are_held_and_read_by_capability_and_not_written(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, OVER_TABLE)
+        at = (await process.system.insert("hosts", pa.table({"name": ["a"]}))).time
+        pair = await process.storage.acquire("copied", "me", None)
+        assert (pair.read.collection, pair.write) == ("copies/copied", None)
+        with pytest.raises(UsageError, match="users cannot write"):
+            await process.storage.acquire_right("copies/copied", Right.WRITE, "me", None)
+        events = [e async for e in process.storage.subscribe_at(pair.read, at, True, at + 1)]
+        tables = [event.table for event in events if isinstance(event, Changes)]
+        assert pa.concat_tables(tables).column(0).to_pylist() == ["a"]
+
+
+@pytest.mark.rule("UP6", "D1")
+async def test_v9_an_insert_with_a_token_is_there_once(tmp_path: Path) -> None:
+    rows = pa.table({"name": ["a"]})
+    async with running(tmp_path) as process:
+        await apply(process, TABLE)
+        first = await process.system.insert("hosts", rows, "t1")
+        await asyncio.gather(*(process.system.insert("hosts", rows, f"u{n}") for n in range(5)))
+    # The answer was lost with the process; the next one gives the same.
+    async with running(tmp_path) as process:
+        assert await process.system.insert("hosts", rows, "t1") == first
+        again = [await process.system.insert("hosts", rows, f"u{n}") for n in range(5)]
+        last = max(inserted.time for inserted in again)
+        table = (await process.query.ask("hosts(n)", last, 30.0)).table
+        assert table["_diff"].to_pylist() == [6]

@@ -1,0 +1,75 @@
+"""Conditions on rows as callers send them, as a filter of rows (SU6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.rpc.messages import Comparison, Condition
+from tidemill.time import UsageError
+
+_COMPARED = {
+    Comparison.EQUAL: eq,
+    Comparison.NOT_EQUAL: ne,
+    Comparison.LESS: lt,
+    Comparison.LESS_OR_EQUAL: le,
+    Comparison.GREATER: gt,
+    Comparison.GREATER_OR_EQUAL: ge,
+}
+
+
+def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expression | None:
+    """What rows of the schema have to meet; None if that is nothing.
+
+    Raises: UsageError for a column that is not there, or a value that is not of its type.
+    """
+    return reduce(and_, (_met(each, schema) for each in conditions)) if conditions else None
+
+
+def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
+    if condition.column not in schema.names:
+        raise UsageError(
+            f"filter refused: there is no column {condition.column}; there are "
+            f"{', '.join(schema.names)}",
+            reason="UnknownColumn",
+        )
+    column = pc.field(condition.column)
+    if condition.value is None:
+        if condition.comparison is Comparison.EQUAL:
+            return column.is_null()
+        if condition.comparison is Comparison.NOT_EQUAL:
+            return column.is_valid()
+        return pc.scalar(value=False)
+    value = _typed(condition, schema.field(condition.column).type)
+    met = _COMPARED[condition.comparison](column, value)
+    # A null is unequal to every value; Arrow would not say.
+    unequal = condition.comparison is Comparison.NOT_EQUAL
+    return met | column.is_null() if unequal else met & column.is_valid()
+
+
+def _typed(condition: Condition, kind: pa.DataType) -> pc.Expression:
+    """The value as one of the column's type, exactly."""
+    value = condition.value
+    fits = (
+        isinstance(value, bool) == pa.types.is_boolean(kind)
+        and isinstance(value, bool | int | float | str)
+    )  # fmt: skip
+    try:
+        if not fits:
+            raise pa.ArrowInvalid("it is of another type")
+        scalar = pa.scalar(value).cast(kind)
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+    ) as error:
+        raise UsageError(
+            f"filter refused: {value!r} is no value of {condition.column}, which is {kind}: {error}",
+            reason="Value",
+        ) from error
+    return pc.scalar(scalar)

@@ -100,6 +100,13 @@ e2e: setup ## the chart, the definitions and the operator on a real API server, 
 	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py
 	@infra/kubernetes/e2e.sh
 
+.PHONY: notice audit
+notice: ## write NOTICE, the bill of materials and the lists of packages of the images, from the lock
+	@$(PY) -m tidemill.manifests.inventory .
+
+audit: setup ## ask the package index for advisories on the lock (pip-audit); says so where it does not offer any
+	@infra/audit.sh
+
 lock: ## resolve the dependencies anew into requirements.lock
 	@infra/lock.sh
 

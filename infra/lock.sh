@@ -9,3 +9,5 @@ uv=.tools/uv/bin/uv
   echo "# Exact versions with hashes of everything that make setup installs. Written by: make lock"
   "$uv" export -q --all-packages --all-groups --no-emit-workspace --no-header --no-annotate --format requirements.txt
 } >requirements.lock
+infra/setup.sh
+.venv/bin/python -m tidemill.manifests.inventory .

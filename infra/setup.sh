@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-UV_VERSION=0.13.8
+UV_VERSION=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' infra/installer.lock)
 GO_VERSION=1.26.6
 GO_OLDEST=1.25
 
@@ -92,7 +92,7 @@ uv_ready() {
     apt_install python3-venv || die "the venv module of Python is missing: install the Debian package python3-venv"
     "$python" -m venv .tools/uv || die "Python cannot make a virtual environment in .tools/uv"
   fi
-  .tools/uv/bin/python -m pip install -q --disable-pip-version-check "uv==$UV_VERSION" ||
+  .tools/uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r infra/installer.lock ||
     die "uv could not be installed from the package index"
 }
 

@@ -48,8 +48,9 @@ jars() {
     echo "kafka: fetching the jars of the broker (54 MB)" >&2
     rm -rf "$cache/libs"
     # -U: a failed look-up is otherwise remembered for a day
-    mvn -q -B -U -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$cache/libs" \
+    mvn -q -B -C -U -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$cache/libs" \
       >"$cache/mvn.log" 2>&1 || die "the jars of Kafka could not be fetched with Maven: see $cache/mvn.log"
+    (cd "$cache/libs" && sha256sum --strict --quiet -c "$here/jars.sha256" >&2) || die "the jars of Kafka are not those of $here/jars.sha256"
     cp "$here/pom.xml" "$cache/.done"
   ) 9>"$cache/.lock"
 }

@@ -8,7 +8,7 @@
 #   images.sh archive   where `build` leaves its archive
 # Archives land in $CACHE/kubernetes/images and are kept, all but that of `build`, which only reuses its layers; delete one
 # to build it again. Needs root, buildah, debootstrap; gcc for the pause container.
-# Environment: CACHE=.cache.
+# Environment: CACHE=.cache; MIRROR, of Debian: https://snapshot.debian.org/archive/debian/DATE/ gives the same packages each time.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib.sh"
@@ -38,12 +38,14 @@ base() {
   need debootstrap buildah
   [ -f "$(archive_of "$BASE")" ] && return 0
   folder=$(mktemp -d)
-  debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv bookworm "$folder/root" \
+  debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv bookworm "$folder/root" ${MIRROR:+"$MIRROR"} \
     >"$cache/debootstrap.log" 2>&1 || { tail -n 20 "$cache/debootstrap.log" >&2; die "debootstrap failed"; }
   # As in python:3.11-slim-bookworm: commands python and pip, and a pip that installs into the system.
   ln -sf python3 "$folder/root/usr/bin/python"
   rm -rf "$folder"/root/usr/lib/python3*/EXTERNALLY-MANAGED "$folder"/root/var/cache/apt/archives/*.deb \
-    "$folder"/root/usr/share/doc/* "$folder"/root/usr/share/locale/*
+    "$folder"/root/usr/share/locale/*
+  # Whoever redistributes packages of Debian keeps their licences.
+  find "$folder/root/usr/share/doc" -type f ! -name copyright -delete
   tar -C "$folder/root" --one-file-system -cf "$folder/root.tar" .
   rm -rf "$folder/root"
   {

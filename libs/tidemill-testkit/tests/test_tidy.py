@@ -14,7 +14,7 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 TOP_LEVEL = {
     "services", "libs", "charts", "protos", "infra", "e2e", "bench", "examples", "docs", "Makefile",
-    ".ci", "README.md", "ARCHITECTURE.md", "GLOSSARY.md", "STYLE.md", "LICENSE", "pyproject.toml",
+    ".ci", "README.md", "ARCHITECTURE.md", "GLOSSARY.md", "STYLE.md", "LICENSE", "NOTICE", "SECURITY.md", "pyproject.toml",
     "requirements.lock", ".gitignore", ".gitattributes", ".dockerignore",
 }  # fmt: skip
 FORBIDDEN_MODULES = {"utils", "util", "common", "base", "manager", "misc", "helpers"}

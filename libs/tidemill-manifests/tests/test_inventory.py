@@ -1,0 +1,88 @@
+"""What the images hold of others is locked by hash, listed, and named with its licence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tidemill.manifests.inventory import closure, generated, jars_of, locked, packages_of
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCK = locked((ROOT / "requirements.lock").read_text())
+BUILT = (ROOT / "services/embedded/Dockerfile").read_text()
+
+
+def test_the_lists_notice_and_bill_are_those_of_the_lock() -> None:
+    for path, text in generated(ROOT).items():
+        assert (ROOT / path).read_text() == text, f"{path} is old: make notice"
+
+
+def test_every_package_of_an_image_has_its_hashes_and_its_licence() -> None:
+    services, spark = packages_of(ROOT)
+    names = {each.name for each in services}
+    assert {"aiohttp", "pyarrow", "numba", "yarl"} <= names  # what is named, and what that brings
+    assert {each.name for each in spark} >= {"pyspark", "py4j", "pandas"}
+    assert not names & {"pytest", "hypothesis", "matplotlib", "pyspark", "mypy", "ruff"}
+    for each in (*services, *spark):
+        assert LOCK[each.name][0] == each.version
+        assert "--hash=sha256:" in each.lines
+        assert each.licence not in ("not stated", "in the package"), each.name
+        assert not re.search(r"\b(A?GPL|LGPL|SSPL)", each.licence), each.name
+
+
+def test_of_two_versions_in_the_lock_an_image_takes_that_for_its_python() -> None:
+    text = (
+        "one==2 ; python_full_version >= '3.12' \\\n    --hash=sha256:2\n"
+        "one==1 ; python_full_version < '3.12' \\\n    --hash=sha256:1\n"
+    )
+    assert locked(text) == {"one": ("1", "one==1 \\\n    --hash=sha256:1")}
+
+
+def test_what_is_needed_and_not_locked_is_refused() -> None:
+    assert closure(["aiohttp"], LOCK) >= {"aiohttp", "yarl", "multidict"}
+    with pytest.raises(KeyError, match="yarl is needed by an image and not locked"):
+        closure(["aiohttp"], {name: each for name, each in LOCK.items() if name != "yarl"})
+
+
+def test_the_bill_names_every_package_and_jar_once() -> None:
+    bill = json.loads((ROOT / "services/embedded/sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    services, spark = packages_of(ROOT)
+    jars = [name for name, _ in jars_of(ROOT)]
+    refs = [each["bom-ref"] for each in bill["components"]]
+    assert refs == [*(each.purl for each in (*services, *spark)), *jars]
+    assert len(refs) == len(set(refs))
+
+
+def test_the_image_installs_from_the_index_by_hash_alone() -> None:
+    for command in re.findall(r"pip install[^&]*", BUILT.replace("\\\n", " ")):
+        if "/wheels/*.whl" in command:
+            assert "--no-deps" in command  # our own, built from this folder
+            continue
+        assert "--require-hashes" in command, command
+        assert "--no-deps" in command, command
+    assert "sha256sum --strict --quiet -c jars.sha256" in BUILT
+    assert "--require-hashes -r infra/installer.lock" in (ROOT / "infra/setup.sh").read_text()
+
+
+def test_the_jars_that_were_fetched_are_those_that_are_named() -> None:
+    folder = ROOT / ".cache/spark/jars"
+    assert {each.name for each in folder.iterdir()} == {name for name, _ in jars_of(ROOT)}
+    for name, digest in jars_of(ROOT):
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("package", "oldest"), [("aiohttp", "3.13.3"), ("pyarrow", "23.0.1"), ("protobuf", "6.33.5")]
+)
+def test_members_admit_no_version_with_a_known_hole(package: str, oldest: str) -> None:
+    bounds = {
+        bound
+        for member in ROOT.glob("*/*/pyproject.toml")
+        for bound in re.findall(rf'"{package}>=([0-9.]+)', member.read_text())
+    }
+    assert bounds == {oldest}

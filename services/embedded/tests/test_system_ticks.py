@@ -175,3 +175,33 @@ async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path
         with pytest.raises(UsageError, match=r"test\.yaml:") as refused:
             await apply(process, VIEW.replace("spec:", f"spec: {spec}"))
         assert says in str(refused.value)
+
+
+async def test_w9_why_of_the_first_step_goes_down_to_the_rows_that_were_there(
+    tmp_path: Path,
+) -> None:
+    table = (
+        "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: a}\n"
+        "spec: {columns: [{name: x, type: int}], retain: all}\n"
+    )
+    program = "s3(x) @next := a(x); s3(x) @next := s3(x) ^ not b(x); b(0) := a(0);"
+    view = (
+        f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: v}}\n"
+        f'spec: {{retain: all, tick: {{"on": change}}, program: "{program}"}}\n'
+    )
+    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+        await process.system.start()
+        await process.system.apply([ResourceDocument(table, "t.yaml")])
+        await process.system.insert("a", pa.table({"x": [1, 2]}))
+        await process.system.apply([ResourceDocument(view, "v.yaml")])
+        gone = {"x": [2], "_diff": [-1]}
+        await process.query.ask(
+            "s3(x)", (await process.system.insert("a", pa.table(gone))).time + 1, 60.0
+        )
+        for x in range(3, 23):
+            at = (await process.system.insert("a", pa.table({"x": [x]}))).time
+        await process.query.ask("s3(x)", at, 60.0)
+        text = (await process.query.why("v/s3(2)", at)).text
+    lines = [line for line in text.splitlines() if "s3(2)" in line]
+    assert any("a(2)" in line and "input" in line for line in text.splitlines()), text
+    assert 1 < len(lines) <= 3, text

@@ -236,3 +236,17 @@ async def test_w2_a_column_that_is_always_infinite_is_refused(tmp_path: Path, pr
     async with running(tmp_path, EVENTS, table("t", "x text")) as process:
         with pytest.raises(UsageError, match="S127 `w` is always infinite"):
             await apply(process, view("v", program))
+
+
+async def test_w12_reasons_say_that_other_values_ride_beside_the_fact(tmp_path: Path) -> None:
+    texts = table("e", "k text", "v int"), view("n", "avg(k) @average(v) @count(v) := e(k, v);")
+    async with running(tmp_path, *texts) as process:
+        at = await insert(process, "e", {"k": "t", "v": 1}, {"k": "t", "v": 2})
+        await answer(process, "avg(k)", at)
+        said = f'is not present at {at}: present is avg("t") @average(1.5) @count(2)'
+        for wrong in ('avg("t") @average(1)', 'avg("t") @count(1)', 'avg("t") @max(2)'):
+            assert said in (await process.query.why(f"n/{wrong}", at)).text
+            assert said in (await process.query.why_not(f"n/{wrong}", at)).text
+        right = (await process.query.why('n/avg("t") @average(1.5)', at)).text
+        assert "is not present" not in right
+        assert 'e("t", 1)' in right

@@ -33,10 +33,11 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class TicksOf:
-    """When and where the ticks of a view run, and the collection of what they hand on."""
+    """When and where the ticks of a view run, the collection of what they hand on, and where they begin, if that is known."""
 
     plan: TickPlan
     state: str
+    begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,11 @@ class Histories:
         readables = view.inputs.values()
         for collection in (ticks.state, *(each.collection for each in readables)):
             begins = max(begins, await self._since(collection))
-        state, begun, fresh = await self._handed(ticks.state, begins, at)
+        state, begun, fresh = frozenset[StateRow](), begins, True
+        if (
+            begins != ticks.begin
+        ):  # a first step of one instant leaves its state at the beginning itself
+            state, begun, fresh = await self._handed(ticks.state, begins, at)
         stretches = {
             name: (await self._stretch(readable, min(begun, at), at)).named(name)
             for name, readable in view.inputs.items()

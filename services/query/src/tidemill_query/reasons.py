@@ -10,6 +10,7 @@ from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
+from tidemill.datalog.values import equal
 from tidemill.datalog.why import rule_text, why
 from tidemill.datalog.why_not import Reason as NotBecause
 from tidemill.datalog.why_not import why_not
@@ -32,7 +33,22 @@ def proof(
     found = why(program, inputs, record, at)
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
-    return Explanation(found.render(), _tree(found))
+    return _proved(record, found, at)
+
+
+def _proved(asked: Record, found: Proof, at: int) -> Explanation:
+    """The proof; where other values ride beside the fact than were asked about, that is said first."""
+    other = _told_otherwise(asked, found.record, at)
+    return Explanation(f"{other}\n{found.render()}" if other else found.render(), _tree(found))
+
+
+def _told_otherwise(asked: Record, present: Record | None, at: int) -> str:
+    """Says that the fact is there with other values than those asked about; empty where it is not so."""
+    held = {} if present is None else dict(present.parafacts)
+    for lattice, value in asked.parafacts:
+        if lattice not in held or not equal(held[lattice], value):
+            return f"{asked} is not present at {at}: present is {present}"
+    return ""
 
 
 def proof_in_ticks(
@@ -41,7 +57,7 @@ def proof_in_ticks(
     """A proof tree over ticks, down to inputs and to what was handed on before the history."""
     found = why_in_ticks(history, record, at, node)
     if found is not None:
-        return Explanation(found.render(), _tree(found))
+        return _proved(record, found, at)
     if not history.fresh and history.nodes[node].number_at(at) is None:
         return Explanation(
             f"no tick ran between {history.begin} and {at}: what is present was handed on by ticks "
@@ -54,6 +70,9 @@ def absence_in_ticks(
     history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
 ) -> Explanation:
     """One reason for each rule that could derive the record, each in the tick that it would come from."""
+    present = why_in_ticks(history, record, at, node) if record.parafacts else None
+    if present is not None and (other := _told_otherwise(record, present.record, at)):
+        return Explanation(other)
     found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters)
     return _explained(history.program, record, found)
 
@@ -88,6 +107,9 @@ def absence(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
 ) -> Explanation:
     """One reason for each rule that could derive the record."""
+    present = why(program, inputs, record, at) if record.parafacts and at < upper else None
+    if present is not None and (other := _told_otherwise(record, present.record, at)):
+        return Explanation(other)
     found = why_not(program, inputs, record, at, upper=upper, letters=letters)
     return _explained(program, record, found)
 

@@ -183,6 +183,15 @@ def named_table(stored: Stored) -> Named:
     return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
 
 
+def _begin(view: PlannedView) -> int | None:
+    """From where on ticks run, None where only their inputs say it."""
+    spec = view.stored.resource.spec
+    assert isinstance(spec, ViewSpec)
+    if spec.hydrate_from is not None:
+        return spec.hydrate_from
+    return view.stored.created_ms if view.timeline == SYSTEM else None
+
+
 @contextmanager
 def located(resource: Resource, *path: str | int) -> Iterator[None]:
     """What is refused in the body is refused with the place of a field of the resource."""
@@ -488,7 +497,7 @@ class Shapes:
             {p: named.readable() for p, named in planned.inputs.items()},
             {p: named.readable() for p, named in planned.outputs.items()},
             kept_in_words(planned.stored.resource.spec),
-            None if planned.ticks is None else TicksOf(planned.ticks, state),
+            None if planned.ticks is None else TicksOf(planned.ticks, state, _begin(planned)),
         )  # fmt: skip
 
     def views(self) -> list[ViewOf]:

@@ -95,6 +95,7 @@ class _Known:
         self._seen: list[_ByTick[Record]] = []
         self._carried: list[_ByTick[tuple[Fact, list[Told]]]] = []
         self._solutions: list[_ByTick[StateRow]] = []
+        self._since: list[dict[Fact, list[tuple[int, float]]]] = [{} for _ in history.nodes]
         for node in history.nodes:
             seen: _ByTick[Record] = _ByTick()
             carried: _ByTick[tuple[Fact, list[Told]]] = _ByTick()
@@ -109,6 +110,8 @@ class _Known:
                 name, key, *values = decode_fields(row[2])
                 if fits(key[1:], patterns.get(name, ())):
                     carried.add(((name, key), values), begun, ended)
+                    since = self._since[node.number].setdefault((name, key), [])
+                    since.append((begun, ended))
             self._seen.append(seen)
             self._carried.append(carried)
             self._solutions.append(solutions)
@@ -125,6 +128,12 @@ class _Known:
         """The facts that were carried to a tick."""
         node, number = self.ticks.ran[place]
         return dict(self._carried[node].at(number))
+
+    def carried_since(self, place: Place, fact: Fact) -> int:
+        """The number of the first of the ticks up to this one to all of which the fact was carried alike."""
+        node, number = self.ticks.ran[place]
+        stretches = self._since[node].get(fact, ())
+        return min((b for b, ended in stretches if b <= number < ended), default=number)
 
     def state_before(self, at: int) -> EngineState:
         """The solutions that were handed to a tick."""
@@ -193,8 +202,15 @@ class _TickBuilder(Builder):
         if not number:
             node.kind = "handed"
             return
-        before = self._ticks.nodes[owner].places[number - 1]
+        places = self._ticks.nodes[owner].places
+        before = places[number - 1]
         carrying = [f for f in self._later if f.next_tick and f.head.predicate == predicate]
+        first = self._known.carried_since(place, (predicate, key))
+        if first < number - 1:
+            # What a rule only keeps is one line however long it is kept: the tick is the first that kept it.
+            keeping = [form for form in carrying if _keeps(form)]
+            if self._derived_at(node, keeping, predicate, key, key, places[first]):
+                return
         if not self._derived_at(node, carrying, predicate, key, key, before):
             raise AssertionError(f"no derivation of {node.text} in the tick before {place}")
 
@@ -227,6 +243,14 @@ class _TickBuilder(Builder):
                 self.derive(node, form, usable, (predicate, key), place, None)
                 return True
         return False
+
+
+def _keeps(form: RuleForm) -> bool:
+    """Whether a rule carries a fact from itself."""
+    return any(
+        atom.predicate == form.head.predicate and atom.terms == form.head.terms
+        for atom in form.atoms
+    )
 
 
 def _is(message: Message, node: int, predicate: str, key: Key) -> bool:

@@ -5,6 +5,7 @@ PY := .venv/bin/python
 LAW_EXAMPLES ?= 500
 CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
+INPUTS ?= 100000
 SEED ?= 1
 
 .PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions image e2e lock clean
@@ -23,6 +24,10 @@ test: setup ## everything CI checks: lint, types, layers, then all tests with re
 	@infra/setup.sh spark kafka redis objectstore prometheus buf compiler
 	@$(MAKE) --no-print-directory lint types contracts
 	@$(MAKE) --no-print-directory unit
+
+.PHONY: fuzz
+fuzz: setup ## every parser and decoder under random bytes; INPUTS=10000000 SEED=1 ONLY=avro-values
+	@$(PY) -m tidemill.testkit.fuzzing --inputs $(INPUTS) --seed $(SEED) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: chaos
 chaos: setup ## faults on simulated and real stores; SECONDS=600 SEED=1 ONLY=story|simulation|sqlite|redis|s3

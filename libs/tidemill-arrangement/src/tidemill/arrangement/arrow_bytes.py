@@ -25,7 +25,7 @@ STORED = (
 )
 """The types that a collection holds, in the words of the protos."""
 
-_ROWS = "record batch"
+_SCHEMA, _ROWS = "schema", "record batch"
 _HEADER_FIELD = 2
 _BUFFERS_FIELD, _COMPRESSION_FIELD = 2, 3
 _LZ4 = 0
@@ -75,7 +75,9 @@ def _is_zone(kind: pa.DataType) -> bool:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raise pa.ArrowInvalid naming the first column of a type that no collection holds."""
+    """Raise pa.ArrowInvalid for a name that comes twice, or a type that no collection holds."""
+    if len(set(schema.names)) < len(schema):
+        raise pa.ArrowInvalid(f"the columns {schema.names} are not distinct")
     for column in schema:
         column.name.encode()  # a name that is no UTF-8 shows here
         if not is_stored(column.type):
@@ -134,6 +136,8 @@ def _only_invalid(work: Callable[[], T]) -> T:
 
 
 def _schema_of(message: pa.ipc.Message) -> pa.Schema:
+    if message.type != _SCHEMA:  # which Arrow does not ask, and reads whatever it is as one
+        raise pa.ArrowInvalid(f"a {message.type} where a schema belongs")
     schema = pa.ipc.read_schema(message)
     check_columns(schema)
     return schema

@@ -107,7 +107,7 @@ class Announcements:
         try:
             while True:
                 for record in await reader.poll(RECORDS_PER_POLL, POLL_S):
-                    announced = _announced(record.value)
+                    announced = announced_in(record.value)
                     if announced is None:
                         self.passed_over += 1
                     elif announced.process != self._process:
@@ -117,17 +117,17 @@ class Announcements:
             await reader.close()
 
 
-class _Announced(msgspec.Struct):
+class Announced(msgspec.Struct):
     """What is read of a record of the topic."""
 
     collection: Annotated[str, msgspec.Meta(min_length=1, max_length=COLLECTION_CHARS_MAX)]
     process: str = ""
 
 
-_DECODER = msgspec.json.Decoder(_Announced)
+_DECODER = msgspec.json.Decoder(Announced)
 
 
-def _announced(record: bytes | None) -> _Announced | None:
+def announced_in(record: bytes | None) -> Announced | None:
     """The announcement of a record; None if it is none, whatever it is."""
     try:
         return _DECODER.decode(record or b"")

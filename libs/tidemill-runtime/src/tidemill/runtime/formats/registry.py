@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -19,7 +18,11 @@ from tidemill.time import Unavailable, UsageError
 
 TIMEOUT_S = 10.0
 REFERENCES_MAX = 100
-_ACCEPT = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+_ACCEPT = {
+    "Accept": "application/vnd.schemaregistry.v1+json, application/json",
+    "Accept-Encoding": "identity",
+}
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
@@ -28,6 +31,22 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     text: str
     references: tuple[str, ...] = ()
     kind: str = "AVRO"
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    subject: str
+    version: int
+
+
+class _Registered(msgspec.Struct, frozen=True, rename="camel"):
+    """What is read of an answer."""
+
+    schema: str = ""
+    references: tuple[_Reference, ...] | None = None
+    schema_type: str | None = None
+
+
+_REGISTERED = msgspec.json.Decoder(_Registered)
 
 
 class SchemaRegistry(Protocol):
@@ -77,22 +96,24 @@ class HttpRegistry:
         if found is None:
             return None
         texts: dict[tuple[str, int], str] = {}
-        await self._refer(found, texts)
-        kind = str(found.get("schemaType") or "AVRO")
-        return RegisteredSchema(str(found.get("schema", "")), tuple(texts.values()), kind)
+        await self._refer(found, texts, 0)
+        kind = found.schema_type or "AVRO"
+        return RegisteredSchema(found.schema, tuple(texts.values()), kind)
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _refer(self, found: Mapping[str, Any], texts: dict[tuple[str, int], str]) -> None:
+    async def _refer(
+        self, found: _Registered, texts: dict[tuple[str, int], str], depth: int
+    ) -> None:
         """Collect what a schema refers to, what is referred to first."""
-        for reference in found.get("references") or ():
-            place = str(reference["subject"]), int(reference["version"])
+        for reference in found.references or ():
+            place = reference.subject, reference.version
             if place in texts:
                 continue
-            if len(texts) >= REFERENCES_MAX:
+            if max(len(texts), depth) >= REFERENCES_MAX:
                 raise UsageError(
                     f"a schema refers to more than {REFERENCES_MAX} others", reason="Registry"
                 )
@@ -100,10 +121,22 @@ class HttpRegistry:
             if inner is None:
                 # The registry promises that what is referred to stays.
                 raise Unavailable(f"{self._access.shown} does not have {place[0]} {place[1]} now")
-            await self._refer(inner, texts)
-            texts[place] = str(inner["schema"])
+            await self._refer(inner, texts, depth + 1)
+            texts[place] = inner.schema
 
-    async def _get(self, path: str) -> Mapping[str, Any] | None:
+    async def _get(self, path: str) -> _Registered | None:
+        """The schema at a path; None if there is none."""
+        body = await self._fetched(path)
+        if body is None:
+            return None
+        try:
+            return _REGISTERED.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Unavailable(
+                f"the schema registry {self._access.shown} answers what is no schema: {error}"
+            ) from error
+
+    async def _fetched(self, path: str) -> bytes | None:
         """The document at a path; None if there is none."""
         url = self._access.url.rstrip("/") + path
         try:
@@ -119,8 +152,16 @@ class HttpRegistry:
                     raise Unavailable(
                         f"the schema registry {self._access.shown} answered {reply.status}"
                     )
-                return msgspec.json.decode(await reply.read(), type=dict[str, Any])
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+                body = bytearray()
+                async for piece in reply.content.iter_chunked(1 << 16):
+                    body += piece
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise Unavailable(
+                            f"the schema registry {self._access.shown} answered more than "
+                            f"{ANSWER_BYTES_MAX} bytes"
+                        )
+                return bytes(body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             said = str(error) or type(error).__name__
             raise Unavailable(
                 f"the schema registry {self._access.shown} does not answer: {said}"
@@ -135,6 +176,7 @@ class HttpRegistry:
                 headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
             self._session = aiohttp.ClientSession(
                 headers=headers,
+                auto_decompress=False,  # nothing that came small becomes large
                 timeout=aiohttp.ClientTimeout(total=self._timeout_s),
                 connector=gated_connector(access.url, access.egress, access.tls),
             )

@@ -102,7 +102,7 @@ image: ## the images of all services, as one archive (needs root, buildah, deboo
 
 e2e: setup ## the chart, the definitions and the operator on a real API server, then the whole system in pods on a real node (root)
 	@infra/setup.sh apiserver
-	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py
+	@$(PY) -m pytest e2e/test_api_server.py e2e/test_api_server_jobs.py e2e/test_api_server_namespaces.py
 	@infra/kubernetes/e2e.sh
 
 .PHONY: notice audit

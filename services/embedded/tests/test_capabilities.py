@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from tidemill.client.command import app
+from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import (
     Appended,
     CapabilityPair,
@@ -20,6 +23,7 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     Right,
 )
+from tidemill.testkit.up import up_process
 from tidemill.time import (
     AlreadyUsed,
     NotYet,
@@ -216,3 +220,46 @@ async def test_v9_an_insert_with_a_token_is_there_once(tmp_path: Path) -> None:
         last = max(inserted.time for inserted in again)
         table = (await process.query.ask("hosts(n)", last, 30.0)).table
         assert table["_diff"].to_pylist() == [6]
+
+
+async def test_v14_1_a_hold_on_what_is_forgotten_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        pair = await created(process)
+        await process.storage.update_and_downgrade(writer(pair), None, frontier(50), None)
+        await process.world.collections.retain("weights", 10)
+        await process.storage.drop(pair.read)
+        late = HOLD.replace("weights}", "weights, frontier: 5}")
+        with pytest.raises(UsageError, match="5 is forgotten: weights is known from"):
+            await apply(process, late)
+        await apply(process, late.replace("5}", "45}"))
+        held = (await process.world.collections.status("weights")).holders
+        assert [(each.owner, each.frontier) for each in held] == [("hold:kept", frontier(45))]
+
+
+@pytest.mark.rule("F11", "F13", "K2", "D3")
+def test_v9_the_command_says_who_holds_upper_and_an_administrator_ends_it(tmp_path: Path) -> None:
+    with up_process(tmp_path) as server:
+        with server.client() as client:
+            client.apply(ResourceDocument(TABLE, "t"), ResourceDocument(OVER_TABLE, "v"))
+            at = client.insert("hosts", [{"name": "a"}], token="once").time
+            assert client.insert("hosts", [{"name": "a"}], token="once").time == at
+            assert client.query("copied(n)", at, timeout_s=60).table.num_rows == 1
+        address = server.address("grpc")
+
+        async def forget() -> None:
+            async with AsyncClient(address) as held:
+                await held.storage.acquire_right("hosts", Right.WRITE, owner="me", lease_ms=None)
+
+        asyncio.run(forget())
+        call = ["--address", address]
+        said = CliRunner().invoke(app, [*call, "timestamp", "copies"])
+        assert said.exit_code == 0, said.output
+        with server.client() as client:
+            found = client.explain_timestamp("copies")
+            (stuck,) = (w for _, i in found.inputs for w in i.writers if w.owner == "me")
+            assert found.chosen == sole_time(stuck.frontier) - 1
+            assert stuck.key in said.output
+            ended = CliRunner().invoke(app, [*call, "expire", "hosts", stuck.key])
+            assert ended.exit_code == 0, ended.output
+            now = client.insert("hosts", [{"name": "b"}]).time
+            assert client.query("hosts(n)", now, timeout_s=60).table.num_rows == 2

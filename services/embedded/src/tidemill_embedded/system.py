@@ -529,7 +529,7 @@ class System:
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 
-    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
         """Write rows ahead to the log of a source; durable on return."""
         stored = await self._found("Source", source) or self._live("Source", source)
         spec = stored.resource.spec

@@ -32,7 +32,7 @@ AsTree = Annotated[bool, typer.Option("--json", help="The tree as JSON.")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the subcommands of this module."""
-    for command in (query, sql, subscribe, why, why_not, explain):
+    for command in (query, sql, subscribe, why, why_not, explain, timestamp, expire):
         app.command()(command)
 
 
@@ -185,6 +185,43 @@ def explain(
 
         with connect_to(context.obj) as client:
             typer.echo(client.explain(view, chosen[0] if chosen else "plan").rstrip("\n"))
+
+
+def timestamp(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(help="Collections, goals or views.")],
+    as_of: AsOf = "latest",
+) -> None:
+    """Say which instant a question gets, what decides it, and who holds the frontiers of what it reads.
+
+    \b
+        tidemill timestamp delays
+        tidemill timestamp 'late(f, d)' hosts --as-of 1360000000000
+    """
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+        from tidemill.client.listings import print_timestamp
+
+        with connect_to(context.obj) as client:
+            print_timestamp(client.explain_timestamp(*names, as_of=as_of))
+
+
+def expire(
+    context: typer.Context,
+    collection: Annotated[str, typer.Argument(help="The collection that is held.")],
+    key: Annotated[str, typer.Argument(help="The key of the holder, as `timestamp` shows it.")],
+) -> None:
+    """End the capability of a holder that nobody answers for any more; for administrators.
+
+    \b
+        tidemill expire hosts 3f9a6c21b07e
+    """
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+
+        with connect_to(context.obj) as client:
+            ended = client.expire(collection, key)
+        typer.echo(f"{ended.owner or 'a session'} holds {collection} at {ended.frontier} no more")
 
 
 def _patience(wait: bool, timeout: float | None) -> float | None:

@@ -24,10 +24,12 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     Event,
     Explanation,
+    HolderInfo,
     Inserted,
     Pushed,
     ResourceDocument,
     ResourceStatus,
+    TimestampExplanation,
 )
 from tidemill.rpc.outcomes import CALL_S
 from tidemill.rpc.tls import TlsFiles
@@ -129,6 +131,14 @@ class Client:
         """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
         return self._calls.explain(view, form)
 
+    def explain_timestamp(self, *names: str, as_of: Instant = None) -> TimestampExplanation:
+        """Which instant a question over collections, goals or views gets, and who holds it where it is."""
+        return self._calls.explain_timestamp(names, instant(as_of))
+
+    def expire(self, collection: str, key: str) -> HolderInfo:
+        """End the capability of the holder with this key, for administrators; who it was."""
+        return self._calls.expire(collection, key)
+
     def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""
         return self._calls.collections()
@@ -155,9 +165,15 @@ class Client:
         """Remove a resource that nothing else reads."""
         self._calls.delete(kind, name)
 
-    def insert(self, table: str, rows: pa.Table | Sequence[Mapping[str, object]]) -> Inserted:
-        """Write rows durably to a table, all at one time."""
-        return self._calls.insert(table, table_of(rows))
+    def insert(
+        self,
+        table: str,
+        rows: pa.Table | Sequence[Mapping[str, object]],
+        *,
+        token: str | None = None,
+    ) -> Inserted:
+        """Write rows durably to a table, all at one time; once for each token, however often it is called."""
+        return self._calls.insert(table, table_of(rows), token=token)
 
     def push(self, source: str, rows: Iterable[bytes | str]) -> Pushed:
         """Write raw rows to the log of a source, durable when this returns."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tidemill.client.instants import short_frontier, shown_duration, shown_frontier
 from tidemill.client.rendering import cell, console, grid
-from tidemill.rpc.messages import CollectionInfo, ResourceStatus
+from tidemill.rpc.messages import CollectionInfo, ResourceStatus, TimestampExplanation
 from tidemill.time import Frontier
 
 RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
@@ -84,6 +84,29 @@ def print_collections(found: Sequence[CollectionInfo], as_json: bool) -> None:
         )  # fmt: skip
         table.add_row(*(Text(text) for text in cells))
     console().print(table)
+
+
+HOLDERS = ("COLLECTION", "SINCE", "UPPER", "HOLDS", "AT", "OWNER", "KEY")
+
+
+def print_timestamp(found: TimestampExplanation) -> None:
+    """The instant and its reason, then a line for each collection and each of its holders."""
+    out = console()
+    out.print(Text(f"{'none' if found.chosen is None else found.chosen}: {found.reason}"))
+    table = grid(HOLDERS)
+    for _, info in found.inputs:
+        frontiers = info.id, shown_frontier(info.since), shown_frontier(info.upper)
+        table.add_row(*(Text(text) for text in (*frontiers, "", "", "", "")))
+        for right, holders in (("since", info.holders), ("upper", info.writers)):
+            for holder in holders:
+                said = (
+                    right,
+                    shown_frontier(holder.frontier),
+                    holder.owner or "(unnamed)",
+                    holder.key,
+                )
+                table.add_row(*(Text(text) for text in ("", "", "", *said)))
+    out.print(table)
 
 
 def _times(held: Frontier | None) -> list[int] | None:

@@ -26,6 +26,7 @@ from tidemill.rpc.messages import (
     CollectionInfo,
     Event,
     Explanation,
+    HolderInfo,
     Inserted,
     Pushed,
     ResourceDocument,
@@ -142,9 +143,13 @@ class BlockingClient:
         """Write rows durably to a table, all at one time; once for each token."""
         return self._wait(self._client.insert(table, rows, token=token))
 
-    def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns; once for each token."""
-        return self._wait(self._client.push(source, rows, token=token))
+    def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns."""
+        return self._wait(self._client.push(source, rows))
+
+    def expire(self, collection: str, key: str) -> HolderInfo:
+        """End the capability of the holder with this key, for administrators; who it was."""
+        return self._wait(self._client.storage.expire(collection, key))
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

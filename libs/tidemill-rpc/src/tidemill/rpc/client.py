@@ -173,9 +173,9 @@ class AsyncClient:
         found = await self._ended(self._catalog.Insert, request, writes=True)
         return Inserted(time=found.time, rows=found.rows)
 
-    async def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns; once for each token."""
-        request = catalog.PushRequest(source=source, rows=rows, token=token)
+    async def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns."""
+        request = catalog.PushRequest(source=source, rows=rows)
         found = await self._ended(self._catalog.Push, request, writes=True)
         return Pushed(accepted=found.accepted)
 

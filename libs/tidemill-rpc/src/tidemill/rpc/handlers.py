@@ -119,11 +119,8 @@ class CatalogHandlers(Protocol):
         """
         ...
 
-    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
-        """Write raw rows ahead to the log of a source, durably before the answer.
-
-        A repeated token writes nothing and is answered as the first time.
-        """
+    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+        """Write raw rows ahead to the log of a source, durably before the answer."""
         ...
 
 

@@ -322,7 +322,25 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
     for stored in fresh:
         if isinstance(stored.resource.spec, HoldSpec):
             done.append(decided(stored, world.shapes, by))
+            await _refuse_late_hold(stored, world)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
+
+
+async def _refuse_late_hold(stored: Stored, world: World) -> None:
+    """Raises: UsageError for a hold that is to keep what is forgotten already."""
+    spec = stored.resource.spec
+    assert isinstance(spec, HoldSpec)
+    # What this apply makes has no history yet.
+    with suppress(UnknownCollection):
+        collection = world.shapes.named(spec.collection).collection
+        since = (await world.collections.status(collection)).since
+        if spec.frontier is not None and not since.less_equal(spec.frontier):
+            with located(stored.resource, "spec", "frontier"):
+                raise UsageError(
+                    f"{spec.frontier} is forgotten: {spec.collection} is known from {since} on; hold it "
+                    "from there, or leave frontier out",
+                    reason="Forgotten", since=since,
+                )  # fmt: skip
 
 
 def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:

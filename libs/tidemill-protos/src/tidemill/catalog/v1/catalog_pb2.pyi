@@ -377,10 +377,7 @@ class PushRequest(_message.Message):
 
     SOURCE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    token: _builtins.str
-    """Makes a retry safe: a repeated token never writes twice."""
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -388,15 +385,12 @@ class PushRequest(_message.Message):
         *,
         source: _builtins.str = ...,
         rows: _abc.Iterable[_builtins.bytes] | None = ...,
-        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "token", b"token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "rows", b"rows", "source", b"source", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
-    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 

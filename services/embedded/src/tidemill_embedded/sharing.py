@@ -115,9 +115,10 @@ class SharedWork:
         await self._store.refresh()
         refreshed, self._refreshed = self._refreshed, asyncio.Event()
         refreshed.set()
-        live = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
-        if any(self._planned.get(key) != stored for key, stored in live.items()):
+        if any(self._planned.get(_key(stored)) != stored for stored in self._store.live()):
             await self._world.discover()
+        # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
+        live = {_key(stored): stored for stored in self._store.live()}
         for key, stored in list(self._planned.items()):
             now = live.get(key)
             if now is None or now.prefix != stored.prefix:
@@ -309,6 +310,10 @@ class SharedWork:
             held.role if held.share is None else share_of(held.role, held.share), resource.kind, resource.name, health.ready, health.reason, health.message,
             details, self._name, held.epoch,
         )  # fmt: skip
+
+
+def _key(stored: Stored) -> Key:
+    return stored.resource.kind, stored.resource.name
 
 
 def _declared_anew(stored: Stored, now: Stored) -> bool:

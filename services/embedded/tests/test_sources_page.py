@@ -143,7 +143,7 @@ spec:
 async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_path: Path) -> None:
     page = (ROOT / "docs/actions.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (declared,) = [block for block in blocks if "tidemill.deadletters" in block]
+    (declared,) = [block for block in blocks if "deadletters" in block]
     async with running(tmp_path) as process:
         for text in (BLOCKS["stock"], declared):
             await process.system.apply([ResourceDocument(text, "page.yaml")])
@@ -154,8 +154,8 @@ async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_p
         async with asyncio.timeout(240):
             while len(found) < 2:
                 with suppress(UsageError):
-                    high = (await log.bounds("tidemill.deadletters"))[0][1]
-                    reader = await log.reader("tidemill.deadletters", {0: 0})
+                    high = (await log.bounds("deadletters"))[0][1]
+                    reader = await log.reader("deadletters", {0: 0})
                     values = [r.value or b"" for r in await reader.poll(10, 0.0)] if high else []
                     found = sorted(json.loads(value)["arguments"][3] for value in values)
                     await reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from tidemill.client.capabilities import hold
 from tidemill.client.command import app
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import (
@@ -263,3 +265,25 @@ def test_v9_the_command_says_who_holds_upper_and_an_administrator_ends_it(tmp_pa
             assert ended.exit_code == 0, ended.output
             now = client.insert("hosts", [{"name": "b"}]).time
             assert client.query("hosts(n)", now, timeout_s=60).table.num_rows == 2
+
+
+@pytest.mark.rule("K11", "K9", "SU1")
+async def test_v9_the_program_of_the_page_runs_and_holds_nothing_afterwards(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "capabilities.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    with up_process(tmp_path) as server:
+        with server.client() as client:
+            client.apply(ResourceDocument(TABLE, "t"))
+        names: dict[str, object] = {"pa": pa, "address": server.address("grpc")}
+        body = "".join(f"    {line}\n" for line in program.splitlines())
+        exec(f"async def run():\n{body}    return there\n", names)
+        there = await names["run"]()  # type: ignore[operator]  # defined by the program
+        assert there["name"].to_pylist() == ["a"]
+        # Leases are renewed while they are held, and nothing is held afterwards.
+        async with AsyncClient(server.address("grpc")) as client:
+            async with await hold(client, "hosts", lease_ms=3_000) as read:
+                await asyncio.to_thread(lambda: threading.Event().wait(5.0))
+                await read.downgrade(read.frontier)
+            with server.client() as asking:
+                (info,) = (c for c in asking.collections() if c.id == "hosts")
+            assert ([h.owner for h in info.holders], len(info.writers)) == ([], 1)

@@ -1,0 +1,162 @@
+"""Capabilities as context managers: renewed in the background while they are held, dropped at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.messages import (
+    Appended,
+    AppendOutcome,
+    Changes,
+    Condition,
+    Event,
+    HeldCapability,
+    Right,
+)
+from tidemill.runtime.clock import SystemClock
+from tidemill.time import (
+    CapabilityExpired,
+    Indeterminate,
+    Unavailable,
+    UnknownCapability,
+    frontier,
+    sole_time,
+)
+
+LEASE_MS = 60_000
+RENEWALS = 3
+"""So often a lease is renewed within its length."""
+
+
+class AsyncHeld:
+    """A capability that its process holds: a lease ends soon after the process does, whatever ends it."""
+
+    def __init__(self, client: AsyncClient, held: HeldCapability, lease_ms: int) -> None:
+        self._storage = client.storage
+        self._lease_ms = lease_ms
+        self._turn = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
+        self.capability = held
+        """As it stands now; whoever has it has the right."""
+
+    @property
+    def frontier(self) -> int:
+        """The instant that is held. Raises: ValueError where nothing is left to hold."""
+        return sole_time(self.capability.frontier)
+
+    async def __aenter__(self) -> Self:
+        self._renewing = asyncio.create_task(self._renew_forever())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Give it up; what is not there any more is given up."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        with suppress(CapabilityExpired, UnknownCapability, Unavailable, Indeterminate):
+            await self._storage.drop(self.capability)
+
+    async def _renew_forever(self) -> None:
+        """Until the lease is over: then whatever the capability is used for says so."""
+        while True:
+            await SystemClock().sleep(self._lease_ms / RENEWALS / 1000)
+            async with self._turn:
+                with suppress(Unavailable, Indeterminate):
+                    self.capability = await self._storage.renew(self.capability)
+
+
+class AsyncReader(AsyncHeld):
+    """Reads a collection, whose history from the held frontier on stays."""
+
+    async def snapshot(self, at: int) -> pa.Table:
+        """The rows at an instant with their multiplicity in `_diff`, once it is definite.
+
+        Without columns if there are none. Raises: BeforeSince, errors of the capability.
+        """
+        tables = [e.table async for e in self.subscribe(at, up_to=at + 1) if isinstance(e, Changes)]
+        return pa.concat_tables(tables).drop_columns(["_time"]) if tables else pa.table({})
+
+    def subscribe(
+        self,
+        at: int | None = None,
+        *,
+        snapshot: bool = True,
+        up_to: int | None = None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
+    ) -> AsyncGenerator[Event, None]:
+        """The contents at an instant, by default the held one, then every change."""
+        begin = self.frontier if at is None else at
+        return self._storage.subscribe_at(
+            self.capability, begin, snapshot=snapshot, up_to=up_to, columns=columns, where=where
+        )
+
+    async def downgrade(self, to: int) -> None:
+        """Let the history before `to` go."""
+        async with self._turn:
+            self.capability = await self._storage.downgrade(self.capability, frontier(to))
+
+
+class AsyncWriter(AsyncHeld):
+    """Writes a collection, whose upper does not pass the held frontier."""
+
+    async def append(
+        self, rows: pa.Table | None, to: int, *, token: str | None = None
+    ) -> AppendOutcome:
+        """Write rows and hold `to` from then on; without `_time` they come at the held instant, once each.
+
+        A lost race is the value UpperMismatch, and the frontier is where the winner has come.
+        """
+        async with self._turn:
+            outcome = await self._storage.update_and_downgrade(
+                self.capability, self._stamped(rows), frontier(to), token=token
+            )
+            came = outcome.upper if isinstance(outcome, Appended) else outcome.current
+            held = self.capability
+            self.capability = HeldCapability(held.id, held.collection, came, held.right)
+            return outcome
+
+    def _stamped(self, rows: pa.Table | None) -> pa.Table | None:
+        if rows is None:
+            return None
+        count = rows.num_rows
+        if "_time" not in rows.column_names:
+            rows = rows.append_column("_time", pa.array([self.frontier] * count, pa.uint64()))
+        if "_diff" not in rows.column_names:
+            rows = rows.append_column("_diff", pa.array([1] * count, pa.int64()))
+        return rows
+
+
+async def hold(
+    client: AsyncClient, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS
+) -> AsyncReader:
+    """A read capability at since: `async with await hold(client, name) as read`."""
+    held = await client.storage.acquire_right(
+        collection, Right.READ, owner=owner, lease_ms=lease_ms
+    )
+    return AsyncReader(client, held, lease_ms)
+
+
+async def writing(
+    client: AsyncClient, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS
+) -> AsyncWriter:
+    """A write capability at upper, over a table or what was created to be written."""
+    held = await client.storage.acquire_right(
+        collection, Right.WRITE, owner=owner, lease_ms=lease_ms
+    )
+    return AsyncWriter(client, held, lease_ms)

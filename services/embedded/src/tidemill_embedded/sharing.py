@@ -107,6 +107,7 @@ class SharedWork:
         self._sources: dict[str, SourceRunner] = {}
         self._refreshed = asyncio.Event()
         self.slots: set[int] = set()
+        self.named_at = -1
 
     # -- the catalog ----------------------------------------------------------------------------
 
@@ -119,6 +120,7 @@ class SharedWork:
             await self._world.discover()
         # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
         live = {_key(stored): stored for stored in self._store.live()}
+        self.named_at = self._store.upper
         for key, stored in list(self._planned.items()):
             now = live.get(key)
             if now is None or now.prefix != stored.prefix:

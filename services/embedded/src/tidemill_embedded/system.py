@@ -233,6 +233,8 @@ class System:
             if self._shared is not None:
                 await self._shared.work.refresh()
             await self._world.discover()
+            if self._shared is not None and self._shared.work.named_at != self._store.upper:
+                continue  # read anew meanwhile: names are of an older catalog
             now_ms = self._world.clock.now_ms()
             plan = await plan_apply(documents, self._store, self._world, now_ms, by)
             if not plan.created and not plan.configured:

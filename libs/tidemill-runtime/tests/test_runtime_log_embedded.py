@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from hypothesis import strategies as st
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log import Entry, LogRecord
+from tidemill.runtime.log_check import LogCheck
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_frames import decode_frame, encode_frame, header_at, intact
 from tidemill.runtime.log_segments import partition_directory, read_range
+from tidemill.runtime.log_writer import TOLD
 from tidemill.time.errors import Corrupt, Fenced, Indeterminate, NotYet, Unavailable, UsageError
 
 KEEPS_APPENDING = """
@@ -152,7 +156,12 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Pat
 
 
 async def test_a_write_that_was_cut_off_anywhere_is_taken_back(tmp_path: Path) -> None:
-    segment = await filled(tmp_path) / f"{0:020d}.log"
+    segment = await filled(tmp_path, appends=4) / f"{0:020d}.log"
+    told = segment.with_name(TOLD)
+    before = told.read_bytes()
+    async with opened(tmp_path) as log:
+        await log.append("t", numbered(40, 50))
+    told.write_bytes(before)  # the last write was never acknowledged
     whole = segment.read_bytes()
     frame = len(whole) // 5
     for cut in range(len(whole) - frame, len(whole)):
@@ -169,10 +178,127 @@ async def test_damage_in_front_of_what_was_durable_is_not_taken_for_a_cut(tmp_pa
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     segment.write_bytes(damaged)
-    with pytest.raises(Corrupt, match="is damaged at byte"):
-        EmbeddedLog(tmp_path)
+    async with opened(tmp_path) as log:
+        with pytest.raises(Corrupt, match="is damaged at byte"):
+            await log.bounds("t")
     with pytest.raises(Corrupt, match="frame of offset 20 is damaged"):
         values_in(tmp_path, 0, 50)
+
+
+async def test_v5_one_damaged_topic_leaves_the_others_going(tmp_path: Path) -> None:
+    segment = await filled(tmp_path) / f"{0:020d}.log"
+    async with opened(tmp_path) as log:
+        await log.create_topic("u", 2)
+        await log.append("u", numbered(0, 3))
+        await log.create_topic("nothing", 1)
+    (tmp_path / "topics" / "nothing" / "topic.json").write_bytes(b"{")
+    damaged = bytearray(segment.read_bytes())
+    damaged[0] ^= 1
+    segment.write_bytes(damaged)
+    async with opened(tmp_path) as log:
+        for call in (
+            log.bounds("t"), log.append("t", numbered(0, 1)), log.reader("t", {0: 0}),
+            log.identity("t"), log.create_topic("t", 1), log.commit("g", "t", {0: 1}),
+        ):  # fmt: skip
+            with pytest.raises(Corrupt, match="damaged at byte 0"):
+                await call
+        with pytest.raises(Corrupt, match="describes no topic"):
+            await log.bounds("nothing")
+        assert await log.topics() == {"t": 1, "u": 2, "nothing": 0}
+        assert await log.append("u", numbered(3, 4)) == [(0, 3)]
+    assert values_in(tmp_path, 0, 4, "u") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_v5_a_log_that_lost_what_it_acknowledged_takes_nothing_more(tmp_path: Path) -> None:
+    segment = await filled(tmp_path) / f"{0:020d}.log"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-64])
+    for _ in range(2):
+        async with opened(tmp_path) as log:
+            with pytest.raises(Corrupt, match="ends at 40, but offsets up to 50 were acknowledged"):
+                await log.append("t", numbered(50, 51))
+    assert segment.read_bytes() == whole[:-64]
+    segment.write_bytes(whole)
+    async with opened(tmp_path) as log:
+        assert await log.append("t", numbered(50, 51)) == [(0, 50)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda files: None, []),
+        (
+            lambda files: flip(files / f"{0:020d}.log", 0),
+            ["partition 0: .* damaged at byte 0: it ends at offset 0"],
+        ),
+        (
+            lambda files: flip(files / f"{10:020d}.log", -1),
+            ["ends at offset 10, the next begins at 20"],
+        ),
+        (lambda files: flip(files / f"{40:020d}.log", -1), ["ends at 40, but offsets up to 50"]),
+        (lambda files: (files / f"{20:020d}.log").unlink(), ["the next begins at 30"]),
+        (lambda files: (files.parent / "topic.json").write_text("no"), ["describes no topic"]),
+        (
+            lambda files: next(files.parents[2].glob("groups/*/*")).write_text('{"0": "x"}'),
+            ["offsets of group a/b in t: no offsets"],
+        ),
+    ],
+)
+async def test_v5_a_check_finds_what_is_wrong_with_a_log(
+    tmp_path: Path, damage: Callable[[Path], object], said: list[str]
+) -> None:
+    files = await filled(tmp_path, segment_bytes_max=1)
+    async with opened(tmp_path) as log:
+        await log.commit("a/b", "t", {0: 5})
+        assert list(LogCheck(tmp_path).problems()) == []
+    damage(files)
+    before = everything(tmp_path)
+    found = list(LogCheck(tmp_path).problems())
+    assert len(found) == len(said)
+    assert all(re.search(each, problem) for each, problem in zip(said, found, strict=True))
+    assert everything(tmp_path) == before
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def flip(file: Path, at: int) -> None:
+    damaged = bytearray(file.read_bytes())
+    damaged[at] ^= 1
+    file.write_bytes(damaged)
+
+
+async def test_v5_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.create_topic("t", 1)
+        first = await log.identity("t")
+    async with opened(tmp_path) as log:
+        assert await log.identity("t") == first is not None
+    shutil.rmtree(tmp_path / "topics" / "t")
+    async with opened(tmp_path) as log:
+        await log.create_topic("t", 1)
+        assert await log.identity("t") not in (first, None)
+
+
+async def test_v14_thousands_of_partitions_need_few_open_files(tmp_path: Path) -> None:
+    partitions = 10_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 240, hard))
+    try:
+        async with opened(tmp_path) as log:
+            await log.create_topic("t", partitions)
+            await log.append("t", [Entry(None, b"%d" % n, n) for n in range(300)])
+        async with opened(tmp_path) as log:
+            bounds = await log.bounds("t")
+            assert bounds == {n: (0, int(n < 300)) for n in range(partitions)}
+            reader = await log.reader("t", dict.fromkeys(range(partitions), 0))
+            found: list[bytes | None] = []
+            while records := await reader.poll(100, 0):
+                found += [record.value for record in records]
+            assert sorted(found) == sorted(b"%d" % n for n in range(300))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_damage_in_a_full_segment_is_found_by_its_reader(tmp_path: Path) -> None:

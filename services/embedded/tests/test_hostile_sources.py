@@ -15,7 +15,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import SecretSettings
 from tidemill.testkit.schema_registry import schema_registry
-from tidemill.time import UsageError, sole_time
+from tidemill.time import Unavailable, UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -143,3 +143,59 @@ async def test_s2_records_of_avro_that_ended_the_process_are_letters(tmp_path: P
     reasons = " | ".join(str(letter["reason"]) for letter in letters)
     for expected in ("after the year 9999", "take no bytes", "more than 100 levels"):
         assert expected in reasons
+
+
+def pushed(name: str) -> str:
+    return source(name, "http: {}")
+
+
+def cut(state: Path, name: str) -> Path:
+    """Take the end of the log of a source away; its segment."""
+    segment = next(state.glob(f"log/topics/http.{name}/0/*.log"))
+    segment.write_bytes(segment.read_bytes()[:-64])
+    return segment
+
+
+async def push(process: Process, name: str, *values: str) -> None:
+    rows = [json.dumps({"v": value}).encode() for value in values]
+    await process.system.push(name, rows)
+
+
+async def test_v5_a_source_whose_log_lost_its_end_takes_no_rows_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    settings = EmbeddedSettings(directory=str(tmp_path))
+    async with opened(settings) as process:
+        await process.system.start()
+        for name in ("lost", "whole"):
+            await apply(process, pushed(name))
+            await push(process, name, "1", "2")
+            await push(process, name, "3")
+            await contents(process, name, 3)
+    cut(tmp_path, "lost")
+    for _ in range(2):
+        async with opened(settings) as process:
+            await process.system.start()
+            assert "offsets up to 3 were acknowledged" in await said_of(process, "lost")
+            with pytest.raises(Unavailable, match="push refused, Source/lost is stalled"):
+                await push(process, "lost", "77")
+            await push(process, "whole", "4")
+            await contents(process, "whole", 4)
+
+
+async def test_v5_a_source_that_is_stalled_takes_no_rows_when_its_witness_is_gone_too(
+    tmp_path: Path,
+) -> None:
+    settings = EmbeddedSettings(directory=str(tmp_path))
+    async with opened(settings) as process:
+        await process.system.start()
+        await apply(process, pushed("s"))
+        await push(process, "s", "1", "2")
+        await push(process, "s", "3")
+        await contents(process, "s", 3)
+    cut(tmp_path, "s").with_name("acknowledged").unlink()
+    async with opened(settings) as process:
+        await process.system.start()
+        assert "ends at 2, it ended at 3" in await said_of(process, "s")
+        with pytest.raises(Unavailable, match="push refused"):
+            await push(process, "s", "77")

@@ -65,7 +65,7 @@ from tidemill_embedded.running.readers import (
     HoldRunner,
     TableRunner,
 )
-from tidemill_embedded.running.runner import Health, Runner, Supervised
+from tidemill_embedded.running.runner import Health, Runner, Supervised, refuse_stalled
 from tidemill_embedded.running.sources import SourceRunner, in_own_log, topic_of
 from tidemill_embedded.running.unmade import Unmade
 from tidemill_embedded.running.view_runner import ViewRunner
@@ -541,6 +541,8 @@ class System:
                 f"Source/{source} does not read the log of this process: write to its broker or file"
             )
         refuse_foreign_push(stored.resource, topic_of(stored))
+        if self._shared is None:
+            refuse_stalled(str(stored.resource), self._health(stored, {})[0])
         if rows:
             await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
         return Pushed(len(rows))

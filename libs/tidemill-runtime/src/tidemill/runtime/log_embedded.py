@@ -11,13 +11,15 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
 from tidemill.runtime.clock import Clock, SystemClock
+from tidemill.runtime.ids import random_id
 from tidemill.runtime.log import (
     Entry,
     LogRecord,
@@ -27,17 +29,26 @@ from tidemill.runtime.log import (
     unknown_partition,
     unknown_topic,
 )
-from tidemill.runtime.log_groups import GroupCommit, Place
+from tidemill.runtime.log_groups import GroupCommit, Outcome, Place
 from tidemill.runtime.log_partitioner import partition_of
 from tidemill.runtime.log_segments import (
     FrameCursor,
+    described,
     partition_directory,
-    partitions_of,
-    segment_path,
     topic_directory,
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
-from tidemill.time.errors import Fenced, Indeterminate, Unavailable, UsageError
+from tidemill.time.errors import (
+    Corrupt,
+    Fenced,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UsageError,
+)
+
+OPEN_MAX = 64
+"""Partitions whose files are open for writing at once: three files each."""
 
 
 @dataclass(slots=True)
@@ -47,6 +58,11 @@ class _Topic:
     name: str
     directory: Path
     partitions: list[PartitionWriter]
+    count: int = 0
+    """How many partitions it has, also if they cannot be opened."""
+    id: str | None = None
+    damage: Corrupt | None = None
+    """Why nobody can read or write it, if that is so; other topics are not touched by it."""
     next_keyless: int = 0
     waiting: set[asyncio.Future[None]] = field(default_factory=set)
 
@@ -62,8 +78,9 @@ class _Topic:
 class EmbeddedLog:
     """The log port on a directory. Belongs to one event loop.
 
-    Raises: UsageError with reason `locked` if another process (or this one) has the directory open;
-    Corrupt if what was acknowledged is damaged.
+    A topic of which something acknowledged is damaged, or gone, is opened by nobody: each call about
+    it raises Corrupt, and other topics go on. Of any number of partitions `OPEN_MAX` have files open.
+    Raises: UsageError with reason `locked` if another process (or this one) has the directory open.
     """
 
     def __init__(
@@ -72,10 +89,14 @@ class EmbeddedLog:
         clock: Clock | None = None,
         *,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        unique: Callable[[], str] = random_id,
     ) -> None:
+        """`unique` names topics, so that one that was made anew is another one."""
         self._directory = Path(directory)
         self._clock: Clock = clock or SystemClock()
         self._segment_bytes_max = segment_bytes_max
+        self._unique = unique
+        self._open: dict[Place, PartitionWriter] = {}
         self._lock_fd = _lock(self._directory)
         self._topics: dict[str, _Topic] = {}
         self._groups = GroupCommit(self._write_runs)
@@ -85,8 +106,8 @@ class EmbeddedLog:
         self._closed = False
         self._broken: OSError | None = None
         try:
-            for described in sorted(self._directory.glob("topics/*/topic.json")):
-                self._open_topic(described.parent.name)
+            for path in sorted(self._directory.glob("topics/*/topic.json")):
+                self._open_topic(path.parent.name)
         except BaseException:
             self._release()
             raise
@@ -101,21 +122,21 @@ class EmbeddedLog:
         check_topic_name(topic)
         if partitions < 1:
             raise UsageError(f"topic {topic} refused: {partitions} partitions", reason="partitions")
-        known = self._topics.get(topic)
-        if known is None:
-            _create_topic_files(self._directory, topic, partitions)
+        if topic not in self._topics:
+            _create_topic_files(self._directory, topic, partitions, self._unique())
             self._open_topic(topic)
-        elif len(known.partitions) != partitions:
+        known = self._topic(topic)
+        if known.count != partitions:
             raise UsageError(
-                f"topic {topic} has {len(known.partitions)} partitions, not {partitions}",
+                f"topic {topic} has {known.count} partitions, not {partitions}",
                 reason="partitions",
                 topic=topic,
-                partitions=len(known.partitions),
+                partitions=known.count,
             )
 
     async def topics(self) -> dict[str, int]:
         self._check_open()
-        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+        return {name: topic.count for name, topic in self._topics.items()}
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         return {
@@ -124,8 +145,7 @@ class EmbeddedLog:
         }
 
     async def identity(self, topic: str) -> str | None:
-        self._topic(topic)
-        return None  # topics stay
+        return self._topic(topic).id
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         opened = self._topic(topic)
@@ -186,19 +206,26 @@ class EmbeddedLog:
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
+        if topic.damage is not None:
+            raise Corrupt(topic.damage.message, **topic.damage.details)
         return topic
 
     def _open_topic(self, name: str) -> None:
         topic = _Topic(name, topic_directory(self._directory, name), [])
         self._topics[name] = topic
-        for number in range(partitions_of(self._directory, name)):
-            files = partition_directory(self._directory, name, number)
-            topic.partitions.append(PartitionWriter(files, self._segment_bytes_max))
+        try:
+            found = described(self._directory, name)
+            topic.count, topic.id = found.partitions, found.id
+            for number in range(topic.count):
+                files = partition_directory(self._directory, name, number)
+                topic.partitions.append(PartitionWriter(files, self._segment_bytes_max))
+        except Corrupt as error:
+            topic.damage = error
 
     def _group_path(self, group: str, topic: str) -> Path:
         return self._directory / "groups" / quote(group, safe="") / f"{topic}.json"
 
-    async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Sequence[int]]:
+    async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Outcome]:
         now_ms = self._clock.now_ms()
         loop = asyncio.get_running_loop()
         offsets = await loop.run_in_executor(self._writer, self._write_and_sync, runs, now_ms)
@@ -208,13 +235,23 @@ class EmbeddedLog:
 
     def _write_and_sync(
         self, runs: Mapping[Place, list[Entry]], now_ms: int
+    ) -> dict[Place, Outcome]:
+        """Write all runs and make them durable, so many partitions at a time as may be open."""
+        outcomes: dict[Place, Outcome] = {}
+        for some in _batched(runs, OPEN_MAX):
+            try:
+                outcomes |= self._write_some(some, now_ms)
+            except TidemillError as error:
+                outcomes |= dict.fromkeys(some, error)
+        return outcomes
+
+    def _write_some(
+        self, runs: Mapping[Place, list[Entry]], now_ms: int
     ) -> dict[Place, Sequence[int]]:
-        """Write all runs and make them durable: one write and one fsync for each partition."""
+        """One write and one fsync for each partition."""
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
-        writers = {
-            (name, partition): self._topics[name].partitions[partition] for name, partition in runs
-        }
+        writers = self._opened(runs)
         try:
             firsts = {place: writers[place].write(run, now_ms) for place, run in runs.items()}
         except OSError as error:
@@ -227,6 +264,18 @@ class EmbeddedLog:
             self._broken = error
             raise Indeterminate(f"append failed while it was made durable: {error}") from error
         return {place: range(first, first + len(runs[place])) for place, first in firsts.items()}
+
+    def _opened(self, places: Iterable[Place]) -> dict[Place, PartitionWriter]:
+        """The writers of some places; of others as many stay open beside them as may, the latest."""
+        writers = {
+            (name, partition): self._topics[name].partitions[partition]
+            for name, partition in places
+        }
+        self._open = {place: each for place, each in self._open.items() if place not in writers}
+        for place in list(self._open)[: max(0, len(self._open) + len(writers) - OPEN_MAX)]:
+            self._open.pop(place).close()
+        self._open |= writers
+        return writers
 
     def _undo(self, writers: list[PartitionWriter], cause: OSError) -> None:
         try:
@@ -371,6 +420,7 @@ class _RecordCursor:
         self._at += len(taken)
         if taken:
             self.position = taken[-1].offset + 1
+        self._frames.close()  # thousands of partitions may be read side by side
         return taken
 
     def close(self) -> None:
@@ -404,16 +454,17 @@ def _lock(directory: Path) -> int:
     return fd
 
 
-def _create_topic_files(directory: Path, topic: str, partitions: int) -> None:
-    """Everything a topic needs; it exists once `topic.json` does."""
+def _batched(runs: Mapping[Place, list[Entry]], size: int) -> Iterator[Mapping[Place, list[Entry]]]:
+    places = iter(runs.items())
+    while some := dict(islice(places, size)):
+        yield some
+
+
+def _create_topic_files(directory: Path, topic: str, partitions: int, unique: str) -> None:
+    """A topic exists once `topic.json` does; its partitions make their folders themselves."""
     home = topic_directory(directory, topic)
-    for number in range(partitions):
-        files = partition_directory(directory, topic, number)
-        files.mkdir(parents=True, exist_ok=True)
-        segment_path(files, 0).touch()
-        sync_directory(files)
-    sync_directory(home)
-    _replace(home / "topic.json", json.dumps({"partitions": partitions}).encode())
+    home.mkdir(parents=True, exist_ok=True)
+    _replace(home / "topic.json", json.dumps({"partitions": partitions, "id": unique}).encode())
     for parent in (home, home.parent, directory):
         sync_directory(parent)
 

@@ -1,11 +1,12 @@
 """Segments: the files of the embedded log, and how to read them from any process.
 
-    <directory>/topics/<topic>/topic.json            the number of partitions; written last
+    <directory>/topics/<topic>/topic.json            the number of partitions, and an id; written last
     <directory>/topics/<topic>/<partition>/<base>.log    frames from offset <base> on, append-only
     <directory>/topics/<topic>/<partition>/<base>.index  (offset, position) of some frames; a hint only
+    <directory>/topics/<topic>/<partition>/acknowledged  the offset behind the last one that was told
 
-Only the last segment of a partition grows. Readers need no lock: they are told how far the writer
-has come, and check every frame.
+A partition has a folder once a record was put into it. Only its last segment grows. Readers need no
+lock: they are told how far the writer has come, and check every frame.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,18 +47,32 @@ def partition_directory(directory: Path, topic: str, partition: int) -> Path:
     return topic_directory(directory, topic) / str(partition)
 
 
-def partitions_of(directory: Path, topic: str) -> int:
-    """How many partitions `topic` has. Raises: UsageError if there is no such topic."""
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a topic is: how many partitions it has, and which of all topics of its name it is."""
+
+    partitions: int
+    id: str | None
+    """None for a topic from before there were ids."""
+
+
+def described(directory: Path, topic: str) -> Described:
+    """What `topic` is. Raises: UsageError if there is no such topic; Corrupt if its file is damaged."""
+    path = topic_directory(directory, topic) / "topic.json"
     try:
-        described = (topic_directory(directory, topic) / "topic.json").read_bytes()
+        text = path.read_bytes()
     except FileNotFoundError:
         raise unknown_topic(topic) from None
-    return int(json.loads(described)["partitions"])
+    try:
+        found = json.loads(text)
+        return Described(int(found["partitions"]), found.get("id"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{path} describes no topic: {error}", path=path) from error
 
 
 def segment_bases(partition: Path) -> list[int]:
-    """The first offsets of all segments of a partition, ascending."""
-    return sorted(int(path.stem) for path in partition.glob("*.log"))
+    """The first offsets of all segments of a partition, ascending; 0 alone where nothing was written."""
+    return sorted(int(path.stem) for path in partition.glob("*.log")) or [0]
 
 
 def segment_path(partition: Path, base: int) -> Path:
@@ -81,13 +97,14 @@ def read_index(partition: Path, base: int) -> npt.NDArray[np.int64]:
 class FrameCursor:
     """The frames of a partition in order, from the one that holds offset `start`.
 
-    Not for use by two threads at once. Holds one open file until `close`.
+    Not for use by two threads at once. Holds one open file until `close`; the next read opens it again.
     """
 
     def __init__(self, partition: Path, start: int) -> None:
         self._partition = partition
         self._start = start
         self._fd = -1
+        self._base: int | None = None
         self._position = 0
         self._next_offset = start
         self._size_wanted = CHUNK_BYTES
@@ -110,16 +127,23 @@ class FrameCursor:
         """
         if self._next_offset >= stop:
             return []
-        if self._fd < 0 and not self._open_at_start():
+        if self._fd < 0 and not self._reopen():
             return []
         while True:
             frames, moved = self._parse_chunk(stop)
             if frames or not (moved or self._open_following()):
                 return frames
 
+    def _reopen(self) -> bool:
+        """Open the file of the position, or the first one; false if there is none."""
+        if self._base is None:
+            return self._open_at_start()
+        self._fd = os.open(segment_path(self._partition, self._base), os.O_RDONLY | os.O_CLOEXEC)
+        return True
+
     def _open_at_start(self) -> bool:
         bases = [base for base in segment_bases(self._partition) if base <= self._start]
-        if not bases:
+        if not bases or not segment_path(self._partition, bases[-1]).exists():
             return False
         self._open(bases[-1])
         hints = read_index(self._partition, bases[-1])
@@ -134,6 +158,7 @@ class FrameCursor:
     def _open(self, base: int) -> None:
         self.close()
         self._fd = os.open(segment_path(self._partition, base), os.O_RDONLY | os.O_CLOEXEC)
+        self._base = base
         self._position = 0
         self._next_offset = base
 
@@ -199,7 +224,7 @@ def read_range(
     record; NotYet if the log does not reach `stop`; Corrupt if stored bytes are damaged.
     Cost: one read of the bytes of the range; no Python object per record.
     """
-    partitions = partitions_of(Path(directory), topic)
+    partitions = described(Path(directory), topic).partitions
     if not 0 <= partition < partitions:
         raise unknown_partition(topic, partition, partitions)
     files = partition_directory(Path(directory), topic, partition)

@@ -38,15 +38,20 @@ class _StillClock:
 
 
 def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
-    """Check the stores of a state directory, or those that are named, as `check_stores` does."""
-    check_stores(directory, consensus, BlobPlace(blob or f"file:{directory.resolve() / 'blob'}"))
+    """Check the stores of a state directory, or those that are named, as `check_stores` does.
+
+    Raises: SystemExit with 1 if something is wrong.
+    """
+    place = BlobPlace(blob or f"file:{directory.resolve() / 'blob'}")
+    if check_stores(directory, consensus, place):
+        raise SystemExit(1)
 
 
-def check_stores(directory: Path, consensus: str, place: BlobPlace) -> None:
+def check_stores(directory: Path, consensus: str, place: BlobPlace) -> int:
     """Print what is wrong with every byte of two stores, claims included; nothing is changed.
 
-    Without `consensus` it is the file in the state directory. Raises: SystemExit with 1 if something is
-    wrong (objects left behind are reported, and do no harm), with 2 if there is nothing to check.
+    How much it is; objects left behind are reported, and do no harm. Without `consensus` it is the
+    file in the state directory. Raises: SystemExit with 2 if there is nothing to check.
     """
     file = directory / "consensus.sqlite"
     if not consensus and not file.is_file():
@@ -55,12 +60,10 @@ def check_stores(directory: Path, consensus: str, place: BlobPlace) -> None:
     try:
         with TemporaryDirectory(prefix="fsck-") as scratch:
             address = consensus or f"sqlite:{file.resolve()}"
-            wrong = asyncio.run(_check(address, place, Path(scratch)))
+            return asyncio.run(_check(address, place, Path(scratch)))
     except TidemillError as error:
         print(f"nothing was checked: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    if wrong:
-        raise SystemExit(1)
 
 
 async def _check(address: str, place: BlobPlace, scratch: Path) -> int:

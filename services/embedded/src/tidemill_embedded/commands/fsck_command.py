@@ -1,4 +1,4 @@
-"""`tidemill fsck`: the stores of a server, without the server."""
+"""`tidemill fsck`: the stores of a server and its own log, without the server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from tidemill.runtime import settings
+from tidemill.runtime.log_check import LogCheck
 from tidemill.shard.fsck_command import check_stores
 from tidemill.time import TidemillError
 from tidemill_embedded.settings import EmbeddedSettings
@@ -26,7 +27,7 @@ def fsck(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of `up`, as TOML or YAML.")] = None,
 ) -> None:
-    """Check every byte of the stores, claims included, and say what is wrong; nothing is changed.
+    """Check every byte of stores, claims and the own log, and say what is wrong; nothing is changed.
 
     The stores are those of `up` with the same settings, variables TIDEMILL_UP_… included: within a pod
     of the server nothing has to be named. Exit status 0 if nothing is wrong (objects left behind are
@@ -45,4 +46,22 @@ def fsck(
     except TidemillError as error:
         typer.echo(f"tidemill fsck: {error}", err=True)
         raise typer.Exit(2) from None
-    check_stores(chosen.root, address, place)
+    wrong = check_stores(chosen.root, address, place)
+    if wrong + _check_log(chosen.root / "log"):
+        raise typer.Exit(1)
+
+
+def _check_log(directory: Path) -> int:
+    """Print what is wrong with the own log, if there is one; how much it is."""
+    if not directory.is_dir():
+        return 0
+    check = LogCheck(directory)
+    wrong = 0
+    for problem in check.problems():
+        wrong += 1
+        typer.echo(f"WRONG: log: {problem} (restore it from a backup)")
+    checked = check.checked
+    typer.echo(
+        f"{checked['topics']} topics, {checked['records']} records: {wrong or 'nothing'} wrong"
+    )
+    return wrong

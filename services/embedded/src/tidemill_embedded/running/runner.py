@@ -50,6 +50,16 @@ STARTING = Health(False, "Starting", "it has not begun yet")
 RUNNING = Health(True, "Running", "")
 
 
+def refuse_stalled(source: str, health: Health) -> None:
+    """Let nothing in that a source may never read. Raises: Unavailable if only a person can mend it."""
+    if health.reason == "Stalled":
+        raise Unavailable(
+            f"push refused, {source} is stalled: {health.message}; mend it, or delete it and apply it"
+            " anew",
+            reason="stalled",
+        )
+
+
 class Runner(Protocol):
     """The work of one resource."""
 

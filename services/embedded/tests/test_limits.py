@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pytest
 
-from tidemill_embedded.settings import LimitSettings
+from tidemill.rpc.admission import Admissions
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument
+from tidemill.rpc.server import serve
+from tidemill.time import UsageError
+from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
+from tidemill_query import reasons
 
 PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
 
@@ -16,3 +31,131 @@ def test_s9_every_limit_is_documented_with_its_default() -> None:
     written = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", PAGE.read_text(), re.MULTILINE))
     settings = msgspec.structs.asdict(LimitSettings())
     assert {name: float(value) for name, value in written.items()} == settings
+
+
+TABLE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Table
+metadata: {name: NAME}
+spec: {columns: [{name: x, type: text}], retain: all}
+"""
+VIEW = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: copies}
+spec: {retain: all, program: PROGRAM}
+"""
+
+
+@asynccontextmanager
+async def limited(folder: Path, **limits: int) -> AsyncIterator[tuple[Process, AsyncClient]]:
+    """A running process with these limits, and a client of its port."""
+    chosen = EmbeddedSettings(directory=str(folder), limits=LimitSettings(**limits))
+    async with opened(chosen) as process:
+        await process.system.start()
+        shapes = process.world.shapes
+        server = await serve(
+            "127.0.0.1:0", AuthorizedQueries(process.query, shapes),
+            AuthorizedCatalog(process.system, shapes, chosen.limits.of_documents),
+            AuthorizedStorage(process.storage, shapes),
+            admissions=Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s),
+        )  # fmt: skip
+        async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=60) as client:
+            yield process, client
+        await server.stop(0)
+
+
+def documents(*texts: str) -> list[ResourceDocument]:
+    return [ResourceDocument(text, "test.yaml") for text in texts]
+
+
+async def apply_table(client: AsyncClient, name: str, values: list[str]) -> int:
+    """When the rows were in the table."""
+    await client.apply(documents(TABLE.replace("NAME", name)))
+    return (await client.insert(name, pa.table({"x": pa.array(values, pa.string())}))).time
+
+
+async def test_s7_documents_and_programs_that_are_too_long_are_refused(tmp_path: Path) -> None:
+    async with limited(tmp_path, document_bytes=20_000, program_bytes=5_000) as (_, client):
+        await apply_table(client, "words", ["a"])
+        with pytest.raises(UsageError, match=r"limits\.document_bytes"):
+            await client.apply(documents(TABLE, "# " + "x" * 20_000))
+        facts = "c(x) := words(x); " + "d(1); " * 1_000
+        with pytest.raises(UsageError, match=r"test\.yaml:5.*limits\.program_bytes"):
+            await client.apply(documents(VIEW.replace("PROGRAM", f'"{facts}"')))
+        with pytest.raises(UsageError, match="nests too deep"):
+            await client.apply(documents("a: " + "[" * 9_000 + "]" * 9_000))
+        assert [each.name for each in await client.get()] == ["words"]
+        await client.apply(documents(VIEW.replace("PROGRAM", '"c(x) := words(x);"')))
+
+
+async def test_s7_others_are_answered_while_a_long_document_is_read(tmp_path: Path) -> None:
+    async with limited(tmp_path) as (_, client):
+        items = "".join(f"  - {{a: {number}, b: [x, y, z]}}\n" for number in range(12_000))
+        hostile = asyncio.ensure_future(client.apply(documents(f"hostile:\n{items}")))
+        answered, slow = 0, 0
+        while not hostile.done():
+            begun = asyncio.get_running_loop().time()
+            await client.get()
+            slow += asyncio.get_running_loop().time() - begun > 1
+            answered += 1
+            await asyncio.sleep(0.01)
+        with pytest.raises(UsageError):
+            await hostile
+        # On the event loop it would be the first of them that waits for all of it.
+        assert answered > 10
+        assert slow * 10 < answered
+
+
+async def test_s9_answers_and_questions_are_bounded_and_say_how_to_ask_for_less(
+    tmp_path: Path,
+) -> None:
+    async with limited(tmp_path, answer_bytes=30_000, question_bytes=2_000) as (_, client):
+        await apply_table(client, "words", [f"{n:03}" + "x" * 200 for n in range(100)])
+        at = await apply_table(client, "others", [f"{n:03}" + "y" * 200 for n in range(100)])
+        assert (await client.snapshot("words")).table.num_rows == 100
+        with pytest.raises(UsageError, match=r"limits\.answer_bytes.*ask with literals"):
+            await client.tables(["words", "others"], as_of=at, wait_s=30)
+        await apply_table(client, "words", [f"{n:03}" + "z" * 200 for n in range(100)])
+        with pytest.raises(UsageError, match=r"limits\.answer_bytes"):
+            await client.snapshot("words")
+        found = await client.ask(f'words("007{"x" * 200}")')
+        assert found.table.num_rows == 1
+        for ask in (client.ask, client.why, client.why_not):
+            with pytest.raises(UsageError, match=r"limits\.question_bytes"):
+                await ask(f'words("{"x" * 3_000}")')
+
+
+async def test_s9_reasons_are_looked_for_beside_the_event_loop(tmp_path: Path) -> None:
+    async with limited(tmp_path, question_bytes=1 << 20) as (_, client):
+        await apply_table(client, "words", ["a"])
+        await client.apply(documents(VIEW.replace("PROGRAM", '"c(x) := words(x);"')))
+        await client.snapshot("copies/c", wait_s=30)
+        threads: list[str] = []
+        wanted = reasons.proof
+
+        def noted(*given: Any) -> Explanation:
+            threads.append(threading.current_thread().name)
+            return wanted(*given)
+
+        reasons.proof = noted  # type: ignore[assignment]
+        try:
+            explained = await client.why('copies/c("a")')
+        finally:
+            reasons.proof = wanted
+        assert explained.text
+        assert all(name.startswith("reasons") for name in threads)
+        assert threads
+
+
+async def test_s9_a_capability_without_a_lease_has_the_longest_one(tmp_path: Path) -> None:
+    async with limited(tmp_path, lease_ms=60_000) as (process, client):
+        shape = CollectionShape(pa.schema([("x", pa.int64())]))
+        await client.storage.create("mine", shape, owner="me", lease_ms=None)
+        await client.storage.acquire("mine", owner="me", lease_ms=10_000_000)
+        held = (await process.world.collections.status("mine")).holders
+        now_ms = process.world.clock.now_ms()
+        assert len(held) >= 2
+        for each in held:
+            assert each.lease_end_ms is not None
+            assert each.lease_end_ms <= now_ms + 60_000

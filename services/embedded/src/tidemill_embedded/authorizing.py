@@ -39,8 +39,9 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
 )
 from tidemill.time import Frontier, UnknownCollection
-from tidemill_embedded.applying.planning import read_documents
+from tidemill_embedded.applying.planning import read_bounded
 from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.settings import DocumentLimits
 from tidemill_query.goals import split_name
 
 
@@ -161,13 +162,17 @@ class AuthorizedQueries:
 class AuthorizedCatalog:
     """Guarantees of CatalogHandlers, for who has the role over what is named."""
 
-    def __init__(self, inner: ActingCatalog, shapes: Shapes) -> None:
+    def __init__(
+        self, inner: ActingCatalog, shapes: Shapes, limits: DocumentLimits | None = None
+    ) -> None:
         self._inner = inner
         self._shapes = shapes
+        self._limits = limits or DocumentLimits()
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
         """As the handlers inside; so are all below."""
-        _demand(Role.admin, *(resource.name for resource in read_documents(documents)))
+        resources = await read_bounded(documents, self._limits)
+        _demand(Role.admin, *(resource.name for resource in resources))
         applied = await self._inner.apply(documents, caller.get())
         changed = [f"{a.kind}/{a.name}" for a in applied if a.outcome is not Outcome.UNCHANGED]
         touch(*changed, instead=True)

@@ -181,8 +181,11 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         store = ResourceStore(collections, clock)
         process = Process(
             chosen, roles, world, store, System(world, store),
-            QueryDriver(collections, shapes, clock, chosen.query, world.discover),
-            StorageDriver(collections, clock, shapes),
+            QueryDriver(
+                collections, shapes, clock, chosen.query, world.discover,
+                chosen.limits.of_questions,
+            ),
+            StorageDriver(collections, clock, shapes, chosen.limits.lease_ms),
             CompactionDriver(
                 collections, clock, chosen.compaction,
                 lambda collection, message: log.warning(
@@ -454,7 +457,7 @@ class _Running:
         server = await serve(
             chosen.grpc,
             AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
-            AuthorizedCatalog(process.system, shapes),
+            AuthorizedCatalog(process.system, shapes, chosen.limits.of_documents),
             AuthorizedStorage(process.storage, shapes),
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users, admissions=self._admissions,

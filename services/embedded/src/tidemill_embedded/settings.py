@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -24,7 +25,7 @@ from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
-from tidemill_query.settings import QuerySettings
+from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_reclock.settings import ReclockSettings
 
 
@@ -113,6 +114,14 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the work of a process that is gone waits before another one takes it over."""
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """How long what is applied at once may be, and the program of one view."""
+
+    document_bytes: int = 1 << 20
+    program_bytes: int = 64 << 10
+
+
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What comes in and what it may take; whoever passes a limit is refused, and the process goes on.
 
@@ -157,6 +166,31 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     http_body_s: float = 30.0
     """How long a body may take to arrive, and a connection to ask for anything."""
+
+    document_bytes: int = 1 << 20
+    """All documents that are applied at once."""
+
+    program_bytes: int = 64 << 10
+    """The program of a view."""
+
+    question_bytes: int = 16 << 10
+    """A goal, or a record that somebody asks the reason of."""
+
+    answer_bytes: int = 256 << 20
+    """All rows of an answer, as columns; a subscription is none."""
+
+    lease_ms: int = 7 * 86_400_000
+    """The longest lease of a capability that a client takes, and that of one who asks for none."""
+
+    @property
+    def of_documents(self) -> DocumentLimits:
+        """Those of what is applied."""
+        return DocumentLimits(self.document_bytes, self.program_bytes)
+
+    @property
+    def of_questions(self) -> QuestionLimits:
+        """Those of questions and their answers."""
+        return QuestionLimits(self.question_bytes, self.answer_bytes)
 
     @property
     def of_calls(self) -> CallLimits:

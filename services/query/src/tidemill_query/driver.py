@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -43,7 +45,7 @@ from tidemill_query import plans, reasons
 from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
-from tidemill_query.settings import QuerySettings
+from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
 
@@ -53,6 +55,9 @@ NOTHING_BOUND = 1
 
 CHOICES_MAX = 8
 """So often an instant is chosen for a question that names none, before it is said that its history was let go."""
+
+REASONS_AT_ONCE = 2
+"""So many reasons are looked for at once: each takes a share of the interpreter."""
 
 T = TypeVar("T")
 
@@ -76,8 +81,11 @@ class QueryDriver:
         clock: Clock,
         settings: QuerySettings,
         discover: Callable[[], Awaitable[None]] = _nothing,
+        limits: QuestionLimits | None = None,
     ) -> None:
         """`discover` lets the directory learn of collections that other processes have created."""
+        self._limits = limits or QuestionLimits()
+        self._reasoning = ThreadPoolExecutor(REASONS_AT_ONCE, "reasons")
         self._collections = collections
         self._directory = directory
         self._clock = clock
@@ -157,6 +165,7 @@ class QueryDriver:
         at = await self._instant(collection, as_of, wait_s)
         status = await self._readable_at(collection, at)
         table = await self._contents(collection, at)
+        self._refuse_large(table)
         return Answer(table, at, status.since, status.upper, collection)
 
     async def _readable_at(self, collection: str, at: int) -> CollectionStatus:
@@ -177,8 +186,35 @@ class QueryDriver:
         async with self._reading(collection, "query") as held:
             return await self._collections.snapshot(held, at, equal=equal)
 
+    def _refuse_long(self, question: str) -> None:
+        """Raises: UsageError for a question too long to be read on the event loop."""
+        size, most = len(question.encode()), self._limits.question_bytes
+        if size > most:
+            raise UsageError(
+                f"question refused: it has {size:,} bytes, more than {most:,} (limits.question_bytes);"
+                " ask for less with one goal",
+                reason="limits",
+            )
+
+    def _refuse_large(self, *tables: pa.Table) -> None:
+        """Raises: UsageError for an answer too large to be sent."""
+        size, most = sum(table.nbytes for table in tables), self._limits.answer_bytes
+        if size > most:
+            raise UsageError(
+                f"answer refused: its rows have {size:,} bytes, more than {most:,} "
+                "(limits.answer_bytes); ask with literals, as in name(7, x), name fewer collections, "
+                "or subscribe",
+                reason="limits",
+            )
+
+    async def _reasoned(self, reason: Callable[..., Explanation], *given: object) -> Explanation:
+        """What a reason says, found beside the event loop, some at a time."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reasoning, partial(reason, *given))
+
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
+        self._refuse_long(goal)
         return await self._chosen(as_of, lambda: self._asked(goal, as_of, wait_s))
 
     async def _asked(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
@@ -192,6 +228,7 @@ class QueryDriver:
         status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, compiled.fixed)
         table = compiled.select(rows)
+        self._refuse_large(table)
         order = [(column, "ascending") for column in table.column_names if column != DIFF]
         if order:
             table = table.sort_by(order)
@@ -217,6 +254,7 @@ class QueryDriver:
         self, goal: str, start: int | None, snapshot: bool, until: int | None
     ) -> AsyncIterator[Event]:
         """Changes of a goal or collection; history is let go of as it has been sent."""
+        self._refuse_long(goal)
         name, rest = split_name(goal)
         readable = await self._found(name)
         compiled = row_goal(goal, readable) if rest else None
@@ -254,7 +292,11 @@ class QueryDriver:
             at = as_of
             if at is None and ids:
                 at = min([await self._instant(each, None, wait_s) for each in ids.values()])
-            return {name: await self._answer(each, at, wait_s) for name, each in ids.items()}
+            found: dict[str, Answer] = {}
+            for name, each in ids.items():
+                found[name] = await self._answer(each, at, wait_s)
+                self._refuse_large(*(answer.table for answer in found.values()))
+            return found
 
         return await self._chosen(as_of, answers)
 
@@ -334,13 +376,16 @@ class QueryDriver:
     async def _explained(
         self, record: str, as_of: int | None, reason: reasons.Reason, over_ticks: reasons.TickReason
     ) -> Explanation:
+        self._refuse_long(record)
         name, text = split_name(record)
         asked = parse_record(text or record)
         view = self._directory.view_of(name)
         asked, collection = self._asked_in(view, name, asked)
         upper = (await self._collections.status(collection)).upper
         if reason is reasons.absence and as_of is not None and upper.less_equal(as_of):
-            return reason(view.program, {}, (), asked, as_of, sole_time(upper))
+            return await self._reasoned(
+                reason, view.program, {}, (), asked, as_of, sole_time(upper)
+            )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
             return await self._explained_in_ticks(view, view.ticks, asked, at, over_ticks)
@@ -357,7 +402,8 @@ class QueryDriver:
             )
             for predicate, readable in view.inputs.items()
         }
-        return reason(view.program, inputs, await self._letters(view), asked, at, until + 1)
+        letters = await self._letters(view)
+        return await self._reasoned(reason, view.program, inputs, letters, asked, at, until + 1)
 
     async def _explained_in_ticks(
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int, reason: reasons.TickReason
@@ -375,7 +421,7 @@ class QueryDriver:
         begins = max(0, at - self._settings.proof_history_ms)
         history = await self._histories.of_ticks(view, ticks, begins, at)
         letters = await self._letters(view)
-        return await asyncio.to_thread(reason, history, letters, asked, at, node, at + 1)
+        return await self._reasoned(reason, history, letters, asked, at, node, at + 1)
 
     async def _letters(self, view: ViewOf) -> list[Record]:
         """The events that came late to the inputs of a view, under the names that its program has for them."""

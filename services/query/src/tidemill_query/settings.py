@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 
@@ -16,3 +18,11 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     proof_history_ms: int = 172_800_000
     """How far before and after the asked instant why-not looks for facts that were never present together; reasons go as far back over ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLimits:
+    """How long a question may be, and what it may be answered."""
+
+    question_bytes: int = 16 << 10
+    answer_bytes: int = 256 << 20

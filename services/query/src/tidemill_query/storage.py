@@ -53,6 +53,10 @@ class Names(Protocol):
         """A collection that users have created can be read by its name from now on."""
 
 
+LEASE_MS_MAX = 7 * 86_400_000
+"""The longest lease of a capability, and that of one who asks for none."""
+
+
 class StorageDriver:
     """Guarantees of StorageHandlers: the commands of the formalism for whoever presents a capability.
 
@@ -60,7 +64,15 @@ class StorageDriver:
     process on the same stores honours it.
     """
 
-    def __init__(self, collections: Collections, clock: Clock, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        collections: Collections,
+        clock: Clock,
+        names: Names | None = None,
+        lease_ms_max: int = LEASE_MS_MAX,
+    ) -> None:
+        """No capability that a client takes outlives the client by more than `lease_ms_max`."""
+        self._lease_ms_max = lease_ms_max
         self._collections = collections
         self._clock = clock
         self._names = names
@@ -88,7 +100,12 @@ class StorageDriver:
             allow_negative=shape.allow_negative, user_writable=shape.user_writable, created=True,
         )  # fmt: skip
         read, write = await self._collections.create(
-            collection, description, start=start, owner=owner, lease_ms=lease_ms, token=token
+            collection,
+            description,
+            start=start,
+            owner=owner,
+            lease_ms=self._lease(lease_ms),
+            token=token,
         )
         if self._names is not None:
             self._names.learn(collection, description)
@@ -99,10 +116,17 @@ class StorageDriver:
     ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
         read, write = await self._collections.acquire(
-            self._id_of(collection), owner=owner, lease_ms=lease_ms, rights="both", token=token
+            self._id_of(collection),
+            owner=owner,
+            lease_ms=self._lease(lease_ms),
+            rights="both",
+            token=token,
         )
         assert read is not None
         return _pair(read, write)
+
+    def _lease(self, asked_ms: int | None) -> int:
+        return self._lease_ms_max if asked_ms is None else min(asked_ms, self._lease_ms_max)
 
     async def acquire_right(
         self,
@@ -114,7 +138,7 @@ class StorageDriver:
     ) -> HeldCapability:
         """One capability, to read at since or to write at upper."""
         taken = await self._collections.acquire(
-            self._id_of(collection), owner=owner, lease_ms=lease_ms, token=token,
+            self._id_of(collection), owner=owner, lease_ms=self._lease(lease_ms), token=token,
             rights="read" if right is Right.READ else "write",
         )  # fmt: skip
         return next(_held(capability) for capability in taken if capability is not None)

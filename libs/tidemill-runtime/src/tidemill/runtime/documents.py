@@ -74,6 +74,9 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
         context = f" {error.context}" if error.context else ""
         hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
         problems.append(Problem(place, "", f"not YAML: {error.problem}{context}", hint))
+    except RecursionError:
+        # The reader of YAML goes down with what it reads.
+        problems.append(Problem(Position(file), "", "not YAML for us: it nests too deep"))
     except YAMLError as error:
         problems.append(Problem(Position(file), "", f"not YAML: {error}"))
     return documents, problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +47,7 @@ from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.readers import refuse_forgotten
 from tidemill_embedded.running.sources import file_origin, header_of, in_own_log, topic_of
+from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 
@@ -88,6 +91,36 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
     return found
 
 
+_READING = ThreadPoolExecutor(2, "reading")
+"""Reads documents beside the event loop, two at a time: a long one takes seconds."""
+
+
+async def read_bounded(
+    documents: Sequence[ResourceDocument], limits: DocumentLimits
+) -> list[Resource]:
+    """As `read_documents`, beside the event loop. Raises: UsageError, also for what is too long."""
+    size = sum(len(document.text.encode()) for document in documents)
+    if size > limits.document_bytes:
+        raise UsageError(
+            f"apply refused: the documents have {size:,} bytes, more than {limits.document_bytes:,} "
+            "(limits.document_bytes); apply them a few at a time",
+            reason="limits",
+        )
+    loop = asyncio.get_running_loop()
+    resources = await loop.run_in_executor(_READING, read_documents, documents)
+    for resource in resources:
+        spec = resource.spec
+        length = len(spec.program.encode()) if isinstance(spec, ViewSpec) else 0
+        if length > limits.program_bytes:
+            raise UsageError(
+                f"{resource.place('spec', 'program')}: {resource}: the program has {length:,} bytes, "
+                f"more than {limits.program_bytes:,} (limits.program_bytes); put facts into a table, "
+                "or make two views of it",
+                reason="limits",
+            )
+    return resources
+
+
 def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:
     """Each resource whose name was taken before it, with the one that took it.
 
@@ -127,7 +160,8 @@ async def plan_apply(
     What `by` may not make, read or write is refused before anything of it is looked at.
     Raises: UsageError naming file and line, for all or nothing; Denied.
     """
-    resources = sorted(read_documents(documents), key=lambda r: _ORDER[r.kind])
+    read = await read_bounded(documents, world.settings.limits.of_documents)
+    resources = sorted(read, key=lambda r: _ORDER[r.kind])
     for resource in resources:
         permit_names(resource, by)
         check_resource(resource, world.places)

@@ -60,15 +60,19 @@ def _in_schema(updates: pa.Table, schema: pa.Schema) -> pa.Table:
         ) from error
 
 
-def admitted(updates: pa.Table, schema: pa.Schema, row_bytes_max: int) -> pa.Table:
+def admitted(
+    updates: pa.Table, schema: pa.Schema, row_bytes_max: int, diff_max: int | None = DIFF_MAX
+) -> pa.Table:
     """Updates that somebody wants to append, as `conform` has them.
 
-    Raises: UsageError also for a record that is added or taken away more than DIFF_MAX times, a day that
-    no calendar has (before the year 1 or after 9999), and a row of more than `row_bytes_max`.
+    Raises: UsageError also for a record that is added or taken away more than `diff_max` times (None:
+    as often as 64 bits hold), a day that no calendar has (before the year 1 or after 9999), and a row of
+    more than `row_bytes_max`.
     Cost: O(n) over diffs, dates and instants; O(columns) where all rows are short.
     """
     conforming = conform(updates, schema)
-    _check_diffs(conforming)
+    if diff_max is not None:
+        _check_diffs(conforming, diff_max)
     _check_calendar(conforming)
     at = _row_beyond(conforming, row_bytes_max)
     if at is not None:
@@ -104,28 +108,28 @@ def _row_beyond(rows: pa.Table, bytes_max: int) -> int | None:
     return None if late is None else half + late
 
 
-def _check_diffs(updates: pa.Table) -> None:
+def _check_diffs(updates: pa.Table, diff_max: int) -> None:
     diffs = updates.column(DIFF).to_numpy()
     if not len(diffs):
         return
     largest = max(-int(diffs.min()), int(diffs.max()))
-    if largest * len(diffs) <= DIFF_MAX:
+    if largest * len(diffs) <= diff_max:
         return
-    if largest <= DIFF_MAX:
+    if largest <= diff_max:
         sizes = np.abs(diffs)
-        if int(sizes.sum()) <= DIFF_MAX:
+        if int(sizes.sum()) <= diff_max:
             return
         at = updates.schema.get_field_index(DIFF)
         sized = updates.set_column(at, updates.schema.field(at), pa.array(sizes))
         added = consolidate(sized.drop_columns([TIME]))
     else:
         added = updates
-    beyond = added.filter((pc.field(DIFF) > DIFF_MAX) | (pc.field(DIFF) < -DIFF_MAX))
+    beyond = added.filter((pc.field(DIFF) > diff_max) | (pc.field(DIFF) < -diff_max))
     if not beyond.num_rows:
         return
     raise UsageError(
         f"one append changes the multiplicity of the row {shown_record(beyond)} by more than "
-        f"{DIFF_MAX}: sums of such diffs would not be exact; write it in several appends",
+        f"{diff_max}: sums of such diffs would not be exact; write it in several appends",
         reason="DiffTooGreat",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.shard.conforming import ROW_BYTES_MAX, conform
+from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX, conform
 from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import computed
 from tidemill.shard.parts import (
@@ -33,13 +33,15 @@ class Limits:
 
     Writes of up to `inline_bytes_max` stay in the log until compaction; parts are split at about
     `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append
-    with a row longer than `row_bytes_max` is refused.
+    with a row longer than `row_bytes_max`, or which changes how often a record is there by more than
+    `diff_max`, is refused; with None sums of diffs may pass what 64 bits hold, and are Corrupt then.
     """
 
     inline_bytes_max: int = INLINE_BYTES_MAX
     part_bytes_max: int = PART_BYTES_MAX
     cache_bytes_max: int = 256 * 1024 * 1024
     row_bytes_max: int = ROW_BYTES_MAX
+    diff_max: int | None = DIFF_MAX
 
 
 LIMITS = Limits()

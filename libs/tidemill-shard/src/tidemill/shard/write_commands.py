@@ -122,7 +122,7 @@ class WriteCommands:
         store = self._core.parts
         if updates is not None:
             schema = known.state.description.update_schema()
-            updates = admitted(updates, schema, store.limits.row_bytes_max)
+            updates = admitted(updates, schema, store.limits.row_bytes_max, store.limits.diff_max)
         # NB: a lost race that is seen before anything is written is counted here, others at the commit.
         if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
             # What would change nothing is not worth writing objects for.

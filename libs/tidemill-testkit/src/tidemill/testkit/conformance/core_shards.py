@@ -25,6 +25,7 @@ from tidemill.shard import (
     WriteCapability,
 )
 from tidemill.shard.appending import check_bounds
+from tidemill.shard.part_store import Limits
 from tidemill.testkit.conformance.expectations import run_steps
 from tidemill.testkit.conformance.registry import Case, Options
 from tidemill.testkit.conformance.values import CaseError, Json, read_frontier, read_u64
@@ -103,7 +104,11 @@ class _Stores:
         """The process of a party."""
         if party not in self._parties:
             self._parties[party] = Collections(
-                self._consensus, self._blob, self._clock, lambda: next(self._names)
+                self._consensus,
+                self._blob,
+                self._clock,
+                lambda: next(self._names),
+                limits=Limits(diff_max=None),  # diffs of cases are whatever 64 bits hold
             )
         return self._parties[party]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
-from tidemill.time import UsageError, sole_time
+from tidemill.time import AlreadyUsed, UsageError, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.tables import TableDriver
 
@@ -29,7 +30,8 @@ class World:
         self.reached = 0
 
     async def table(self, *, timeline: bool = False) -> TableDriver:
-        await self.collections.create("t", Description(ROWS))
+        with suppress(AlreadyUsed):
+            await self.collections.create("t", Description(ROWS))
 
         async def reached() -> int:
             return self.reached
@@ -87,6 +89,24 @@ async def test_a_table_on_another_timeline_waits_for_its_first_rows_then_follows
     assert await world.stored() == [("a", 0), ("b", 700)]
     advancing.cancel()
     await asyncio.gather(advancing, return_exceptions=True)
+
+
+async def test_a_table_follows_its_timeline_after_first_rows_that_another_process_wrote() -> None:
+    world = World()
+    keeps, inserts = await world.table(timeline=True), await world.table(timeline=True)
+    keeping = asyncio.create_task(keeps.advance_forever())
+    for _ in range(50):
+        world.clock.move(1.0)
+        await asyncio.sleep(0)
+    assert await world.upper() == 0  # it has looked, and waits
+    assert await inserts.insert(*rows("a")) == 0
+    world.reached = 40
+    async with asyncio.timeout(20):
+        while await world.upper() != 40:
+            world.clock.move(1.0)
+            await asyncio.sleep(0)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_a_repeated_token_inserts_once() -> None:

@@ -91,6 +91,8 @@ class TableDriver:
             await self._clock.sleep(self._settings.table_interval_ms / 1000)
             held = (await self.writer()).frontier
             if self._timeline is not None and sole_time(held) == 0:
+                # Another process may write the first rows: where the table stands is asked for anew.
+                self._held = None
                 continue
             reached = frontier(await self._now() + (1 if self._timeline is None else 0))
             if held.precedes(reached) and held != reached:

@@ -113,7 +113,7 @@ def test_an_input_that_is_not_there_is_told_with_what_it_may_be_called() -> None
 
 
 def test_a_warning_has_its_place_and_refuses_nothing() -> None:
-    never = view("v", "p(x) := flights(x, d)\n  if false;")
+    never = view("v", "p(x) := flights(x, _)\n  if false;")
     (finding,) = check_files({"s.yaml": SOURCE, "v.yaml": never})
     assert (finding.code, finding.warning, finding.position.line) == ("W204", True, 7)
 
@@ -189,15 +189,40 @@ def test_eval_prints_what_a_program_derives_from_its_own_facts(tmp_path: Path) -
     file = tmp_path / "p.tidelog"
     file.write_text("q(1) @time(5) @expires(9);\nq(2);\np(x, 6 / x) := q(x);\nr(1 / 0) := q(2);\n")
     ran = run_command(check_command.evaluate, [str(file)])
-    assert ran.output == (
+    assert ran.stdout == (
         "[-inf,-) p(2, 3)\n[5,9) p(1, 6) @time(5) @expires(9)\nfailed: division by zero: q(2)\n"
     )
     only = run_command(check_command.evaluate, ["-", "q", "--upper", "5"], file.read_text())
-    assert only.output.startswith("[-inf,-) q(2)\nfailed")
+    assert only.stdout.startswith("[-inf,-) q(2)\nfailed")
     unknown = run_command(check_command.evaluate, [str(file), "z"])
     assert (unknown.exit_code, "has no z" in unknown.output) == (1, True)
     file.write_text("p(x) @next := q(x);")
     assert "tidemill conformance" in run_command(check_command.evaluate, [str(file)]).output
+
+
+def test_c3_eval_follows_its_facts_and_says_which_instants_it_shows() -> None:
+    text = 'flight("a", 1711845000000);\nlate(p) @time(t) := flight(p, t);\n'
+    ran = run_command(check_command.evaluate, ["-"], text)
+    assert ran.stdout == '[1711845000000,-) late("a") @time(1711845000000)\n'
+    assert ran.stderr == "instants before 1711845500000 are shown; --upper shows others\n"
+    assert run_command(check_command.evaluate, ["-"], "q(1); p(x) := q(x);").stderr == ""
+
+
+def test_c3_a_misspelt_predicate_is_never_silent(tmp_path: Path) -> None:
+    text = "late(p) := fligth(p, d) if d > 5;\n"
+    ran = run_command(check_command.evaluate, ["-"], text)
+    assert "-:1:12: W206 no rule states or derives `fligth`: it is empty here" in ran.stderr
+    file = tmp_path / "p.tidelog"
+    file.write_text(f'flight("a", 9);\n{text}')
+    for command in (check_command.check, check_command.evaluate):
+        ran = run_command(command, [str(file)])
+        assert (ran.exit_code, ran.output.count("W206")) == (0, 1)
+        assert "did you mean `flight`?" in ran.output
+
+
+def test_c3_a_rule_of_a_view_that_no_output_needs_is_told_at_its_place() -> None:
+    program = view("v", "p(x) := flights(x, _);\nq(x) := flights(x, _);", "  outputs: [p]\n")
+    assert told(s=SOURCE, v=program) == [("v.yaml", 8, 5, "W208")]
 
 
 def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:

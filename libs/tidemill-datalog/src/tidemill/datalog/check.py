@@ -64,7 +64,7 @@ def check(
         },
         carries_time=timed,
     )
-    return lint(checked)
+    return lint(checked, catalog)
 
 
 def _refuse(mistakes: list[Diagnostic], program: Program) -> None:

@@ -18,6 +18,7 @@ from tidemill.datalog.ast import (
 )
 from tidemill.datalog.checked import ResolvedParafact, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.habits import WALL_CLOCKS
 from tidemill.datalog.parser import DEPTH_MAX
 from tidemill.datalog.scope import Scope
 
@@ -153,6 +154,12 @@ def _function(scope: Scope, call: Call) -> Iterator[Diagnostic]:
         hint = _closest(call.name, scope.functions)
         if call.name in scope.lattices:
             hint = f"a lattice stands behind the head or an atom: @{call.name}(…)"
+        elif call.name in WALL_CLOCKS:
+            hint = (
+                "rules read no wall clock: match a time with @time(t), or clock(0, 1000) @time(t)"
+            )
+        elif any(call is guard for guard in scope.rule.guards) and not hint.startswith("did"):
+            hint = f"atoms stand before `if`: … ^ {call.name}(…) if …"
         yield scope.report(
             "S113", f"there is no function `{call.name}`", call.name_span, hint
         )  # fmt: skip

@@ -25,6 +25,11 @@ from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.scope import Scope, bound_alone, bound_names
 
 Check = Callable[[Scope], Iterator[Diagnostic]]
+_EXAMPLE = "pair(x, x) := e(x); p(x) @{0}(y) := pair(x, y);"
+_EXAMPLES = {
+    "time": "seen(t) := e(_) @time(t); p(t) @time(u + 5) := seen(t) @time(u);",
+    "expires": "pair(x, x) := e(x); p(x) @expires(y) := pair(x, y);",
+}
 
 
 def check_safety(
@@ -200,7 +205,8 @@ def _fact_and_parafact(scope: Scope) -> Iterator[Diagnostic]:
             both = scope.unfolded(term) & of_fact
             if both:
                 name = min(both)
+                example = _EXAMPLES.get(parafact.lattice, _EXAMPLE).format(parafact.lattice)
                 yield scope.report(
                     "S104", f"`{name}` stands in the fact and in its parafact", term.span,
-                    "derive the fact in one rule and its parafact in another",
+                    "derive the fact in one rule and its parafact in another, as in: " + example,
                 )  # fmt: skip

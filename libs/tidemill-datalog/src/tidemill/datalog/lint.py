@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 
-from tidemill.datalog.ast import Literal
+from tidemill.datalog.ast import AsyncTo, Literal, expressions_of, variables_in
+from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.checked import NON_MONOTONE, CheckedProgram, ResolvedRule
+from tidemill.datalog.contradictions import contradiction, ended_at_once
+from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
 
+_COMPARED_MAX = 100
 
-def lint(checked: CheckedProgram) -> CheckedProgram:
-    """The program with its warnings: W202, W203 and W204, in the order of the rules."""
+
+def lint(checked: CheckedProgram, catalog: Catalog) -> CheckedProgram:
+    """The program with its warnings: W202 to W207, in the order of the rules."""
     warnings: list[Diagnostic] = []
     seen: set[str] = set()
     for rule in checked.rules:
@@ -20,7 +27,46 @@ def lint(checked: CheckedProgram) -> CheckedProgram:
             seen.add(rule.predicate)
             warnings += _derived_input(rule, checked)
         warnings += _never_fires(rule, checked)
+        warnings += _used_once(rule, checked)
+    if any(not rule.source.has_formula for rule in checked.rules):
+        warnings += warn_about_unknown(checked, catalog)
+    warnings += _sent_for_ever(checked)
     return replace(checked, warnings=tuple(warnings))
+
+
+def warn_about_unknown(checked: CheckedProgram, catalog: Catalog) -> Iterator[Diagnostic]:
+    """W206: predicates that a program reads where nothing but the program itself gives facts."""
+    unknown = checked.inputs.keys() - catalog.inputs.keys() - set(checked.derived)
+    for rule in checked.rules:
+        for atom in rule.atoms:
+            if atom.predicate in unknown:
+                unknown.remove(atom.predicate)
+                close = _close(atom.predicate, checked.derived)
+                yield Diagnostic(
+                    "W206", f"no rule states or derives `{atom.predicate}`: it is empty here",
+                    atom.name_span, checked.program.file,
+                    f"did you mean `{close[0]}`?" if close else "state facts of it, or write a rule",
+                )  # fmt: skip
+
+
+def warn_about_unused(checked: CheckedProgram, outputs: Collection[str]) -> Iterator[Diagnostic]:
+    """W208: predicates that are derived though no output needs them."""
+    reads: dict[str, set[str]] = {}
+    first: dict[str, ResolvedRule] = {}
+    for rule in checked.rules:
+        first.setdefault(rule.predicate, rule)
+        reads.setdefault(rule.predicate, set()).update(atom.predicate for atom in rule.atoms)
+    needed, waiting = set(outputs), list(outputs)
+    while waiting:
+        found = reads.get(waiting.pop(), set()) - needed
+        needed |= found
+        waiting += found
+    for predicate, rule in first.items():
+        if predicate not in needed:
+            yield Diagnostic(
+                "W208", f"no output needs `{predicate}`", rule.source.head.application.name_span,
+                checked.program.file, "read it in a rule, name it in spec.outputs, or leave it out",
+            )  # fmt: skip
 
 
 def warn_about_goal(checked: CheckedProgram, predicate: str) -> tuple[Diagnostic, ...]:
@@ -54,7 +100,56 @@ def _derived_input(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diag
         yield Diagnostic(
             "W203", f"`{rule.predicate}` is an input and derived as well",
             rule.source.head.application.name_span, checked.program.file,
+            "what is derived joins what comes in; give what the rule derives a name of its own",
         )  # fmt: skip
+
+
+def _used_once(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
+    """W205: an argument that is matched and then used nowhere: misspelt, or a text without quotes."""
+    used = (part for each in expressions_of(rule.source) for part in variables_in(each))
+    times = Counter(variable.name for variable in used)
+    arguments = (
+        part for atom in rule.positive for term in atom.terms for part in variables_in(term)
+    )
+    for variable in arguments:
+        name = variable.name
+        if times[name] == 1 and name not in rule.definitions and not name.startswith("_"):
+            close = _close(name, times.keys() - {name}) if len(name) > 2 else []
+            meant = f"did you mean `{close[0]}`? " if close else ""
+            yield Diagnostic(
+                "W205", f"the variable `{name}` is used once, so it matches anything",
+                variable.span, checked.program.file,
+                f'{meant}write _ for any value, or "{name}" in quotes for the text',
+            )  # fmt: skip
+
+
+def _close(name: str, known: Collection[str]) -> list[str]:
+    """The known name that was likely meant; none of so many that comparing them all takes long."""
+    return get_close_matches(name, known, n=1) if len(known) <= _COMPARED_MAX else []
+
+
+def _sent_for_ever(checked: CheckedProgram) -> Iterator[Diagnostic]:
+    """W207: messages that nothing stops from sending themselves again."""
+    free = [
+        rule for rule in checked.rules if not rule.guards and len(rule.positive) == len(rule.atoms)
+    ]
+    reads: dict[str, set[str]] = {rule.predicate: set() for rule in free}
+    for rule in free:
+        reads[rule.predicate] |= {atom.predicate for atom in rule.positive}
+    cycles = {
+        name: cycle
+        for cycle in strong_components(reads, lambda name: sorted(reads.get(name, ())))
+        for name in cycle
+    }
+    for rule in free:
+        if not isinstance(rule.temporal, AsyncTo):
+            continue
+        if any(cycles[atom.predicate] is cycles[rule.predicate] for atom in rule.positive):
+            yield Diagnostic(
+                "W207", f"`{rule.predicate}` is sent again whenever it arrives: a tick each "
+                "millisecond, for ever", rule.source.head.application.name_span,
+                checked.program.file, "stop it by a guard or by `not`, or keep facts with @next",
+            )  # fmt: skip
 
 
 def _never_fires(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagnostic]:
@@ -71,5 +166,15 @@ def _never_fires(rule: ResolvedRule, checked: CheckedProgram) -> Iterator[Diagno
         if isinstance(guard, Literal) and guard.value is not True:
             yield Diagnostic(
                 "W204", "this guard is never true, so the rule never fires", guard.span,
-                checked.program.file,
+                checked.program.file, "leave the rule out, or correct the guard",
             )  # fmt: skip
+    if (never := contradiction(rule)) is not None:
+        yield Diagnostic(
+            "W204", "this guard is never true together with those before it", never.span,
+            checked.program.file, "|| within one guard holds if either does",
+        )  # fmt: skip
+    if (ended := ended_at_once(rule)) is not None:
+        yield Diagnostic(
+            "W204", "the fact expires no later than its time, so it is never there", ended.span,
+            checked.program.file, "write an expiry after the time, such as @expires(t + 1000)",
+        )  # fmt: skip

@@ -65,7 +65,10 @@ class Resolution:
         known = self._catalog.inputs.get(head.name)
         if head.name == CLOCK:
             self._report(
-                "S110", "`clock` is the predicate of clock events", head, "take another name"
+                "S110",
+                "`clock` is the predicate of clock events",
+                head,
+                "clocks tick by themselves: read one with clock(0, 100) @time(t), or take another name",
             )
         elif known is not None:
             self.column_names.setdefault(head.name, _input_names(known))
@@ -79,11 +82,14 @@ class Resolution:
             self.column_names.setdefault(head.name, _plain(len(head.arguments)))
 
     def _rule(self, rule: Rule) -> ResolvedRule:
-        terms = self._terms(rule.head.application, complete=True)
+        head = rule.head.application
+        terms: tuple[Expression, ...] = ()
+        if head.name != CLOCK:  # which is refused by its name
+            terms = self._terms(head, complete=True)
         atoms = tuple(self._atom(atom) for atom in rule.atoms)
         return ResolvedRule(
             number=rule.number,
-            predicate=rule.head.application.name,
+            predicate=head.name,
             terms=terms,
             parafacts=tuple(map(self._parafact, rule.head.parafacts)),
             suppressed=frozenset(mark.lattice for mark in rule.head.suppressed),

@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
 from tidemill.datalog.ast import Span
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.habits import habit
 from tidemill.datalog.lattices import LATTICES
 
 _END = "$END"
@@ -151,7 +152,14 @@ class _Reader:
     # What is wrong at a place.
 
     def _fail(self, code: str, message: str, hint: str, at: _Token | None = None) -> NoReturn:
-        raise _Mistake(code, message, (at or self._token).span, hint)
+        """Refuse a place; what is a habit from another language has that language's hint."""
+        before, token, following = self._before, self._token, self._next
+        joined = self._position > 0 and before.touches(token)
+        began = not self._position or before.kind == "SEMICOLON"
+        doubled = token.text + following.text if token.touches(following) else ""
+        number = before.text if joined and before.kind in ("INT", "FLOAT") else ""
+        known = habit(token.text, doubled, number, begins=began)
+        raise _Mistake(code, message, (at or token).span, known or hint)
 
     def _refuse_stray(self, *, operand: bool = False) -> None:
         """Raise for what is wrong wherever it stands, whatever was expected instead."""
@@ -256,7 +264,9 @@ class _Reader:
             hint = "write := between head and formula"
         elif token.kind == "IF":
             hint = "join guards with ^" if formula else "write := and an atom before `if`"
-        elif token.kind == "NOT" or token.text in ("&", "|"):
+        elif token.text == "|":
+            hint = "write || within a guard; for other atoms write another rule"
+        elif token.kind == "NOT" or token.text == "&":
             hint = "join atoms with ^"
         elif self._exponent_alone():
             hint = _EXPONENT_HINT
@@ -326,10 +336,12 @@ class _Reader:
                 "match the value with a variable and compare it in the guard: @time(t) … if t > …",
                 start,
             )  # fmt: skip
-        self._fail(
-            "E012", "an infix application is no atom",
-            "put the condition into the guard, after `if`", start,
-        )  # fmt: skip
+        hint = "put the condition into the guard, after `if`"
+        if self.at("AND"):
+            hint = "write ^ between atoms; && stands within a guard, after `if`"
+        elif self.at("OR"):
+            hint = "write another rule with the same head; || stands within a guard, after `if`"
+        self._fail("E012", "an infix application is no atom", hint, start)
 
     def _marks(self, *, head: bool) -> None:
         """Parafacts and suppressions behind an atom or a head."""

@@ -11,7 +11,7 @@ from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.layout import format_text
-from tidemill.datalog.lint import warn_about_goal
+from tidemill.datalog.lint import warn_about_goal, warn_about_unused
 from tidemill.datalog.parser import parse
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.problems import Position, Problem
@@ -160,12 +160,16 @@ class _ResourceCheck:
         begin, spec = resource.blocks.get(PROGRAM), resource.spec
         if isinstance(spec, ActionSpec):
             self._warn_about_goal(resource, spec)
-        if view is not None and begin is not None and view.program.warnings:
+        if view is not None and begin is not None:
             assert isinstance(spec, ViewSpec)
-            text = laid_out(spec.program, begin)
-            moved = check(parse(text, begin.file), Catalog(self._shapes.inputs_of(resource.name)))
-            self._findings += _of_program(moved.warnings, text)
+            self._warn(laid_out(spec.program, begin), begin.file, resource.name, spec.outputs)
         return []
+
+    def _warn(self, text: str, file: str, view: str, outputs: Sequence[str]) -> None:
+        """What runs in a view and is likely not meant, at its places in the file."""
+        program = check(parse(text, file), Catalog(self._shapes.inputs_of(view)))
+        unused = warn_about_unused(program, outputs) if outputs else ()
+        self._findings += _of_program([*program.warnings, *unused], text)
 
     def _warn_about_goal(self, resource: Resource, spec: ActionSpec) -> None:
         program = self._shapes.planned(spec.view).program

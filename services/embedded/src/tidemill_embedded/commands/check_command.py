@@ -13,7 +13,9 @@ import typer
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.time import UsageError
 from tidemill_embedded.applying.checking import check_files, files_below, format_file
-from tidemill_embedded.commands.evaluating import UPPER, presences_of
+from tidemill_embedded.commands.evaluating import presences_of, upper_of, warnings_of
+
+_ALWAYS = ("[-inf,-) ", "failed: ")
 
 Files = Annotated[
     list[Path],
@@ -97,18 +99,28 @@ def evaluate(
         ),
     ] = None,
     upper: Annotated[
-        int, typer.Option(help="Up to which instant, in milliseconds of the timeline.", min=1)
-    ] = UPPER,
+        int | None,
+        typer.Option(
+            help="Up to which instant, in milliseconds of the timeline; by default beyond all facts.",
+            min=1,
+        ),
+    ] = None,
 ) -> None:
     """Evaluate a program from the facts that it states: what is present, and from when to when.
 
     A line says [from, to) and the record; - is an end that is not before --upper, -inf a fact that
-    was always there.
+    was always there. Warnings, and before which instant times are shown, go to standard error.
     """
     for name, text in _texts([file]).items():
         try:
-            for line in presences_of(text, name, upper=upper, predicates=predicates or ()):
+            for warning in warnings_of(text, name):
+                typer.echo(warning.render(text), err=True)
+            until = upper_of(text, name) if upper is None else upper
+            lines = presences_of(text, name, upper=until, predicates=predicates or ())
+            for line in lines:
                 typer.echo(line)
+            if not all(line.startswith(_ALWAYS) for line in lines):
+                typer.echo(f"instants before {until} are shown; --upper shows others", err=True)
         except ProgramErrors as error:
             _refuse(error.render())
         except UsageError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.datalog.ast import Literal
+from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.demand import ANY
+from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_presence
@@ -17,6 +19,43 @@ from tidemill.datalog.scratch import Engine
 from tidemill.time import UsageError
 
 UPPER = 1_000_000
+
+
+def warnings_of(text: str, file: str = "<program>") -> list[Diagnostic]:
+    """What runs and is likely not meant; what nobody states or derives is named once.
+
+    Raises: ProgramErrors.
+    """
+    catalog = Catalog(closed=False)
+    checked = check(parse(text, file), catalog)
+    told = dict.fromkeys([*checked.warnings, *warn_about_unknown(checked, catalog)])
+    return sorted(told, key=lambda warning: warning.span)
+
+
+def upper_of(text: str, file: str = "<program>") -> int:
+    """An instant that lies well beyond every time that the facts of a program name, at least UPPER.
+
+    Arguments count as times where some rule makes a time of what it matches. Raises: ProgramErrors.
+    """
+    latest = max(_times(parse(text, file)), default=0)
+    return max(UPPER, latest + UPPER // 2)
+
+
+def _times(program: Program) -> list[int]:
+    """The whole numbers that are times, or become them."""
+    heads = [(rule.head, rule.has_formula) for rule in program.rules]
+    made = any(each.name == "time" for head, derived in heads if derived for each in head.parafacts)
+    stated = [head.application for head, derived in heads if made and not derived]
+    named = [
+        each for head, _ in heads for each in head.parafacts if each.name in ("time", "expires")
+    ]
+    return [
+        part.value
+        for application in (*named, *stated)
+        for argument in application.arguments
+        for part in walk(argument.value)
+        if isinstance(part, Literal) and type(part.value) is int
+    ]
 
 
 def presences_of(
@@ -48,7 +87,14 @@ def presences_of(
     if unknown:
         raise UsageError(f"the program has no {', '.join(unknown)}", reason="UnknownPredicate")
     derived = dict.fromkeys(r.head.application.name for r in program.rules if r.has_formula)
-    evaluation = engine.evaluate({}, upper=upper)
+    try:
+        evaluation = engine.evaluate({}, upper=upper)
+    except MemoryError:
+        raise UsageError(
+            "the program ran out of memory: some rule goes on deriving larger or more values, as one "
+            "that feeds itself does; bound it by a guard, or ask for one goal",
+            reason="MemoryExhausted",
+        ) from None
     lines: list[str] = []
     for predicate in predicates or derived:
         lines += _lines(evaluation.presences.get(predicate, []))

@@ -23,7 +23,14 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = {kind: object_schema(kind) for kind in KINDS}
 
 COLUMNS = [{"name": "at", "type": "int"}, {"name": "who", "type": "text", "nullable": True}]
-EVENT = {"column": "at", "timeline": "air", "expiresAfter": "1h", "skew": "5m", "late": "correct"}
+EVENT = {
+    "column": "at",
+    "timeline": "air",
+    "expiresAfter": "1h",
+    "skew": "5m",
+    "late": "correct",
+    "silence": "5s",
+}
 KEYED = [{"name": "id", "type": "text"}, {"name": "n", "type": "int"}]
 SASL = {"mechanism": "SCRAM-SHA-256", "username": "u", "secret": "p"}
 REGISTRY = {"url": "https://r", "username": "u", "secret": "p", "authority": "c"}

@@ -69,7 +69,7 @@ spec:
   timestampInterval: 250ms
   retain: all
   eventTime:
-    {column: at, timeline: air, expiresColumn: until, skew: 2h, idleTimeout: 30s, late: correct, maxAhead: 7d}
+    {column: at, timeline: air, expiresColumn: until, skew: 2h, idleTimeout: 30s, silence: 5s, late: correct, maxAhead: 7d}
   engine: local
 ---
 apiVersion: tidemill.dev/v1alpha1
@@ -120,6 +120,7 @@ def test_every_kind_becomes_a_typed_spec() -> None:
                 expires_column="until",
                 skew=Milliseconds(7_200_000),
                 idle_timeout=Milliseconds(30_000),
+                silence=Milliseconds(5_000),
                 late="correct",
                 max_ahead=Milliseconds(604_800_000),
             ),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
 import pytest
 
-from tidemill.arrangement.updates import empty_updates
+from tidemill.arrangement.updates import DIFF, empty_updates
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Consensus, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
-from tidemill_compute.events.buffer import event_schema
-from tidemill_compute.events.fold import LETTER_SCHEMA, EventPolicy
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.events.buffer import EventBuffer, event_schema
+from tidemill_compute.events.fold import LETTER_SCHEMA, EventFold, EventPolicy
+from tidemill_compute.events.progress import DECIDED, EVENT_MAP_SCHEMA, NOTHING_SEEN, Policy
 from tidemill_compute.events.rows import EventColumns
 from tidemill_compute.events.stage import EventStage, EventTarget
 from tidemill_compute.settings import ComputeSettings
@@ -118,6 +119,12 @@ class World:
 async def follow(world: World, stage: EventStage, upper: int) -> None:
     """Run a stage until it has folded everything before `upper`, or dies."""
     task = asyncio.create_task(stage.advance_forever())
+    await reach(world, stage, task, upper)
+    await end(task)
+
+
+async def reach(world: World, stage: EventStage, task: asyncio.Task[None], upper: int) -> None:
+    """Wait until a running stage has folded everything before `upper`, or died."""
     for _ in range(5_000):
         if task.done() or stage.folded == upper:
             break
@@ -125,6 +132,10 @@ async def follow(world: World, stage: EventStage, upper: int) -> None:
         world.clock.move(0.1)
     else:
         pytest.fail(f"the stage stands still at {stage.folded}")
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Stop a stage; it may have died already."""
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)
     if not isinstance(ended, Killed | asyncio.CancelledError):
@@ -159,3 +170,46 @@ async def test_a_stage_that_dies_at_any_write_gives_what_one_that_lives_gives(se
     await follow(world, world.stage(world.process(Fuse(None))), INSTANTS)
     assert await world.contents() == expected
     assert deaths > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_silence_decided_is_not_decided_again(seed: int) -> None:
+    """After a death at any write, events and letters follow from the rows and the map alone."""
+    random = Random(seed)
+    world = World(seed)
+    world.policy = replace(
+        world.policy, progress=Policy(1, 6, silence_ms=3), max_ahead_ms=None, corrections=False
+    )
+    for quiet in range(8, 27):
+        world.arrivals.pop(quiet, None)
+    await world.create()
+    deaths = instant = 0
+    while instant < INSTANTS:
+        fuse = Fuse(random.randrange(15, 45), after=random.random() < 0.5)
+        stage = world.stage(world.process(fuse))
+        task = asyncio.create_task(stage.advance_forever())
+        while instant < INSTANTS and not task.done():
+            await world.arrive(instant)
+            instant += 1
+            await reach(world, stage, task, instant)
+        await end(task)
+        deaths += fuse.blown
+    await follow(world, world.stage(world.process(Fuse(None))), INSTANTS)
+    found = await world.contents()
+    changes = await world.process(Fuse(None)).stored("s/map")
+    decided = {
+        row["instant"]: row["frontier"] for row in changes.to_pylist()
+        if row["partition"] == DECIDED and row[DIFF] > 0
+    }  # fmt: skip
+    assert decided
+    assert deaths > 0
+    buffer = EventBuffer.empty(event_schema(DATA), corrections=False)
+    fold = EventFold(world.policy, buffer, NOTHING_SEEN)
+    rows = pa.concat_tables([world.arrivals[t] for t in sorted(world.arrivals)])
+    fold.step(rows, [(0, 0), (1, 2)], INSTANTS, decided)
+    _, letters = fold.take()
+    events = buffer.release(fold.progress.frontier)
+    assert found["s upper"] == [(fold.progress.frontier,)]
+    for name, table in (("s", events), ("s/letters", letters)):
+        values = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        assert found[name] == sorted(values, key=repr)

@@ -300,6 +300,12 @@ _SOURCE = (
         ".timestampInterval",
     ),
     Rule(
+        "!has(self.eventTime) || !has(self.eventTime.silence) || "
+        f"!self.eventTime.silence.matches('^{_BELOW_50_MS}$')",
+        f"a silence is at least 50ms; {DURATION_RULE}",
+        ".eventTime.silence",
+    ),
+    Rule(
         "!has(self.eventTime) || self.eventTime.timeline != 'system'",
         "system is the timeline of Tidemill itself: name an event timeline",
         ".eventTime.timeline",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ from tidemill_compute.events.progress import (
     NOTHING_SEEN,
     EventProgress,
     Policy,
+    decided_at,
     idle_steps,
     observe,
 )
@@ -75,22 +76,36 @@ class EventFold:
     progress: EventProgress
     map_updates: list[tuple[tuple[int, int | None, int], int, int]] = field(default_factory=list)
     letters: list[pa.Table] = field(default_factory=list)
+    moved_by: str = ""
+    """What moved the frontier last, in the words of resources; empty before anything did in this process."""
 
-    def step(self, rows: pa.Table, counts: Sequence[tuple[int, int]], upper: int) -> None:
+    def step(
+        self,
+        rows: pa.Table,
+        counts: Sequence[tuple[int, int]],
+        upper: int,
+        decided: Mapping[int, int] | None = None,
+    ) -> None:
         """Fold in the rows of one system interval that ends at `upper`.
 
         `rows` are updates of the raw collection; `counts` says at which instants of the interval
-        how many partitions became known.
+        how many partitions became known; `decided` where silence brought the frontier, by instant.
         """
-        known = dict(counts)
+        known, decisions = dict(counts), decided or {}
         times = np.asarray(rows.column(TIME).to_numpy(), dtype=np.uint64)
         order = np.argsort(times, kind="stable")
         times, rows = times[order], rows.take(pa.array(order))
-        for instant in sorted({*map(int, np.unique(times)), *known}):
+        for instant in sorted({*map(int, np.unique(times)), *known, *decisions}):
             first, last = np.searchsorted(times, [instant, instant + 1])
             self._idle(instant)
             self._arrive(instant, rows.slice(first, last - first), known.get(instant))
+            if instant in decisions:
+                self.decide(instant, decisions[instant])
         self._idle(upper)
+
+    def decide(self, instant: int, reached: int) -> None:
+        """Let silence bring the frontier to `reached` at `instant`, after all that came until then."""
+        self._record(instant, decided_at(self.progress, instant, reached), "silence")
 
     def readmit(self, rows: pa.Table, letters: pa.Table, upper: int) -> None:
         """Hold again what `rows`, known so far, had waiting at or beyond the event `upper`.
@@ -120,7 +135,7 @@ class EventFold:
 
     def _idle(self, until: int) -> None:
         for instant, progress in idle_steps(self.progress, until, self.policy.progress):
-            self._record(instant, progress)
+            self._record(instant, progress, "idleTimeout")
 
     def _arrive(self, instant: int, rows: pa.Table, count: int | None) -> None:
         heartbeats: dict[int, int] = {}
@@ -140,7 +155,8 @@ class EventFold:
             latest[int(partition)] = int(accepted.times[partitions == partition].max())
         known = len(self.progress.promises) if count is None else count
         policy = self.policy.progress
-        self._record(instant, observe(self.progress, instant, latest, heartbeats, known, policy))
+        moved = observe(self.progress, instant, latest, heartbeats, known, policy)
+        self._record(instant, moved, "heartbeat" if heartbeats else "rows")
 
     def _not_ahead(self, instant: int, events: Events) -> Events:
         if self.policy.max_ahead_ms is None:
@@ -187,7 +203,9 @@ class EventFold:
             }
             self.letters.append(pa.table(columns, schema=update_schema(LETTER_SCHEMA)))
 
-    def _record(self, instant: int, progress: EventProgress) -> None:
+    def _record(self, instant: int, progress: EventProgress, moved_by: str) -> None:
+        if progress.frontier != self.progress.frontier:
+            self.moved_by = moved_by
         # Before the first instant the map is empty; afterwards it has a row for the stream.
         before = set() if self.progress is NOTHING_SEEN else set(self.progress.rows())
         after = set(progress.rows())

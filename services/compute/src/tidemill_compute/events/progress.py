@@ -5,6 +5,9 @@ will follow. The stream's event frontier is the least promise over the partition
 never goes back. A partition that has been silent for the idle timeout does not count; if none
 counts, the greatest promise does. The frontier at an instant is a function of what arrived up to
 that instant, never of how the instants were cut into steps.
+
+When nothing comes from any partition, the frontier moves only by a decision about the silence, which is
+written to the map at its instant: whoever folds the interval again reads it there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import pyarrow as pa
 
 STREAM = -1
 """The row of the stream itself in the event map; partitions count from 0."""
+DECIDED = -2
+"""The row of the last decision about a silence: where it brought the frontier, and when."""
 
 EVENT_MAP_SCHEMA = pa.schema(
     [
@@ -46,6 +51,12 @@ class EventProgress:
     promises: Mapping[int, Promise]
     frontier: int = 0
     moved: int = 0
+    decided: Promise | None = None
+
+    @property
+    def heard(self) -> int | None:
+        """The last instant at which any partition spoke; None before there is one."""
+        return max((promise.heard for promise in self.promises.values()), default=None)
 
     def rows(self) -> list[tuple[int, int | None, int]]:
         """The content of the event map at this instant: (partition, frontier, instant)."""
@@ -53,7 +64,10 @@ class EventProgress:
             (partition, promise.frontier, promise.heard)
             for partition, promise in sorted(self.promises.items())
         ]
-        return [(STREAM, self.frontier, self.moved), *partitions]
+        stream: list[tuple[int, int | None, int]] = [(STREAM, self.frontier, self.moved)]
+        if self.decided is not None:
+            stream.insert(0, (DECIDED, self.decided.frontier, self.decided.heard))
+        return stream + partitions
 
 
 NOTHING_SEEN = EventProgress({})
@@ -65,6 +79,7 @@ class Policy:
 
     skew_ms: int = 0
     idle_timeout_ms: int | None = None
+    silence_ms: int | None = None
 
 
 def progress_of(rows: list[tuple[int, int | None, int]]) -> EventProgress:
@@ -72,11 +87,20 @@ def progress_of(rows: list[tuple[int, int | None, int]]) -> EventProgress:
     promises = {
         partition: Promise(frontier, instant)
         for partition, frontier, instant in rows
-        if partition != STREAM
+        if partition >= 0
     }
-    stream = [(frontier or 0, instant) for partition, frontier, instant in rows if partition < 0]
-    frontier, moved = stream[0] if stream else (0, 0)
-    return EventProgress(promises, frontier, moved)
+    own = {partition: (f, instant) for partition, f, instant in rows if partition < 0}
+    frontier, moved = own.get(STREAM, (0, 0))
+    decided = Promise(*own[DECIDED]) if DECIDED in own else None
+    return EventProgress(promises, frontier or 0, moved, decided)
+
+
+def decided_at(progress: EventProgress, instant: int, reached: int) -> EventProgress:
+    """The progress at `instant` after the decision that the silence brings the frontier to `reached`."""
+    if reached <= progress.frontier:
+        return progress
+    decided = Promise(reached, instant)
+    return replace(progress, frontier=reached, moved=instant, decided=decided)
 
 
 def idle_steps(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,12 +11,12 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, TIME, concatenate
 from tidemill.reclock import bindings_of_rows
 from tidemill.runtime.clock import Clock
-from tidemill.shard import Collections
+from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, NotYet, frontier, sole_time
 from tidemill_compute.appending import append_through
 from tidemill_compute.events.buffer import EventBuffer
 from tidemill_compute.events.fold import AHEAD, EventFold, EventPolicy
-from tidemill_compute.events.progress import NOTHING_SEEN, STREAM, progress_of
+from tidemill_compute.events.progress import DECIDED, NOTHING_SEEN, STREAM, progress_of
 from tidemill_compute.events.rows import HEARTBEAT, POSITION
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
@@ -40,7 +41,11 @@ class EventStage:
 
     The map from system instants to event frontiers is written first, then the dead letters, then
     the events up to the frontier. A restart goes back to the system instant at which the frontier
-    came to where the events end, and decides everything from there on again, alike.
+    came to where the events end, and decides everything from there on again, alike: what was decided about
+    a silence, which no row says, is read back from the map.
+
+    `timeline` says how far the furthest stream of the timeline has come; a source of which all partitions
+    are idle follows it.
     """
 
     def __init__(
@@ -50,8 +55,10 @@ class EventStage:
         collections: Collections,
         clock: Clock,
         settings: ComputeSettings,
+        timeline: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._target = target
+        self._timeline = timeline
         self._policy = policy
         self._collections = collections
         self._clock = clock
@@ -59,6 +66,12 @@ class EventStage:
         self._holds = Holds(collections, f"events:{target.source}")
         self.folded = 0
         self.late = 0
+        self.reached = 0
+        self.moved_by = ""
+        self._mapped = 0
+        """Where the map ended when it was looked at last: before it nothing is left to decide."""
+        self._watched_from: int | None = None
+        """The first instant at which this stage saw the source by itself: silence counts from there on."""
 
     async def prepare(self) -> None:
         """Hold the history that a restart needs; before anybody writes to the raw collection."""
@@ -70,13 +83,15 @@ class EventStage:
     async def advance_forever(self) -> None:
         """Take in each system interval as it becomes definite, until cancelled."""
         await self.prepare()
+        self._watched_from = None
         fold = await self._resume()
         held_at = self._clock.monotonic_s()
         while True:
             upper = await self._definite(self.folded)
             if upper is None:
                 return
-            await self._advance(fold, upper)
+            if not await self._advance(fold, upper):
+                fold = await self._resume()
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds(fold)
@@ -96,22 +111,69 @@ class EventStage:
             uppers.append(U64_MAX if upper.empty else sole_time(upper))
         return None if uppers[0] == U64_MAX else min(uppers)
 
-    async def _advance(self, fold: EventFold, upper: int) -> None:
-        """Fold [folded, upper) in and write what it gives, in the order that a restart relies on."""
+    async def _advance(self, fold: EventFold, upper: int) -> bool:
+        """Fold [folded, upper) in and write what it gives, in the order that a restart relies on.
+
+        Up to where the map has come, if it is further; whether nobody else wrote the map meanwhile.
+        """
         target, lower = self._target, self.folded
+        fresh = self._mapped <= lower
+        upper = upper if fresh else min(upper, self._mapped)
+        decided = {} if fresh else await self._decided(lower, upper)
         rows = self._known(await self._holds.changes(target.raw, lower, upper))
         bindings = bindings_of_rows(await self._holds.changes(target.remap, lower, upper))
         counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
-        fold.step(rows, counts, upper)
+        fold.step(rows, counts, upper, decided)
+        if fresh:
+            await self._decide(fold, upper - 1)
         event_map, refused = fold.take()
+        # IMPORTANT: the map, then the letters, then the events: a restart counts on this order. What
+        # another process decided about the silence is not what this one did: it starts from there again.
+        if fresh and not await self._mapped_to(event_map, lower, upper):
+            return False
         self.late += refused.num_rows
         undecodable = await self._holds.changes(target.raw_letters, lower, upper)
-        # IMPORTANT: the map, then the letters, then the events: a restart counts on this order.
-        await self._append(target.event_map, event_map, upper)
         await self._append(target.letters, concatenate([undecodable, refused]), upper)
         reached = fold.progress.frontier
         await self._append(target.events, fold.buffer.release(reached), reached)
-        self.folded = upper
+        self.folded, self.reached = upper, reached
+        self.moved_by = fold.moved_by or self.moved_by
+        return True
+
+    async def _mapped_to(self, updates: pa.Table, lower: int, upper: int) -> bool:
+        """Whether the map went from `lower` to `upper` with `updates`."""
+        target = self._target
+        outcome = await self._collections.compare_and_append(
+            target.event_map, frontier(lower), frontier(upper), updates, writer=target.source
+        )
+        self._mapped = upper
+        return not isinstance(outcome, UpperMismatch)
+
+    async def _decided(self, lower: int, upper: int) -> dict[int, int]:
+        """Where the map says that silence brought the frontier, by the instants of an interval."""
+        changes = await self._holds.changes(self._target.event_map, lower, upper)
+        made = pc.and_(pc.equal(changes["partition"], DECIDED), pc.greater(changes[DIFF], 0))
+        found = changes.filter(made).select(["instant", "frontier"]).to_pylist()
+        return {each["instant"]: each["frontier"] for each in found}
+
+    async def _decide(self, fold: EventFold, instant: int) -> None:
+        """Let the frontier go on if the source has been silent for long enough at `instant`.
+
+        Silence counts while this stage watches: the time in which nobody could tell is not silence.
+        """
+        if self._watched_from is None:
+            self._watched_from = instant
+        heard, policy = fold.progress.heard, self._policy.progress
+        if heard is None:
+            return
+        silent_ms = instant - max(heard, self._watched_from)
+        reached = fold.progress.frontier
+        idle_ms = policy.idle_timeout_ms
+        if idle_ms is not None and silent_ms >= idle_ms and self._timeline is not None:
+            reached = max(reached, await self._timeline())
+        if policy.silence_ms is not None and silent_ms >= policy.silence_ms:
+            reached = max(reached, instant - policy.silence_ms - policy.skew_ms)
+        fold.decide(instant, reached)
 
     def _known(self, rows: pa.Table) -> pa.Table:
         """The rows without columns that the source has gained since this began: another process knows them."""
@@ -127,6 +189,7 @@ class EventStage:
         buffer = EventBuffer.empty(target.event_schema, corrections=self._policy.corrections)
         fold = EventFold(self._policy, buffer, NOTHING_SEEN)
         self.folded = 0
+        self._mapped = sole_time((await self._collections.status(target.event_map)).upper)
         ended = sole_time((await self._collections.status(target.events)).upper)
         if ended == 0:
             return fold

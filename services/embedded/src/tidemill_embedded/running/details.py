@@ -24,6 +24,8 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
             }
         if role in (None, "reclock"):
             found["backfilled"] = runner.backfilled
+        if role in (None, "compute"):
+            found |= runner.progress()
         return found
     if isinstance(runner, ViewRunner):
         progress = runner.driver.progress

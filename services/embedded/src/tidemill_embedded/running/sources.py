@@ -123,8 +123,9 @@ class SourceRunner:
                 None if event.expires_after is None else int(event.expires_after),
             )  # fmt: skip
             idle = None if event.idle_timeout is None else int(event.idle_timeout)
+            silence = None if event.silence is None else int(event.silence)
             policy = EventPolicy(
-                columns, Policy(int(event.skew), idle), event.late == "correct",
+                columns, Policy(int(event.skew), idle, silence), event.late == "correct",
                 int(event.max_ahead),
             )  # fmt: skip
             target = EventTarget(
@@ -132,8 +133,9 @@ class SourceRunner:
                 self._letters, self.collection, event_schema(self._rows),
             )  # fmt: skip
             return EventStage(
-                target, policy, world.collections, world.clock, world.settings.compute
-            )
+                target, policy, world.collections, world.clock, world.settings.compute,
+                lambda: world.timeline_frontier(event.timeline),
+            )  # fmt: skip
         if not self._staged:
             return None
         timeline = self._spec.timeline or SYSTEM
@@ -304,6 +306,13 @@ class SourceRunner:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._stage.advance_forever())
             tasks.create_task(self._count_late_forever())
+
+    def progress(self) -> dict[str, object]:
+        """How far event time has come and what moved it last, where this process does that part."""
+        stage = self._stage
+        if not isinstance(stage, EventStage) or not stage.moved_by:
+            return {}
+        return {"eventFrontier": stage.reached, "movedBy": stage.moved_by}
 
     @property
     def staged(self) -> bool:

@@ -63,6 +63,10 @@ def _event_time_fits(spec: SpecDocument) -> Iterator[Broken]:
     if "expiresColumn" in event and "expiresAfter" in event:
         says = "expiresColumn and expiresAfter exclude each other"
         yield Broken(("eventTime", "expiresAfter"), says)
+    silence = parse_duration(event.get("silence", "1s"))
+    if silence is not None and silence < TIMESTAMP_INTERVAL_MS_MIN:
+        says = f"{silence} is too short"
+        yield Broken(("eventTime", "silence"), says, f"at least {TIMESTAMP_INTERVAL_MS_MIN}ms")
     if "timeline" in spec:
         yield Broken(("timeline",), "the timeline is that of eventTime", "leave this one out")
     if "columns" not in spec:

@@ -183,6 +183,7 @@ class EventTimeSpec(Spec, frozen=True, kw_only=True):
     expires_after: Milliseconds | None = None
     skew: Milliseconds = Milliseconds(0)
     idle_timeout: Milliseconds | None = None
+    silence: Milliseconds | None = None
     late: Literal["reject", "correct"] = "reject"
     max_ahead: Milliseconds = DAY
 

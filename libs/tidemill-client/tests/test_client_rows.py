@@ -192,3 +192,11 @@ def test_v2_dictionaries_of_a_caller_are_sent_as_their_values() -> None:
     sent = table_of(pa.table({"t": pa.array(["a", None, "a"]).dictionary_encode()}))
     assert sent.schema.field("t").type == pa.string()
     assert sent["t"].to_pylist() == ["a", None, "a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(60.0, "60.0"), (-2.0, "-2.0"), (0.5, "0.5"), (60, "60"), (1e300, "1e+300")],
+)
+def test_c3_a_float_shows_that_it_is_one(value: float, shown: str) -> None:
+    assert cell(value) == shown

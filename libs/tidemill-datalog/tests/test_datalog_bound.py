@@ -15,13 +15,12 @@ from tidemill.datalog.bound import WISH, bound_plan, evaluate_bound, fits
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.demand import ANY
 from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import Record
+from tidemill.datalog.records import ANY, Record
 from tidemill.datalog.scratch import Engine
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, accepted, inputs, programs

@@ -12,6 +12,10 @@ from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.lint import warn_about_unused
 from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record, parse_record
+from tidemill.datalog.why_not import why_not
+from tidemill.time import UsageError
 
 OPEN = Catalog(closed=False)
 EVENTS = Catalog(closed=False, default_kind="events")
@@ -246,3 +250,46 @@ def test_c3_the_examples_of_s104_are_programs() -> None:
     for _, code, hint in SAID:
         if code == "S104":
             assert check(parse(hint.partition("as in: ")[2]), EVENTS).warnings == ()
+
+
+def _absent(text: str, asked: str, *facts: str, letters: tuple[str, ...] = ()) -> str:
+    inputs: dict[str, list[Presence]] = {}
+    for record in map(parse_record, facts):
+        inputs.setdefault(record.predicate, []).append(Presence(record, record.time or 0, 100))
+    late: list[Record] = [parse_record(letter) for letter in letters]
+    program, record = check(parse(text), EVENTS), parse_record(asked, blanks=True)
+    found = why_not(program, inputs, record, 50, upper=60, letters=late)
+    return "\n".join(reason.render() for reason in found)
+
+
+def test_c3_why_not_names_an_atom_by_its_text_and_the_next_question() -> None:
+    text = "big(x, v) := e(x, v) if v > 100; worst(x) := big(x, _); loud(x) := big(x, 7);"
+    fact = 'e("a", 200) @time(5)'
+    assert _absent(text, 'worst("z")', fact) == (
+        """rule 2: no fact agrees with big("z", _); ask why-not 'big("z", _)'"""
+    )
+    assert _absent(text, 'big("z", _)', fact) == 'rule 1: no fact agrees with e("z", _)'
+    assert _absent(text, 'big("a", _)', fact) == "it is present"
+    assert _absent(text, 'loud("z")') == (
+        """rule 3: nothing is known of big("z", 7); ask why-not 'big("z", 7)'"""
+    )
+    with pytest.raises(UsageError, match="`_` is no value here"):
+        parse_record("big(_, 1)")
+    with pytest.raises(UsageError, match="`_` is no value here"):
+        parse_record("big({_}, 1)", blanks=True)
+
+
+def test_c3_why_not_shows_the_parafact_that_blocked() -> None:
+    text = "n(k) @count(v) := e(k, v); few(k) := e(k, _) ^ not n(k) @count(2);"
+    facts = 'e("a", 1) @time(5)', 'e("a", 2) @time(5)'
+    assert _absent(text, 'few("a")', *facts) == 'rule 2: blocked by n("a") @time(5) @count(2)'
+
+
+def test_w12_a_letter_of_the_asked_time_came_late_whatever_others_there_are() -> None:
+    text = "high(k) := level(k, v) if v > 5;"
+    letters = ('level("tank1", 9) @time(15)',)
+    others = 'level("tank1", 9) @time(20)', 'level("tank1", 1) @time(21)'
+    says = 'rule 1: level("tank1", 9) @time(15) came late and was refused'
+    assert _absent(text, 'high("tank1") @time(15)', letters=letters) == says
+    assert _absent(text, 'high("tank1") @time(15)', *others, letters=letters) == says
+    assert "late" not in _absent(text, 'high("tank1") @time(16)', *others, letters=letters)

@@ -117,7 +117,9 @@ async def assert_reasons(process: Process, gone: int, new: int) -> None:
         f'   └─ put(0, "b", 3)  [input, node 0 at {new}]',
     ]
     absent = await process.query.why_not('asked/known(1, "b")', gone + 2)
-    assert absent.text.splitlines()[0] == "rule 2: no fact agrees with the values at atom 1"
+    assert absent.text.splitlines()[0] == (
+        'rule 2: no fact agrees with copied("b"); ask why-not \'copied("b")\''
+    )
     with pytest.raises(UsageError, match="names the node, 0 to 1"):
         await process.query.why('asked/known(7, "b")', new + 2)
 

@@ -378,7 +378,7 @@ class QueryDriver:
     ) -> Explanation:
         self._refuse_long(record)
         name, text = split_name(record)
-        asked = parse_record(text or record)
+        asked = parse_record(text or record, blanks=reason is reasons.absence)
         view = self._directory.view_of(name)
         asked, collection = self._asked_in(view, name, asked)
         upper = (await self._collections.status(collection)).upper

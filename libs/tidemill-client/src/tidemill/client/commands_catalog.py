@@ -168,7 +168,9 @@ def insert(
     file: Annotated[
         str | None,
         typer.Option(
-            "-f", "--file", help="csv, jsonl, parquet or arrow file; - for standard input (jsonl)."
+            "-f",
+            "--file",
+            help="csv, jsonl, parquet or arrow file; by default standard input (jsonl).",
         ),
     ] = None,
     row: Annotated[
@@ -185,7 +187,7 @@ def insert(
 
     \b
         tidemill insert airlines -f airlines.csv
-        cat airlines.jsonl | tidemill insert airlines -f -
+        cat airlines.jsonl | tidemill insert airlines
         tidemill insert airlines --row '{"carrier": "UA", "name": "United"}'
     """
     with reported(context.obj.address):
@@ -195,12 +197,13 @@ def insert(
         from tidemill.client.rendering import counted
         from tidemill.time import UsageError
 
-        if (file is None) == (not row):
+        if file is not None and row:
             raise UsageError("say which rows: either -f FILE or --row JSON", reason="rows")
         with connect_to(context.obj) as client:
-            if file is None:
-                rows = rows_in.table_of([rows_in.parse_row(text) for text in row or ()])
+            if row:
+                rows = rows_in.table_of([rows_in.parse_row(text) for text in row])
             else:
+                file = file or "-"
                 columns = next((c.columns for c in client.collections() if c.id == table), ())
                 rows = rows_in.read_file(file, format_name, columns)
             inserted = None

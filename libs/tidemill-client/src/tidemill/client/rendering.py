@@ -18,6 +18,7 @@ from rich.text import Text
 from tidemill.client.alignment import aligned, printable
 from tidemill.client.formats import Rows
 from tidemill.client.instants import shown, shown_frontier
+from tidemill.client.multiplicity import DIFF
 from tidemill.time import Frontier, UsageError
 
 
@@ -104,7 +105,8 @@ def cell(value: object) -> str:
         case str() as text:
             return printable(text)
         case float() as number:
-            return f"{number:.6g}" if abs(number) < 1e15 else repr(number)
+            text = f"{number:.6g}" if abs(number) < 1e15 else repr(number)
+            return f"{text}.0" if text.lstrip("-").isdigit() else text
         case list() | dict() as nested:
             return json.dumps(nested, ensure_ascii=False)
         case other:
@@ -118,6 +120,11 @@ def counted(rows: int) -> str:
 
 def _print_table(table: pa.Table) -> None:
     if not table.num_columns:
+        return
+    if table.column_names == [
+        DIFF
+    ]:  # a fact without columns has nothing to show but that it is there
+        sys.stdout.writelines("()\n" for copies in table[DIFF].to_pylist() if copies > 0)
         return
     columns = [
         [printable(name), *(cell(value) for value in column.to_pylist())]

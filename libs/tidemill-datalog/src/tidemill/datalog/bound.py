@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
-from tidemill.datalog.demand import ANY, Pattern
+from tidemill.datalog.demand import Pattern
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
@@ -32,6 +32,7 @@ from tidemill.datalog.evaluation.logical import LogicalPlan, components_of
 from tidemill.datalog.functions import FUNCTIONS
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import ANY
 from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.values import equal
 

@@ -19,11 +19,10 @@ from tidemill.datalog.evaluation.forms import (
 )
 from tidemill.datalog.evaluation.scans import Scan, all_of, any_of, compared
 from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import ANY
 from tidemill.datalog.values import Value, equal
 
 Pattern: TypeAlias = "tuple[Any, ...]"
-
-ANY = object()
 
 
 def demanded(

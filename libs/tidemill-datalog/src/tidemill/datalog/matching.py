@@ -25,6 +25,7 @@ from tidemill.datalog.evaluation.runtime import tick_at, ticks, usable_clock
 from tidemill.datalog.evaluation.tables import EXPIRES, FIRST, PARAFACTS, TIME, Key, Row, Table
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.presence import END
+from tidemill.datalog.records import Blank
 from tidemill.datalog.values import FLOAT_EXACT_MAX, Failed, Value, equal, widen
 
 Bindings = dict[str, Value]
@@ -291,6 +292,8 @@ def head_bindings(form: RuleForm, arguments: Sequence[Value], time: int | None) 
             return None
         pairs.append((form.head.time[0], time))
     for expression, value in pairs:
+        if isinstance(value, Blank):
+            continue
         if isinstance(expression, Constant) and not equal(expression.value, value):
             return None
         if isinstance(expression, Variable):

@@ -17,6 +17,16 @@ from lark.exceptions import UnexpectedInput
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.time import UsageError, normal
 
+
+class Blank:
+    """`_`: whatever value stands there."""
+
+    def __str__(self) -> str:
+        return "_"
+
+
+ANY = Blank()
+
 Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
 
 
@@ -133,10 +143,10 @@ _DIGITS_MAX = 30
 _OUTSIDE_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}]')
 
 
-def parse_record(text: str) -> Record:
-    """The record that `text` writes. Raises: UsageError with the place of the first mistake.
+def parse_record(text: str, *, blanks: bool = False) -> Record:
+    """The record that `text` writes; with `blanks`, `_` among its arguments stands for any value.
 
-    Cost: O(length).
+    Raises: UsageError with the place of the first mistake. Cost: O(length).
     """
     if len(text) > RECORD_CHARS_MAX:
         raise _refused(f"it has more than {RECORD_CHARS_MAX:,} characters", text)
@@ -145,7 +155,7 @@ def parse_record(text: str) -> Record:
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth > NESTING_MAX:
             raise _refused(f"sets stand in each other more than {NESTING_MAX} deep", text)
-    return _record(_parsed(text), text)
+    return _record(_parsed(text), text, blanks)
 
 
 def _refused(says: str, text: str) -> UsageError:
@@ -176,8 +186,11 @@ def _instant(lattice: str, values: tuple[Any, ...], text: str) -> int | float:
     raise _refused(f"@{lattice} takes one whole number", text)
 
 
-def _record(tree: Tree[Any], text: str) -> Record:
+def _record(tree: Tree[Any], text: str, blanks: bool) -> Record:
     fact, *marks = tree.children
+    written = sum(1 for _ in tree.find_data("blank"))
+    if written > blanks * sum(each.data == "blank" for each in fact.children[1:]):
+        raise _refused("`_` is no value here; write the value, or ask tidemill query", text)
     time: int | None = None
     expires: int | None = None
     parafacts: list[tuple[str, Any]] = []
@@ -225,5 +238,7 @@ def _value(tree: Tree[Any], text: str) -> Any:
             return None
         case "infinity":
             return math.inf
+        case "blank":
+            return ANY
         case _:
             return frozenset(element(_value(each, text)) for each in tree.children)

@@ -9,7 +9,15 @@ from typing import Any, Literal, TypeAlias
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
 from tidemill.datalog.evaluation.failures import Failures, fact_text
-from tidemill.datalog.evaluation.forms import RuleForm, variables_of
+from tidemill.datalog.evaluation.forms import (
+    AbsentForm,
+    AtomForm,
+    Constant,
+    RuleForm,
+    Term,
+    Variable,
+    variables_of,
+)
 from tidemill.datalog.evaluation.runtime import observer, ticks, usable_clock
 from tidemill.datalog.evaluation.tables import START, STOP, Key, Row, Table
 from tidemill.datalog.matching import (
@@ -21,7 +29,7 @@ from tidemill.datalog.matching import (
     head_bindings,
 )
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence, normalise
-from tidemill.datalog.records import Record, Value, format_record, format_value
+from tidemill.datalog.records import ANY, Record, Value, format_record, format_value
 from tidemill.datalog.scratch.engine import Engine, load
 from tidemill.datalog.values import Failed, equal
 
@@ -45,7 +53,8 @@ class Reason:
 
     `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts` are the
     presences of facts that never meet at the instant, or those of an input fact at others; `values` the variables of the guard that is false;
-    `by` the fact that blocks; `upper` the frontier of an answer that is not definite yet. `withheld` is
+    `by` the fact that blocks, `blocker` the same with what it carries; `sought` is the atom with its values as far as
+    they are known, and `given` whether it is of an input; `upper` the frontier of an answer that is not definite yet. `withheld` is
     beyond the five: all holds, but the head's own time has not come or its own expiry has passed. `tick` names
     the earlier tick from which the record would have come; `no_tick`: there was none.
     """
@@ -57,6 +66,9 @@ class Reason:
     facts: tuple[str, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict)
     by: str | None = None
+    blocker: str | None = None
+    sought: str | None = None
+    given: bool = False
     upper: int | None = None
     tick: str | None = None
 
@@ -66,14 +78,13 @@ class Reason:
         subject = "" if self.rule is None else f"rule {self.rule}{tick}: "
         match self.reason:
             case "no_match":
-                known = f"nothing is known that atom {self.atom} could match"
                 if self.rule:
-                    return subject + known
+                    return f"{subject}nothing is known of {self.sought}{self._next}"
                 return (
                     f"present only {', '.join(self.facts)}" if self.facts else "no such input fact"
                 )
             case "values_differ":
-                return f"{subject}no fact agrees with the values at atom {self.atom}"
+                return f"{subject}no fact agrees with {self.sought}{self._next}"
             case "late":
                 return f"{subject}{self.letter} came late and was refused"
             case "not_together":
@@ -82,7 +93,7 @@ class Reason:
                 shown = ", ".join(f"{k} = {format_value(v)}" for k, v in self.values.items())
                 return f"{subject}the guard is false for {shown}"
             case "blocked":
-                return f"{subject}blocked by {self.by}"
+                return f"{subject}blocked by {self.blocker or self.by}"
             case "withheld":
                 return f"{subject}its time has not come, or its own expiry has passed"
             case "present":
@@ -91,6 +102,12 @@ class Reason:
                 return f"{subject or ''}no tick was before it"
             case _:
                 return f"not yet definite: upper is {self.upper}"
+
+    @property
+    def _next(self) -> str:
+        """The question to ask next; none about what no rule derives."""
+        known = self.sought is not None and not self.given and self.tick is None
+        return f"; ask why-not '{self.sought}'" if known else ""
 
 
 def why_not(
@@ -145,9 +162,14 @@ def _is(known: Record, record: Record) -> bool:
     return (
         known.predicate == record.predicate
         and len(known.arguments) == len(record.arguments)
-        and all(equal(a, b) for a, b in zip(known.arguments, record.arguments, strict=True))
+        and _agree(known.arguments, record.arguments)
         and record.time in (None, known.time)
     )
+
+
+def _agree(values: Iterable[Any], wanted: Iterable[Any]) -> bool:
+    """Whether values are those that were asked about, of which some may be left open."""
+    return all(b is ANY or equal(a, b) for a, b in zip(values, wanted, strict=True))
 
 
 class Search:
@@ -207,8 +229,7 @@ class Search:
         """Whether the record is there after all."""
         record = self._record
         return any(
-            record.time in (None, row[4])
-            and all(equal(a, b) for a, b in zip(row[5:], record.arguments, strict=True))
+            record.time in (None, row[4]) and _agree(row[5:], record.arguments)
             for row in self._present(record.predicate).rows
         )
 
@@ -301,7 +322,7 @@ class Search:
             times = [self._matcher.value(term, bound) for term in form.head.time]
         except Failed:
             return True
-        if not all(equal(a, b) for a, b in zip(values, self._record.arguments, strict=True)):
+        if not _agree(values, self._record.arguments):
             return False
         wanted = self._record.time
         return wanted is None or not times or wanted == max(t for t in times if type(t) is int)
@@ -311,14 +332,44 @@ class Search:
         atom = form.atoms[i]
         for letter in self._letters:
             if letter.predicate == atom.predicate:
-                expires = END if letter.expires is None else letter.expires
-                row = (letter.time, expires, expires, None, letter.time, *letter.arguments)
-                further = self._matcher.agree(form, atom, row, bound)
+                further = self._matcher.agree(form, atom, _row_of(letter), bound)
                 last = i + 1 == len(form.atoms)
                 if further is not None and self._fits(form, further, bound, last):
                     return Reason(form.number, "late", i + 1, letter=format_record(letter))
         known = atom.is_clock or self._is_known(atom.predicate)
-        return Reason(form.number, "values_differ" if known else "no_match", i + 1)
+        sought, derived = self._sought(atom, bound), atom.predicate in self._engine.checked.derived
+        reason: Cause = "values_differ" if known else "no_match"
+        return Reason(form.number, reason, i + 1, sought=sought, given=not derived)
+
+    def _late_instead(self, form: RuleForm, match: Match) -> Reason | None:
+        """The dead letter of the asked time that a match would have had in the place of one of its facts."""
+        for letter in self._letters:
+            for i, atom in enumerate(form.atoms):
+                if letter.predicate != atom.predicate or letter.time != self._record.time:
+                    continue
+                rows = (*match.rows[:i], _row_of(letter), *match.rows[i + 1 :])
+                known = self._head(form)
+                for each, row in zip(form.atoms, rows, strict=True):
+                    if known is not None:
+                        known = self._matcher.agree(form, each, row, known)
+                if known is not None and self._times_agree(form, Match(rows, known)):
+                    return Reason(form.number, "late", i + 1, letter=format_record(letter))
+        return None
+
+    def _sought(self, atom: AtomForm, bound: Bindings) -> str:
+        """An atom with the values that are known where it is matched, `_` for the others."""
+
+        def value(term: Term) -> Any:
+            if isinstance(term, Constant):
+                return term.value
+            return bound.get(term.name, ANY) if isinstance(term, Variable) else ANY
+
+        terms: list[Any] = [value(term) for term in atom.terms]
+        if atom.clock is not None:
+            terms = [self._matcher.value(term, bound) for term in atom.clock]
+        times = [value(terms[0]) for name, terms in atom.lattices if name == "time"]
+        time = next((each for each in times if type(each) is int), None)
+        return format_record(Record(atom.predicate, tuple(terms), time))
 
     def _is_known(self, predicate: str) -> bool:
         """Whether any fact of the predicate is known below upper, whatever its values."""
@@ -347,6 +398,8 @@ class Search:
     def _of_match(self, form: RuleForm, match: Match) -> Reason:
         """The reason of a match whose atoms all agree by values."""
         number = form.number
+        if not self._times_agree(form, match) and (late := self._late_instead(form, match)):
+            return late
         if not all(row[START] <= self._at < row[STOP] for row in match.rows):
             return Reason(number, "not_together", facts=self._presences(form, match))
         for guard in form.conditions[len(form.conditions) - form.guards :]:
@@ -360,11 +413,24 @@ class Search:
         blocking = self._now.blocker(form, match.bound)
         if blocking is not None:
             absent, row = blocking
-            name = form.absent[absent].predicate
-            return Reason(number, "blocked", by=fact_text(name, row[4:]))
+            atom = form.absent[absent]
+            by = fact_text(atom.predicate, row[4:])
+            return Reason(number, "blocked", by=by, blocker=self._carried(by, atom, row))
         if not self._times_agree(form, match):
-            return Reason(number, "values_differ", len(form.atoms))
+            last = form.atoms[-1]
+            return Reason(
+                number, "values_differ", len(form.atoms), sought=self._sought(last, match.bound),
+                given=last.predicate not in self._engine.checked.derived,
+            )  # fmt: skip
         return Reason(number, "withheld")
+
+    def _carried(self, text: str, atom: AbsentForm, row: Row) -> str:
+        """A fact that blocks with the parafacts by which it does."""
+        for name, _ in atom.lattices:
+            values = None if name == "time" else self._now.parafact(row, name)
+            if values is not None:
+                text += f" @{name}({', '.join(map(format_value, values))})"
+        return text
 
     def _times_agree(self, form: RuleForm, match: Match) -> bool:
         wanted = self._record.time
@@ -384,6 +450,12 @@ class Search:
             text = fact_text(atom.predicate, key)
             lines += _stretches(text, ((each[START], each[STOP]) for each in rows))
         return tuple(dict.fromkeys(lines))
+
+
+def _row_of(letter: Record) -> Row:
+    """A dead letter as it would have been there."""
+    expires = END if letter.expires is None else letter.expires
+    return (letter.time, expires, expires, None, letter.time, *letter.arguments)
 
 
 def _stretches(text: str, intervals: Iterable[tuple[Instant, Instant]]) -> list[str]:

@@ -8,13 +8,12 @@ from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
-from tidemill.datalog.demand import ANY
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
-from tidemill.datalog.records import format_presence
+from tidemill.datalog.records import ANY, format_presence
 from tidemill.datalog.scratch import Engine
 from tidemill.time import UsageError
 

@@ -113,6 +113,15 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_s: float = LEASE_S
     """How long the work of a process that is gone waits before another one takes it over."""
 
+    tries: int = 5
+    """After so many failures in a row a part of the work is left to another process of the role, if one lives."""
+
+    left_s: float = 60.0
+    """How long it is left at first; twice as long each time that it fails here again."""
+
+    left_s_max: float = 3_600.0
+    """The longest time for which it is left."""
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:

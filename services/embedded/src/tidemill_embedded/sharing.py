@@ -27,6 +27,7 @@ from tidemill_embedded.replicas.roles import (
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import columns_of, row_schema
 from tidemill_embedded.running.details import details_of
+from tidemill_embedded.running.leaving import Leaving
 from tidemill_embedded.running.readers import ActionRunner
 from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.sources import SourceRunner
@@ -106,6 +107,7 @@ class SharedWork:
         self._held: dict[tuple[str, str], Held] = {}
         self._sources: dict[str, SourceRunner] = {}
         self._refreshed = asyncio.Event()
+        self._leaving = Leaving(world.clock, world.settings.services)
         self.slots: set[int] = set()
         self.named_at = -1
 
@@ -148,7 +150,11 @@ class SharedWork:
             tasks.create_task(self._follow_catalog())
             for role in self._roles:
                 if role in CLAIMED:
-                    tasks.create_task(self._claim(role, self._wanted(role), self._worked(role)))
+                    tasks.create_task(
+                        self._claim(
+                            role, self._wanted(role), self._worked(role), partial(self._left, role)
+                        )
+                    )
                 elif role == "compaction":
                     tasks.create_task(self._claim(role, self._all_slots, self._worked_slot))
             ready()
@@ -158,8 +164,9 @@ class SharedWork:
         role: str,
         wanted: Callable[[], Coroutine[Any, Any, list[str]]],
         work: Callable[[Claim], Coroutine[Any, Any, None]],
+        left: Callable[[], list[str]] = list,
     ) -> None:
-        await work_claimed(self._claimants(role), wanted, work, self._world.clock)
+        await work_claimed(self._claimants(role), wanted, work, self._world.clock, left)
 
     async def _refreshed_anew(self) -> None:
         """Read the catalog anew, as soon as the stores let us."""
@@ -188,14 +195,25 @@ class SharedWork:
 
     def _wanted(self, role: str) -> Callable[[], Coroutine[Any, Any, list[str]]]:
         async def wanted() -> list[str]:
-            return [
-                item
-                for stored in self._store.live()
-                if role in roles_for(stored.resource)
-                for item in _items_of(role, stored)
-            ]
+            return list(self._items(role))
 
         return wanted
+
+    def _items(self, role: str) -> dict[str, Stored]:
+        """What there is to be claimed of a role."""
+        return {
+            item: stored
+            for stored in self._store.live()
+            if role in roles_for(stored.resource)
+            for item in _items_of(role, stored)
+        }
+
+    def _left(self, role: str) -> list[str]:
+        """What of it others are to have, as long as there are any: its work has failed here for some time."""
+        for (held_role, item), held in self._held.items():
+            if held_role == role:
+                self._leaving.look(role, item, held.stored, held.supervised)
+        return self._leaving.items(role, self._items(role))
 
     def _worked(self, role: str) -> Callable[[Claim], Coroutine[Any, Any, None]]:
         async def work(claim: Claim) -> None:

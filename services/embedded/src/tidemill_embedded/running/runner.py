@@ -132,6 +132,13 @@ class Supervised:
         await self._run(prepare=True)
         await asyncio.get_running_loop().create_future()
 
+    @property
+    def well(self) -> bool:
+        """Whether the work, once begun, has gone on by itself for a while."""
+        if self._ready_s is None:
+            return False
+        return self._clock.monotonic_s() - self._ready_s > self._settings.retry_s_max
+
     async def _begun(self, prepare: bool) -> None:
         if prepare:
             await self.runner.prepare()
@@ -179,8 +186,8 @@ class Supervised:
 
     def _next_pause_s(self, foreseen: bool) -> float:
         """The pause before the next try: twice the last one, unless the work went well in between."""
-        settings, now_s = self._settings, self._clock.monotonic_s()
-        if self._ready_s is not None and now_s - self._ready_s > settings.retry_s_max:
+        settings = self._settings
+        if self.well:
             self.failures = 0
         if self.failures == 0:
             self._since_ms = self._clock.now_ms()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from tidemill.shard.claims.register import Register
 from tidemill.shard.claims.tables import (
     Member,
@@ -63,7 +65,7 @@ class Claiming(Protocol):
 
     def held(self) -> dict[str, Claim]: ...
 
-    async def renew(self, wanted: Iterable[str]) -> list[Claim]: ...
+    async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]: ...
 
     async def give_up(self, claims: Collection[Claim]) -> None: ...
 
@@ -159,14 +161,16 @@ class Claimant:
             if self._joined:
                 await self._beaten()
 
-    async def renew(self, wanted: Iterable[str]) -> list[Claim]:
+    async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
         """Give a sign of life, end silent sessions, claim free items up to the fair share.
 
+        What is `left` is another replica's, as long as one lives that does not leave it too.
         Returns the claims to let go: their work is to be stopped, then `give_up` is to be called. What is
         gained and lost shows in `held`. Call it several times per lease. Cost: two reads, one write, and
         a write if something changes hands.
         """
         async with self._asking:
+            self._member = msgspec.structs.replace(self._member, leaves=tuple(left))
             return await self._renewed(dict.fromkeys(wanted))
 
     async def _renewed(self, items: dict[str, None]) -> list[Claim]:
@@ -237,7 +241,11 @@ class Claimant:
             silent = self._silent(members)
             session = self._current_session(members)
             here = session in members.sessions
-            after = beaten(members, session) if here else joined(members, session, self._member)
+            after = (
+                beaten(members, session, self._member.leaves)
+                if here
+                else joined(members, session, self._member)
+            )
             after = without(after, silent)
             # The lease begins before the sign of life is under way: others hear of it later.
             begun_s = self._clock.monotonic_s()

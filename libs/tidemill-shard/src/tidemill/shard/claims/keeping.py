@@ -69,10 +69,10 @@ class KeptClaimant:
         """As of Claimant."""
         await self._there(self._claimant.confirm(claim))
 
-    async def renew(self, wanted: Iterable[str]) -> list[Claim]:
+    async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
         """As of Claimant; the work goes on."""
         self._asked_s = self._clock.monotonic_s()
-        return await self._there(self._claimant.renew(wanted))
+        return await self._there(self._claimant.renew(wanted, left))
 
     async def give_up(self, claims: Collection[Claim]) -> None:
         """As of Claimant."""

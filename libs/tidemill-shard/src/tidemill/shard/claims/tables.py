@@ -13,12 +13,16 @@ import msgspec
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A live replica. `beat` grows with each sign of life; silence of `lease_ms` ends its session."""
+    """A live replica. `beat` grows with each sign of life; silence of `lease_ms` ends its session.
+
+    It `leaves` items to others: those whose work has failed with it, for as long as it names them.
+    """
 
     name: str
     details: str
     lease_ms: int
     beat: int = 0
+    leaves: tuple[str, ...] = ()
 
 
 class Members(msgspec.Struct, frozen=True):
@@ -46,10 +50,10 @@ def joined(members: Members, session: str, member: Member) -> Members:
     return Members({**members.sessions, session: member})
 
 
-def beaten(members: Members, session: str) -> Members:
-    """The session, which is there, has given one more sign of life."""
+def beaten(members: Members, session: str, leaves: tuple[str, ...] = ()) -> Members:
+    """The session, which is there, has given one more sign of life, and says what it leaves to others."""
     member = members.sessions[session]
-    later = msgspec.structs.replace(member, beat=member.beat + 1)
+    later = msgspec.structs.replace(member, beat=member.beat + 1, leaves=leaves)
     return Members({**members.sessions, session: later})
 
 
@@ -110,8 +114,11 @@ def epoch_of(owners: Owners, item: str) -> int | None:
 def fair_share(owners: Owners, members: Members, wanted: Collection[str], session: str) -> int:
     """How many of the wanted items a session should have: all the same number, some one more.
 
-    One more is for those who have most already, so that nothing moves without need.
+    One more is for those who have most already, so that nothing moves without need. What some leave to
+    others is not among them: whoever takes it has it beside its share.
     """
+    left = left_to(members)
+    wanted = [item for item in wanted if item not in left]
     share, more = divmod(len(wanted), len(members.sessions))
     had = Counter(
         owner.session
@@ -129,13 +136,15 @@ def to_claim(
     session: str,
     held: Mapping[str, int],
 ) -> list[str]:
-    """The items that a session should take now: free ones up to its share.
+    """The items that a session should take now: free ones up to its share, and those that are left to it.
 
     An item that is its own in the log but not among those `held` with their epochs comes from a call whose
     outcome was unknown. It is taken anew: a late effect of that call is then impossible.
     """
-    room = fair_share(owners, members, wanted, session) - sum(item in held for item in wanted)
-    free = []
+    left = left_to(members)
+    mine = sum(item in held for item in wanted if item not in left)
+    room = fair_share(owners, members, wanted, session) - mine
+    free, due = [], []
     for item in wanted:
         owner = owners.items.get(item)
         if (
@@ -143,10 +152,13 @@ def to_claim(
             or owner.session not in members.sessions
             or (owner.session == session and held.get(item) != owner.epoch)
         ):
-            free.append(item)
+            if item not in left:
+                free.append(item)
+            elif left[item] == session:
+                due.append(item)
     name = members.sessions[session].name
     free.sort(key=lambda item: (_affinity(name, item), item))
-    return free[: max(0, room)]
+    return due + free[: max(0, room)]
 
 
 def to_give_up(
@@ -156,15 +168,35 @@ def to_give_up(
     session: str,
     held: Collection[str],
 ) -> list[str]:
-    """The held items that a session should let go: those nobody wants, and what is beyond its share."""
-    unwanted = sorted(item for item in held if item not in wanted)
-    kept = sorted(item for item in held if item in wanted)
+    """The held items that a session should let go: those nobody wants, what it leaves, what is beyond its share."""
+    left, leaves = left_to(members), members.sessions[session].leaves
+    unwanted = sorted(
+        item for item in held if item not in wanted or (item in left and item in leaves)
+    )
+    kept = sorted(item for item in held if item in wanted and item not in left)
     surplus = len(kept) - fair_share(owners, members, wanted, session)
     if surplus <= 0:
         return unwanted
     name = members.sessions[session].name
     kept.sort(key=lambda item: (_affinity(name, item), item))
     return unwanted + kept[-surplus:]
+
+
+def left_to(members: Members) -> dict[str, str]:
+    """The items that some sessions leave to others, each with the session that takes it if it is free.
+
+    What every session leaves is left to none of them: it counts as if nobody did.
+    """
+    found = {}
+    for item in {item for member in members.sessions.values() for item in member.leaves}:
+        others = [
+            (_affinity(member.name, item), session)
+            for session, member in members.sessions.items()
+            if item not in member.leaves
+        ]
+        if others:
+            found[item] = min(others)[1]
+    return found
 
 
 def _affinity(name: str, item: str) -> bytes:

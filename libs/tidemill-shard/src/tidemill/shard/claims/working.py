@@ -24,10 +24,11 @@ async def work_claimed(
     wanted: Callable[[], Awaitable[Iterable[str]]],
     work: Work,
     clock: Clock,
+    left: Callable[[], Iterable[str]] = tuple,
 ) -> None:
     """Run `work(claim)` for each item this replica has, until cancelled; then give everything up.
 
-    `wanted` says which items there are. The work of an item is cancelled when its claim is over, also
+    `wanted` says which items there are, and `left` which of them others are to have, if there are any. The work of an item is cancelled when its claim is over, also
     while Consensus cannot be reached, or when the item goes to another replica: that one begins once the
     task has ended. Work that goes on all the same is cancelled again once a lease. Work that returns, or
     raises Fenced, has nothing more to do until the claim changes.
@@ -39,7 +40,7 @@ async def work_claimed(
         watching = asyncio.create_task(_stopped_in_time(claimant, tasks, clock))
         while True:
             with suppress(Unavailable, Indeterminate):
-                surplus = await claimant.renew(await wanted())
+                surplus = await claimant.renew(await wanted(), left())
                 tasks.begin()
                 stopped = tasks.stop(surplus)
                 if stopped:

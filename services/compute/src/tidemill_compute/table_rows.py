@@ -9,10 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.shard.conforming import DIFF_MAX
 from tidemill.time import UsageError, normal
-
-DIFF_MAX = 2**31 - 1
-"""How often one row may come or go in one insert."""
 
 _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
     pa.int64(): ("int", lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)),
@@ -28,7 +26,7 @@ def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.
 
     A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into normal form C, a zero
     loses its sign. Raises: UsageError naming the column: one that is missing or of another type, a null where there is
-    none, a float that is not finite, a text with too many marks, a `_diff` beyond 32 bits.
+    none, a float that is not finite, a text with too many marks, a `_diff` beyond DIFF_MAX.
     """
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:

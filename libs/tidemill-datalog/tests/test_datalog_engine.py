@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
-from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.goals import compile_goal
@@ -20,6 +20,7 @@ from tidemill.datalog.questions import answer
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, evaluate
 from tidemill.datalog.ticks import Ticker
+from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why
 from tidemill.datalog.why_not import why_not
 from tidemill.time import UsageError
@@ -139,10 +140,9 @@ def test_a_host_registers_functions_and_lattices() -> None:
     program = check(
         parse("top(y) @longest(x) := r(x, n) where y = twice(n);"),
         catalog,
-        functions=functions,
-        lattices={**LATTICE_ARITY, "longest": 1},
+        Vocabulary(functions, {**LATTICES, "longest": longest}),
     )
-    engine = Engine(program, functions=functions, lattices={**LATTICES, "longest": longest})
+    engine = Engine(program)
     evaluation = engine.evaluate(rows("r", ("a", 1), ("bcd", 1), ("xy", 1), ("z", 2)), upper=5)
     assert lines(evaluation.presences["top"]) == [
         '[0,-) top(2) @longest("bcd")',

@@ -71,10 +71,7 @@ def evaluate_bound(
     Cost: that of the facts that the answer can need.
     """
     plan = bound_plan(engine.plan, predicate, pattern)
-    asked = Engine(
-        plan.checked, functions=engine.functions, lattices=engine.lattices, limits=engine.limits,
-        plan=plan,
-    )  # fmt: skip
+    asked = Engine(plan.checked, limits=engine.limits, plan=plan)
     found = asked.evaluate(inputs, upper=upper).presences.get(predicate, [])
     return [presence for presence in found if fits(presence.record.arguments, pattern)]
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tidemill.datalog.ast import Program
 from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check_recursion import check_cycles, check_recursion
 from tidemill.datalog.check_safety import check_safety
 from tidemill.datalog.check_times import check_times
-from tidemill.datalog.checked import LATTICE_ARITY, CheckedProgram
+from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.column_types import infer_types
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
-from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lint import lint
 from tidemill.datalog.resolution import Resolution
 from tidemill.datalog.strata import PredicateGraph
+from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 
 def check(
     program: Program,
     catalog: Catalog,
-    *,
-    functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-    lattices: Mapping[str, int] = LATTICE_ARITY,
+    vocabulary: Vocabulary = STANDARD,
 ) -> CheckedProgram:
     """The program with everything resolved, or all mistakes of the first kind that it has.
 
@@ -35,14 +31,16 @@ def check(
     resolution.resolve()
     _refuse(resolution.mistakes, program)
     rules = resolution.rules
-    _refuse(check_safety(rules, program.file, functions, lattices), program)
+    _refuse(check_safety(rules, program.file, vocabulary), program)
     graph = PredicateGraph(rules)
     _refuse(check_cycles(rules, graph, program.file), program)
     timed, mistakes = check_times(rules, resolution.inputs, program.file)
     _refuse(mistakes, program)
     _refuse(check_recursion(rules, graph, timed, program.file), program)
     flow = PredicateGraph(rules, over_ticks=True).components_in_order()
-    types = infer_types(rules, resolution.inputs, resolution.column_names, flow, program.file)
+    types = infer_types(
+        rules, resolution.inputs, resolution.column_names, flow, program.file, vocabulary
+    )
     _refuse(types.mistakes, program)
     columns = {
         predicate: tuple(zip(names, types.columns.get(predicate, ()), strict=False))
@@ -63,6 +61,7 @@ def check(
             for lattice, kinds in held.items()
         },
         carries_time=timed,
+        vocabulary=vocabulary,
     )
     return lint(checked, catalog)
 

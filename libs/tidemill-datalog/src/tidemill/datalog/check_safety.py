@@ -6,7 +6,7 @@ definitions, functions and lattices; clock arguments; body; guard; head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from tidemill.datalog.ast import (
     AsyncTo,
@@ -19,10 +19,10 @@ from tidemill.datalog.ast import (
     walk,
 )
 from tidemill.datalog.check_definitions import definitions_functions_lattices
-from tidemill.datalog.checked import LATTICE_ARITY, ResolvedAtom, ResolvedRule
+from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
-from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.scope import Scope, bound_alone, bound_names
+from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 Check = Callable[[Scope], Iterator[Diagnostic]]
 _EXAMPLE = "pair(x, x) := e(x); p(x) @{0}(y) := pair(x, y);"
@@ -35,11 +35,11 @@ _EXAMPLES = {
 def check_safety(
     rules: tuple[ResolvedRule, ...],
     file: str,
-    functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-    lattices: Mapping[str, int] = LATTICE_ARITY,
+    vocabulary: Vocabulary = STANDARD,
 ) -> list[Diagnostic]:
     """All mistakes of the first group that has any. Cost: O(length of the program)."""
-    scopes = [Scope(rule, file, functions, lattices) for rule in rules]
+    arities = vocabulary.arities
+    scopes = [Scope(rule, file, vocabulary.functions, arities) for rule in rules]
     groups: tuple[Check, ...] = (
         definitions_functions_lattices, clock_arguments, body, guard, head,
     )  # fmt: skip

@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 from tidemill.datalog.ast import AsyncTo, Expression, NextTick, Program, Rule, Span
 from tidemill.datalog.catalog import ColumnType, InputSchema
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 CLOCK = "clock"
-LATTICE_ARITY: Mapping[str, int] = {
-    "time": 1, "expires": 1, "provenance": 1, "extent": 3, "earliest": 1, "latest": 1, "count": 1,
-    "count_distinct": 1, "sum": 1, "average": 1, "min": 1, "max": 1, "set": 1,
-}  # fmt: skip
-"""How many values each lattice of the language has."""
 NON_MONOTONE = frozenset(("count", "count_distinct", "sum", "average"))
 SEMILATTICES = frozenset(("min", "max", "set"))
 
@@ -106,6 +102,7 @@ class CheckedProgram:
     lattice_types: Mapping[tuple[str, str], tuple[ColumnType, ...]]
     carries_time: frozenset[str]
     warnings: tuple[Diagnostic, ...] = ()
+    vocabulary: Vocabulary = STANDARD
 
     @property
     def derived(self) -> tuple[str, ...]:

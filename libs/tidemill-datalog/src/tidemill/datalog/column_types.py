@@ -20,6 +20,9 @@ from tidemill.datalog.ast import (
 from tidemill.datalog.catalog import ColumnType, InputSchema
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.lattices import Lattice
+from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 _NUMBERS = frozenset(("int", "float", "any"))
 _TIMES: tuple[ColumnType, ...] = ("int",)
@@ -88,6 +91,7 @@ def infer_types(
     names: Mapping[str, tuple[str, ...]],
     order: Sequence[Sequence[str]],
     file: str,
+    vocabulary: Vocabulary = STANDARD,
 ) -> Types:
     """Types of all columns, lattice values and variables; S120 where two do not meet.
 
@@ -108,7 +112,7 @@ def infer_types(
             rule = rules[waiting.popleft() - 1]
             queued.discard(rule.number)
             try:
-                widened = _infer_rule(rule, types, inputs)
+                widened = _infer_rule(rule, types, inputs, vocabulary)
             except _Mismatch as mismatch:
                 mistaken.setdefault(rule.number, _mistake(mismatch, file))
                 continue
@@ -140,17 +144,22 @@ def _by_predicate(
     return writers, readers
 
 
-def _infer_rule(rule: ResolvedRule, types: Types, inputs: Mapping[str, InputSchema]) -> bool:
+def _infer_rule(
+    rule: ResolvedRule,
+    types: Types,
+    inputs: Mapping[str, InputSchema],
+    vocabulary: Vocabulary,
+) -> bool:
     variables = _bind(rule, types)
     types.variables[rule.number] = variables
-    scope = _Expressions(variables, rule.definitions)
+    scope = _Expressions(variables, rule.definitions, vocabulary.functions)
     _check_body(rule, types, scope)
     for guard in rule.guards:
         scope.demand(guard, ("bool",), "a guard is true or false")
     if isinstance(rule.temporal, AsyncTo):
         scope.type_of(rule.temporal.node)
     changed = _widen_columns(rule, types, scope, inputs)
-    return _widen_lattices(rule, types, scope) or changed
+    return _widen_lattices(rule, types, scope, vocabulary.lattices) or changed
 
 
 def _bind(rule: ResolvedRule, types: Types) -> dict[str, ColumnType]:
@@ -220,7 +229,9 @@ def _widen_columns(
     return changed
 
 
-def _widen_lattices(rule: ResolvedRule, types: Types, scope: _Expressions) -> bool:
+def _widen_lattices(
+    rule: ResolvedRule, types: Types, scope: _Expressions, lattices: Mapping[str, Lattice]
+) -> bool:
     """Mentioned lattices get the types of their expressions, passed ones those of the atoms."""
     changed = False
     for parafact in rule.parafacts:
@@ -230,6 +241,12 @@ def _widen_lattices(rule: ResolvedRule, types: Types, scope: _Expressions) -> bo
             continue
         if parafact.lattice in ("sum", "average"):
             scope.demand(parafact.terms[0], ("int", "float"), f"@{parafact.lattice} adds numbers")
+        known = lattices[parafact.lattice]
+        if known.takes is not None and known.gives is not None:
+            for term, *kinds in zip(parafact.terms, known.takes, known.gives, strict=True):
+                reason = f"@{parafact.lattice} takes {_word(kinds[0])}"
+                scope.demand(term, _with_whole(kinds), reason)
+            given = known.gives
         changed |= _widen_lattice(rule, parafact.lattice, given, types, parafact.span)
     mentioned = {parafact.lattice for parafact in rule.parafacts} | rule.suppressed
     for atom in rule.positive:
@@ -267,10 +284,14 @@ class _Expressions:
     """The types of expressions of one rule."""
 
     def __init__(
-        self, variables: Mapping[str, ColumnType], definitions: Mapping[str, Expression]
+        self,
+        variables: Mapping[str, ColumnType],
+        definitions: Mapping[str, Expression],
+        functions: Mapping[str, ScalarFunction],
     ) -> None:
         self._variables = variables
         self._definitions = definitions
+        self._functions = functions
         self._defined: dict[str, ColumnType] = {}
 
     def type_of(self, expression: Expression) -> ColumnType:
@@ -327,6 +348,11 @@ class _Expressions:
 
     def _call(self, call: Call) -> ColumnType:
         arguments = call.arguments
+        called = self._functions.get(call.name)
+        if called is not None and called.takes is not None:
+            for each, kind in zip(arguments, called.takes, strict=True):
+                self.demand(each, _with_whole([kind]), f"{call.name} takes {_word(kind)}")
+            return called.gives
         if call.name in _NUMERIC_ARGUMENTS:
             given = [
                 self.demand(each, ("int", "float"), f"{call.name} needs numbers")
@@ -368,6 +394,11 @@ class _Expressions:
                 raise _Mismatch(f"{call.name} of {_word(result)} and {_word(kind)}", argument.span)
             result = both
         return result
+
+
+def _with_whole(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ...]:
+    """The types that fit where these are taken: a whole number is a float, too."""
+    return (*kinds, "int") if "float" in kinds else tuple(kinds)
 
 
 def _united(kinds: Iterable[ColumnType]) -> ColumnType:

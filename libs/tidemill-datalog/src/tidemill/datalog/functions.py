@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import holds
 from tidemill.datalog.records import format_float
 from tidemill.datalog.values import (
@@ -34,12 +35,17 @@ from tidemill.datalog.values import (
 
 @dataclass(frozen=True, slots=True)
 class ScalarFunction:
-    """A pure function of values: how many arguments it takes and what it computes."""
+    """A pure function of values: how many arguments it takes and what it computes.
+
+    One of a host says the types of its arguments, and of what it gives.
+    """
 
     name: str
     arity_min: int
     arity_max: int | None
     evaluate: Callable[..., Value]
+    takes: tuple[ColumnType, ...] | None = None
+    gives: ColumnType = "any"
 
 
 def _text(value: Value) -> str:

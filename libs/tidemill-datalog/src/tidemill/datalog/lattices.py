@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import element
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
@@ -85,7 +86,7 @@ class Lattice:
     """A named lattice of `arity` written values.
 
     `inject(*values)` gives an inner value, `merge(a, b)` the least inner value above both,
-    `observe(inner)` the values seen, as many as the arity.
+    `observe(inner)` the values seen, as many as the arity. One of a host says the types of both.
     """
 
     name: str
@@ -93,6 +94,8 @@ class Lattice:
     inject: Callable[..., Any]
     merge: Callable[[Any, Any], Any]
     observe: Callable[[Any], tuple[Value, ...]]
+    takes: tuple[ColumnType, ...] | None = None
+    gives: tuple[ColumnType, ...] | None = None
 
 
 def _merge_tallies(a: Tally, b: Tally) -> Tally:

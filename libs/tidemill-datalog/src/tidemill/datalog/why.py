@@ -83,10 +83,7 @@ def _bound_engine(engine: Engine, record: Record) -> Engine:
     if tells_ends(engine.plan) or engine.plan.checked.ticked:
         return engine
     plan = bound_plan(engine.plan, record.predicate, record.arguments)
-    return Engine(
-        plan.checked, functions=engine.functions, lattices=engine.lattices, limits=engine.limits,
-        plan=plan, sharing=engine.sharing,
-    )  # fmt: skip
+    return Engine(plan.checked, limits=engine.limits, plan=plan, sharing=engine.sharing)
 
 
 def explain(

@@ -10,8 +10,10 @@ from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.parser import parse
+from tidemill.datalog.vocabulary import Named
 from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part
 from tidemill.time import frontier
+from tidemill_compute.plugins import vocabulary_of
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.record_rows import PredicateShape
@@ -29,12 +31,16 @@ class _Shape(msgspec.Struct, frozen=True):
 
 
 class HistorySpec(msgspec.Struct, frozen=True):
-    """A History without what can be found again: the program is its text, and is checked once more."""
+    """A History without what can be found again: the program is its text, and is checked once more.
+
+    What the program names of other distributions goes by name and version, and is loaded where the job runs.
+    """
 
     name: str
     text: str
     file: str
     program_inputs: dict[str, InputSchema]
+    named: Named
     inputs: dict[str, tuple[str, _Shape]]
     outputs: dict[str, tuple[str, _Shape]]
     errors: str
@@ -56,7 +62,7 @@ def pack_history(history: History) -> bytes:
     assert target.ticks is None, "no history of a view with ticks is evaluated in bulk"
     spec = HistorySpec(
         name=target.name, text=program.program.text, file=program.program.file,
-        program_inputs=dict(program.inputs),
+        program_inputs=dict(program.inputs), named=program.vocabulary.named,
         inputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.inputs.items()},
         outputs={p: (name, _packed_shape(shape)) for p, (name, shape) in target.outputs.items()},
         errors=target.errors, state=target.state, engine=target.engine, strategy=target.strategy,
@@ -74,7 +80,9 @@ def pack_history(history: History) -> bytes:
 def unpack_history(packed: bytes) -> History:
     """What `pack_history` was given. Cost: the program is parsed and checked."""
     spec = msgspec.msgpack.decode(packed, type=HistorySpec)
-    program = check(parse(spec.text, spec.file), Catalog(spec.program_inputs))
+    program = check(
+        parse(spec.text, spec.file), Catalog(spec.program_inputs), vocabulary_of(spec.named)
+    )
     target = ViewTarget(
         spec.name, program,
         {p: (name, _shape(shape)) for p, (name, shape) in spec.inputs.items()},

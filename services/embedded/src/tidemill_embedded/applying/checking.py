@@ -13,6 +13,7 @@ from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.datalog.layout import format_text
 from tidemill.datalog.lint import warn_about_goal, warn_about_unused
 from tidemill.datalog.parser import parse
+from tidemill.datalog.vocabulary import NOTHING, Named
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.problems import Position, Problem
 from tidemill.runtime.resources import (
@@ -26,6 +27,7 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
+from tidemill_compute.plugins import vocabulary_of
 from tidemill_embedded.applying.planning import doubled, plan_reader, told_twice
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes, located
@@ -64,10 +66,13 @@ class Finding:
         }  # fmt: skip
 
 
-def check_files(texts: Mapping[str, str], default_kind: InputKind = "relation") -> list[Finding]:
+def check_files(
+    texts: Mapping[str, str], default_kind: InputKind = "relation", named: Named = NOTHING
+) -> list[Finding]:
     """Everything wrong with these files, in their order. Resources see each other across files.
 
-    A program alone may read anything: what it does not derive is an input of `default_kind`.
+    A program alone may read anything: what it does not derive is an input of `default_kind`. It may name what is
+    `named`. Raises: UsageError if that is not installed.
     """
     findings: list[Finding] = []
     resources: list[Resource] = []
@@ -78,7 +83,7 @@ def check_files(texts: Mapping[str, str], default_kind: InputKind = "relation") 
             except UsageError as error:
                 findings += _of_problems(error)
         else:
-            findings += check_program(text, file, default_kind)
+            findings += check_program(text, file, default_kind, named)
     findings += _twice(resources)
     findings += _ResourceCheck().check(resources)
     order = {file: number for number, file in enumerate(texts)}
@@ -96,10 +101,14 @@ def _twice(resources: Sequence[Resource]) -> Iterator[Finding]:
         yield Finding(place, "resource", says, f"{place}: {says}")
 
 
-def check_program(text: str, file: str, default_kind: InputKind = "relation") -> list[Finding]:
+def check_program(
+    text: str, file: str, default_kind: InputKind = "relation", named: Named = NOTHING
+) -> list[Finding]:
     """What is wrong with one program whose inputs are not described."""
+    vocabulary = vocabulary_of(named)
     try:
-        checked = check(parse(text, file), Catalog(closed=False, default_kind=default_kind))
+        catalog = Catalog(closed=False, default_kind=default_kind)
+        checked = check(parse(text, file), catalog, vocabulary)
     except ProgramErrors as error:
         return _of_program(error.diagnostics, error.text)
     return _of_program(checked.warnings, text)
@@ -167,7 +176,8 @@ class _ResourceCheck:
 
     def _warn(self, text: str, file: str, view: str, outputs: Sequence[str]) -> None:
         """What runs in a view and is likely not meant, at its places in the file."""
-        program = check(parse(text, file), Catalog(self._shapes.inputs_of(view)))
+        inputs = Catalog(self._shapes.inputs_of(view))
+        program = check(parse(text, file), inputs, self._shapes.planned(view).program.vocabulary)
         unused = warn_about_unused(program, outputs) if outputs else ()
         self._findings += _of_program([*program.warnings, *unused], text)
 

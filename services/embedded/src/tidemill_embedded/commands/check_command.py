@@ -6,17 +6,26 @@ import difflib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.vocabulary import Named
 from tidemill.time import UsageError
 from tidemill_embedded.applying.checking import check_files, files_below, format_file
 from tidemill_embedded.commands.evaluating import presences_of, upper_of, warnings_of
 
 _ALWAYS = ("[-inf,-) ", "failed: ")
 
+Lattices = Annotated[
+    list[str] | None,
+    typer.Option("--lattice", help="A lattice of another distribution for programs alone: bits@1."),
+]
+Functions = Annotated[
+    list[str] | None,
+    typer.Option("--function", help="A function of another distribution, likewise: sqrt@1."),
+]
 Files = Annotated[
     list[Path],
     typer.Argument(
@@ -32,6 +41,8 @@ def check(
         Literal["relations", "events"],
         typer.Option(help="What the inputs of a program without resources are."),
     ] = "relations",
+    lattice: Lattices = None,
+    function: Functions = None,
 ) -> None:
     """Say what is wrong with resources and programs: the place, and what to write.
 
@@ -39,7 +50,11 @@ def check(
     aside, else 1.
     """
     texts = _texts(files)
-    found = check_files(texts, "events" if inputs == "events" else "relation")
+    named = Named(tuple(lattice or ()), tuple(function or ()))
+    try:
+        found = check_files(texts, "events" if inputs == "events" else "relation", named)
+    except UsageError as error:
+        _refuse(str(error))
     errors = sum(not finding.warning for finding in found)
     if as_json:
         typer.echo(json.dumps({"findings": [finding.to_json() for finding in found]}))
@@ -105,18 +120,21 @@ def evaluate(
             min=1,
         ),
     ] = None,
+    lattice: Lattices = None,
+    function: Functions = None,
 ) -> None:
     """Evaluate a program from the facts that it states: what is present, and from when to when.
 
     A line says [from, to) and the record; - is an end that is not before --upper, -inf a fact that
     was always there. Warnings, and before which instant times are shown, go to standard error.
     """
+    named = Named(tuple(lattice or ()), tuple(function or ()))
     for name, text in _texts([file]).items():
         try:
-            for warning in warnings_of(text, name):
+            for warning in warnings_of(text, name, named):
                 typer.echo(warning.render(text), err=True)
             until = upper_of(text, name) if upper is None else upper
-            lines = presences_of(text, name, upper=until, predicates=predicates or ())
+            lines = presences_of(text, name, upper=until, predicates=predicates or (), named=named)
             for line in lines:
                 typer.echo(line)
             if not all(line.startswith(_ALWAYS) for line in lines):
@@ -146,6 +164,6 @@ def _texts(files: list[Path]) -> dict[str, str]:
     return texts
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     typer.echo(f"tidemill: {message}", err=True)
     raise typer.Exit(1)

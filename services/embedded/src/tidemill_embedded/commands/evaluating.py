@@ -15,18 +15,20 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, format_presence
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.vocabulary import NOTHING, Named
 from tidemill.time import UsageError
+from tidemill_compute.plugins import vocabulary_of
 
 UPPER = 1_000_000
 
 
-def warnings_of(text: str, file: str = "<program>") -> list[Diagnostic]:
+def warnings_of(text: str, file: str = "<program>", named: Named = NOTHING) -> list[Diagnostic]:
     """What runs and is likely not meant; what nobody states or derives is named once.
 
-    Raises: ProgramErrors.
+    The program may use what is `named`. Raises: ProgramErrors, UsageError.
     """
     catalog = Catalog(closed=False)
-    checked = check(parse(text, file), catalog)
+    checked = check(parse(text, file), catalog, vocabulary_of(named))
     told = dict.fromkeys([*checked.warnings, *warn_about_unknown(checked, catalog)])
     return sorted(told, key=lambda warning: warning.span)
 
@@ -64,15 +66,16 @@ def presences_of(
     upper: int = UPPER,
     predicates: Sequence[str] = (),
     default_kind: InputKind = "relation",
+    named: Named = NOTHING,
 ) -> list[str]:
     """What is present when, before `upper`: `[s,f) record`, a line each, then what failed.
 
     Of `predicates`, by default of all that a rule with a formula derives; what nobody states or
     derives is empty. One may be a goal, `path("a", x)`: then only what it needs is derived, and what
-    fails elsewhere is not told. Raises: ProgramErrors, UsageError.
+    fails elsewhere is not told. The program may use what is `named`. Raises: ProgramErrors, UsageError.
     """
     program = parse(text, file)
-    checked = check(program, Catalog(closed=False, default_kind=default_kind))
+    checked = check(program, Catalog(closed=False, default_kind=default_kind), vocabulary_of(named))
     if checked.ticked:
         raise UsageError(
             "programs with @next or @async run in ticks: apply a view with spec.tick, or write a case "

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
@@ -40,6 +41,7 @@ from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
 from tidemill_compute.events.fold import late_events
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
+from tidemill_compute.plugins import vocabulary_of
 from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
@@ -368,7 +370,9 @@ class Shapes:
         program = parse(spec.program, file)
         inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
-        checked = check(program, Catalog(schemas, readable=self._predicates()))
+        with located(resource, "spec"):
+            words = vocabulary_of(vocabulary.Named(spec.lattices, spec.functions))
+        checked = check(program, Catalog(schemas, readable=self._predicates()), words)
         with located(resource, "spec", "engine"):
             check_engine(spec)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):

@@ -165,7 +165,9 @@ class _Translation:
         """An expression as a column of a type holds its values: whole numbers are floats in one of floats."""
         if isinstance(expression, Constant):
             return _constant_as_kept(expression, kind)
-        if kind is not Type.FLOAT or type_of(expression, self._types) is not Type.INT:
+        known = type_of(expression, self._types)
+        unknown = known is Type.ANY and isinstance(expression, Call)  # a function of a host
+        if kind is not Type.FLOAT or not (known is Type.INT or unknown):
             return expression
         return Call(WIDEN, (expression,))
 

@@ -11,7 +11,6 @@ from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Key, Row
-from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.incremental.anew import AnewUnit
 from tidemill.datalog.incremental.changes import (
     Changes,
@@ -36,7 +35,7 @@ from tidemill.datalog.incremental.sizes import Sizes
 from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
-from tidemill.datalog.lattices import LATTICES, Lattice, observe_parafacts
+from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch.engine import inject
@@ -75,8 +74,6 @@ class IncrementalEngine:
         self,
         checked: CheckedProgram,
         *,
-        functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-        lattices: Mapping[str, Lattice] = LATTICES,
         limits: Limits | None = None,
         strategy: Strategy = "strata",
         begin: Instant = BEGINNING,
@@ -92,7 +89,7 @@ class IncrementalEngine:
         self.checked = checked = self.plan.checked
         self.strategy = strategy
         self.sharing = sharing
-        self.present = Present.of(checked, functions, lattices, timer)
+        self.present = Present.of(checked, timer)
         self.present.now = begin
         self._lent = self._borrowed(lent or {}, pause)
         self._limits = limits or Limits()

@@ -163,8 +163,6 @@ class Present:
     def of(
         cls,
         checked: CheckedProgram,
-        functions: Mapping[str, ScalarFunction],
-        lattices: Mapping[str, Lattice],
         timer: Callable[[], float] | None = None,
     ) -> Present:
         """The instant before everything, without facts."""
@@ -174,6 +172,8 @@ class Present:
         columns[JOINED] = ()
         known = replace(checked, columns=columns)
         profile = None if timer is None else Profile(timer)
+        vocabulary = checked.vocabulary
+        functions, lattices = vocabulary.functions, vocabulary.lattices
         around = Surroundings(
             known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True, profile=profile
         )

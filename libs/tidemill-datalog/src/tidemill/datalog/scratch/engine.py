@@ -18,9 +18,7 @@ from tidemill.datalog.evaluation.sharing import Sharing, places_alike
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Row, Table, Timelines
 from tidemill.datalog.evaluation.timelines import merge_parts
-from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.lattices import (
-    LATTICES,
     TALLIES,
     Lattice,
     Parafacts,
@@ -100,8 +98,6 @@ class Engine:
         self,
         checked: CheckedProgram,
         *,
-        functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-        lattices: Mapping[str, Lattice] = LATTICES,
         limits: Limits | None = None,
         columns_from: int | None = COLUMNS_FROM,
         plan: LogicalPlan | None = None,
@@ -119,8 +115,8 @@ class Engine:
         }
         self._columns_from = columns_from
         self.bulk: Bulk | None = None
-        self.functions = functions
-        self.lattices = lattices
+        self.functions = self.checked.vocabulary.functions
+        self.lattices = self.checked.vocabulary.lattices
         self.limits = limits or Limits()
         self.forms = self.plan.rules
         self.rules = [CompiledRule(form) for form in self.forms if form.deductive]
@@ -413,8 +409,6 @@ def evaluate(
     lower: int | None = None,
     upper: int,
     state: EngineState | None = None,
-    functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-    lattices: Mapping[str, Lattice] = LATTICES,
     limits: Limits | None = None,
 ) -> Evaluation:
     """What a program derives at every instant of the window [lower, upper); from the beginning without `lower`.
@@ -426,5 +420,5 @@ def evaluate(
     Units: instants in milliseconds of the timeline. Raises: LimitPassed. Cost: that of the joins over the
     facts present in the window; an `Engine` kept between windows saves planning and compiling.
     """
-    engine = Engine(checked, functions=functions, lattices=lattices, limits=limits)
+    engine = Engine(checked, limits=limits)
     return engine.evaluate(inputs, lower=lower, upper=upper, state=state)

@@ -16,8 +16,6 @@ from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.evaluation.state import EngineState
 from tidemill.datalog.evaluation.tables import Table
-from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
-from tidemill.datalog.lattices import LATTICES, Lattice
 from tidemill.datalog.scratch.changing import ChangedFacts
 from tidemill.datalog.scratch.engine import Engine, Evaluation
 
@@ -46,8 +44,6 @@ class ColumnWindows:
         self,
         checked: CheckedProgram,
         *,
-        functions: Mapping[str, ScalarFunction] = FUNCTIONS,
-        lattices: Mapping[str, Lattice] = LATTICES,
         limits: Limits | None = None,
         begin: int = 0,
         state: EngineState | None = None,
@@ -56,8 +52,6 @@ class ColumnWindows:
         self._checked = checked
         self._engine = Engine(
             checked,
-            functions=functions,
-            lattices=lattices,
             limits=limits,
             columns_from=0,
             sharing=sharing,

@@ -241,10 +241,13 @@ class LimitsSpec(Spec, frozen=True, kw_only=True):
 class ViewSpec(Spec, frozen=True, kw_only=True):
     """A program; without `outputs` all derived predicates become collections.
 
+    `lattices` and `functions` of other distributions are named with their versions, `bits@1`.
     `hydrate_from` is an instant in milliseconds; None looks as far back as the inputs can be read.
     """
 
     program: str
+    lattices: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
     inputs: dict[str, str] = {}
     outputs: tuple[str, ...] = ()
     columns: dict[str, tuple[str, ...]] = {}

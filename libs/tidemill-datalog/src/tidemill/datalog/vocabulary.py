@@ -1,0 +1,38 @@
+"""The functions and lattices that a program may name: those of the language, and those of a host beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
+from tidemill.datalog.lattices import LATTICES, Lattice
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a host adds, as it is written where it is asked for: `name@version` each."""
+
+    lattices: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+NOTHING = Named()
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Functions and lattices by name; `named` says which of them are not of the language."""
+
+    functions: Mapping[str, ScalarFunction] = field(default_factory=lambda: FUNCTIONS)
+    lattices: Mapping[str, Lattice] = field(default_factory=lambda: LATTICES)
+    named: Named = NOTHING
+
+    @property
+    def arities(self) -> Mapping[str, int]:
+        """How many values each lattice has, the two that every fact may carry among them."""
+        return {"time": 1, "expires": 1} | {name: x.arity for name, x in self.lattices.items()}
+
+
+STANDARD = Vocabulary()
+"""What every program may name."""

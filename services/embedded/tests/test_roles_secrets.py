@@ -80,7 +80,7 @@ async def commands(address: str, name: str) -> set[str]:
         clone = await calls.clone(more.read)
         moved = await calls.transfer(clone, "a third")
         ids |= {more.read.id, clone.id, moved.id}
-        await calls.downgrade(moved, frontier(4))
+        moved = await calls.downgrade(moved, frontier(4))
         async for _ in calls.subscribe_at(pair.read, 3, up_to=4):
             pass
         await calls.drop(moved)

@@ -136,10 +136,11 @@ async def test_since_never_passes_the_meet_of_its_holds_nor_upper(stores: Stores
     await stores.now.downgrade(second, frontier(4))
     assert await stores.frontiers() == (frontier(4), frontier(10))
     third = await stores.now.read_hold("t", owner="third", lease_ms=None)
-    await stores.now.downgrade(third, frontier(9))
+    third = await stores.now.downgrade(third, frontier(9))
     assert await stores.frontiers() == (frontier(4), frontier(10))
     await stores.now.drop(second)
     assert await stores.frontiers() == (frontier(7), frontier(10))
+    await stores.now.drop(third)
     await stores.now.downgrade(first, frontier(99))
     assert await stores.frontiers() == (frontier(10), frontier(10))
 

@@ -93,9 +93,12 @@ def test_s8_rows_are_read_group_by_group_and_on_from_where_the_last_read_ended(
 ) -> None:
     begun: list[int] = []
     rows_of = parquet_files._rows_of
-    monkeypatch.setattr(
-        parquet_files, "_rows_of", lambda path, first: begun.append(first) or rows_of(path, first)
-    )
+
+    def noted(path: str, files: Any, first: int) -> Any:
+        begun.append(first)
+        return rows_of(path, files, first)
+
+    monkeypatch.setattr(parquet_files, "_rows_of", noted)
     file = written(tmp_path, pa.table({"n": range(10_000)}), row_group_size=3_000)
     found: list[int] = []
     while len(found) < 10_000:

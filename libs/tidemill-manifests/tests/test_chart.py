@@ -62,6 +62,7 @@ EVERYTHING: dict[str, Any] = {
     "places": {
         "files": {"read": ["/srv/tidemill/files"]},
         "egress": ["kafka", "*.example.org"],
+        "topics": {"read": ["flights"], "write": ["alarms"]},
         "secrets": {"broker": {"secret": "kafka-reader", "key": "password", "hosts": ["kafka"]}},
     },
     "nodeSelector": {"disk": "fast"},
@@ -238,6 +239,8 @@ def test_the_processes_take_the_settings_that_the_pods_give_them(tmp_path: Path)
             assert loaded.directory == "/var/lib/tidemill"
             assert loaded.places.files.read == ("/srv/tidemill/files",)
             assert loaded.places.egress == ("kafka", "*.example.org")
+            assert loaded.places.topics.read == ("flights",)
+            assert loaded.places.topics.write == ("alarms",)
             file = "/etc/tidemill-secrets/places-broker/password"
             assert loaded.places.secrets["broker"].file == file
             assert loaded.places.secrets["broker"].hosts == ("kafka",)

@@ -143,8 +143,10 @@ def test_a1_what_is_not_set_is_closed_beyond_loopback(data: Path) -> None:
         places.write.write(data / "rows", os.O_WRONLY)
     with pytest.raises(UsageError, match=r"places\.egress"):
         places.egress.check_name("example.org", 443)
-    with pytest.raises(UsageError, match=r"places\.topics"):
-        places.check_topic("payments")
+    with pytest.raises(UsageError, match=r"places\.topics\.read"):
+        places.topics_read.check("payments")
+    with pytest.raises(UsageError, match=r"places\.topics\.write"):
+        places.topics_written.check("payments")
     with pytest.raises(UsageError, match=r"set places\.secrets\.broker\.file"):
         places.secret("broker")
 

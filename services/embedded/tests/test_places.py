@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from aiohttp import web
@@ -17,7 +18,7 @@ from aiohttp import web
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.kafka_access import KafkaFiles, access_of
 from tidemill.runtime.places import PlaceSettings
-from tidemill.runtime.places.settings import FileSettings, SecretSettings
+from tidemill.runtime.places.settings import FileSettings, SecretSettings, TopicSettings
 from tidemill.testkit.certificates import Certificates
 from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
@@ -158,10 +159,15 @@ SINKS = [
     ('{http: {url: "https://hooks.example.org/x", secretHeaders: {Authorization: none}}}',
      "places.secrets.none.file"),
     ('{redis: {url: "redis://evil.example.net:6379"}}', "places.egress"),
+    ("{log: {topic: payments}}", "places.topics.write"),
+    ("{log: {topic: t}}", "places.topics.write"),
 ]  # fmt: skip
 SOURCES = [
     ('{kafka: {topic: t, bootstrap: "evil.example.net:9092"}, columns: C}', "places.egress"),
-    ('{kafka: {topic: payments, bootstrap: "kafka.example.org:9092"}, columns: C}', "places.topics"),
+    ('{kafka: {topic: payments, bootstrap: "kafka.example.org:9092"}, columns: C}',
+     "places.topics.read"),
+    ('{kafka: {topic: payments}, columns: C}', "places.topics.read"),
+    ('{kafka: {topic: told}, columns: C}', "places.topics.read"),
     ('{kafka: {topic: t, bootstrap: "hooks.example.org:9092", tls: {}, '
      "sasl: {mechanism: PLAIN, username: u, secret: broker}}, columns: C}",
      "places.secrets.broker.hosts"),
@@ -180,7 +186,7 @@ def named(folder: Path) -> PlaceSettings:
     key = str(folder / "etc/server.key")
     return PlaceSettings(
         files=FileSettings(read=(str(folder / "data"),), write=(str(folder / "sinks"),)),
-        egress=("*.example.org",), topics=("t", "ops.*"),
+        egress=("*.example.org",), topics=TopicSettings(read=("t", "ops.*"), write=("told", "ops.*")),
         secrets={
             "broker": SecretSettings(key, ("kafka.example.org",)),
             "hook": SecretSettings(key, ("hooks.example.org",)),
@@ -245,6 +251,36 @@ async def test_a1_a_redirect_is_not_followed_and_a_secret_reaches_its_host_alone
         finally:
             await runner.cleanup()
     assert heard == [("/hook", f"Bearer {PLANTED}")]
+
+
+async def test_a1_who_may_read_a_topic_does_not_write_it(folder: Path) -> None:
+    """Neither by an action, nor by rows that are pushed to the source that reads it."""
+    columns = "columns: [{name: n, type: int}], format: {json: {}}"
+    reads = source(f"{{kafka: {{topic: t}}, {columns}}}")
+    writes = reads.replace("topic: t", "topic: ops.in").replace("name: ops", "name: taken")
+    async with running(folder, named(folder)) as process:
+        await apply(process, reads + "---\n" + writes)
+        with pytest.raises(UsageError, match=r"the topic t is refused: places\.topics\.write"):
+            await process.system.push("ops", [b'{"n": 1}'])
+        assert (await process.system.push("taken", [b'{"n": 2}'])).accepted == 1
+        async with asyncio.timeout(120):
+            while (await process.query.snapshot("taken", None, 60.0)).table.num_rows != 1:
+                await asyncio.sleep(0.05)
+        assert (await process.query.snapshot("ops", None, 60.0)).table.num_rows == 0
+
+
+async def test_a1_topics_that_are_closed_meanwhile_are_neither_read_nor_written(
+    folder: Path,
+) -> None:
+    topics = source("{kafka: {topic: t}, columns: [{name: n, type: int}]}")
+    texts = FLIGHTS + "---\n" + topics + "---\n" + action("{log: {topic: told}}")
+    async with running(folder, named(folder)) as process:
+        await apply(process, texts)
+    closed = msgspec.structs.replace(named(folder), topics=TopicSettings())
+    async with running(folder, closed) as process:
+        assert "places.topics.read" in await until_says(process, "Source", "ops", "topic t is")
+        says = await until_says(process, "Action", "tell", "topic told is")
+        assert "places.topics.write" in says
 
 
 async def test_s8_a_pipe_that_took_the_place_of_a_file_is_refused(folder: Path) -> None:

@@ -97,7 +97,6 @@ def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:
     """Opens the brokers of a source, if it may name them. Raises: UsageError."""
 
     async def open_kafka(origin: KafkaOrigin) -> Log:
-        places.check_topic(origin.topic)
         access = access_of(kafka_files(origin, places), egress_of(origin, places))
         return KafkaLog(origin.bootstrap or "", access=access)
 

@@ -541,6 +541,8 @@ class System:
                 f"Source/{source} does not read the log of this process: write to its broker or file"
             )
         refuse_foreign_push(stored.resource, topic_of(stored))
+        if spec.kafka is not None:
+            self._world.places.topics_written.check(topic_of(stored))
         if self._shared is None:
             refuse_stalled(str(stored.resource), self._health(stored, {})[0])
         if rows:

@@ -92,7 +92,7 @@ class Fleet:
             "places": {
                 "files": {"read": [str(self.folder)], "write": [str(self.folder)]},
                 "egress": ["127.0.0.0/8", "localhost"],
-                "topics": ["*"],
+                "topics": {"read": ["*"], "write": ["*"]},
             },
             **self.options,
         }

@@ -55,9 +55,10 @@ def check_source(spec: SourceSpec, places: Places) -> None:
         places.read.check(spec.file.path)
     for path in descriptor_files(spec).values():
         places.read.check(path)
-    if spec.kafka is not None and spec.kafka.bootstrap is not None:
-        places.check_topic(spec.kafka.topic)
-        kafka_files(spec.kafka, places)
+    if spec.kafka is not None:
+        places.topics_read.check(spec.kafka.topic)
+        if spec.kafka.bootstrap is not None:
+            kafka_files(spec.kafka, places)
     for registry in registries_of(spec).values():
         check_registry(registry, places)
 
@@ -79,6 +80,8 @@ def check_sink(sink: SinkSpec, places: Places) -> None:
         places.write.check(sink.file.path)
     if sink.sqlite is not None:
         places.write.check(sink.sqlite.path)
+    if sink.log is not None:
+        places.topics_written.check(sink.log.topic)
     if sink.redis is not None:
         _check_url(sink.redis.url, [sink.redis.secret] if sink.redis.secret else [], places)
     if sink.http is not None:

@@ -36,6 +36,7 @@ from tidemill_compute.events.stage import EventStage, EventTarget
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
+from tidemill_embedded.resources.placing import check_source
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
@@ -342,6 +343,7 @@ class SourceRunner:
     async def _origin(self) -> tuple[Origin, str, Log | None]:
         """The log, or the files, to read from; the topic; and the log again if it is to be closed."""
         spec, world = self._spec, self._world
+        check_source(spec, world.places)  # settings may have changed since it was applied
         if spec.file is not None:
             registry = CollectionRegistry(world.collections, self._files)
             return file_origin(self._stored, world, registry), spec.file.path, None
@@ -401,6 +403,7 @@ class SourceRunner:
     def _log_place(self) -> LogPlace | None:
         """Where a job finds the records, by names of files; None if it cannot reach them."""
         spec, world = self._spec, self._world
+        check_source(spec, world.places)
         if spec.file is not None:
             return None
         bootstrap = spec.kafka.bootstrap if spec.kafka is not None else None

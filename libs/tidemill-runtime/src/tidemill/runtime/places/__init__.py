@@ -20,7 +20,7 @@ from tidemill.time.errors import UsageError
 
 __all__ = [
     "ANYWHERE", "ANY_FILE", "ANY_SINK", "Egress", "EgressRefused", "Files", "PlaceSettings", "Places", "Secret",
-    "is_loopback", "places_of",
+    "Topics", "is_loopback", "places_of",
 ]  # fmt: skip
 
 SECRET_BYTES_MAX = 64 << 10
@@ -55,13 +55,34 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics that `patterns` name, all of them if these are None; `setting` is where they stand."""
+
+    setting: str
+    patterns: tuple[str, ...] | None = None
+
+    def check(self, topic: str) -> None:
+        """Raises: UsageError if resources may not name the topic, for what is done here."""
+        if self.patterns is None or any(_names(each, topic) for each in self.patterns):
+            return
+        raise UsageError(
+            f"the topic {topic} is refused: {self.setting} does not name it", reason="Topic"
+        )
+
+
+def _names(pattern: str, topic: str) -> bool:
+    return topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1]))
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """What resources may name. The default is open, for a process on loopback that is alone."""
 
     read: Files = ANY_FILE
     write: Files = ANY_SINK
     egress: Egress = ANYWHERE
-    topics: tuple[str, ...] | None = None
+    topics_read: Topics = Topics("places.topics.read")
+    topics_written: Topics = Topics("places.topics.write")
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     clear_text: tuple[HostRule, ...] = ()
 
@@ -82,17 +103,6 @@ class Places:
         for name in names:
             egress = egress.with_secret(name, self.secret(name).hosts)
         return egress
-
-    def check_topic(self, topic: str) -> None:
-        """Raises: UsageError if resources may not name a topic of brokers."""
-        if self.topics is None:
-            return
-        for pattern in self.topics:
-            if topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1])):
-                return
-        raise UsageError(
-            f"the topic {topic} is refused: places.topics does not name it", reason="Topic"
-        )
 
     def check_clear(self, host: str, port: int, what: str) -> None:
         """Raises: UsageError if a password would travel unencrypted to where nobody has said it may."""
@@ -116,20 +126,24 @@ def places_of(
     own = [*private, *(secret.file for secret in secrets.values())]
     closed, files = private_files(directory, own)
 
+    def chosen(told: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return told if told is not None else None if open_unless_set else ()
+
     def folders(setting: str, told: tuple[str, ...] | None) -> Files:
-        given = told if told is not None else None if open_unless_set else ()
+        given = chosen(told)
         if given is None:
             return Files(setting, None, closed, files)
         for folder in given:
             _check_folder(setting, Path(folder), closed)
         return Files(setting, tuple(Path(folder) for folder in given), closed, files)
 
-    rules = settings.egress if settings.egress is not None else None if open_unless_set else ()
+    rules = chosen(settings.egress)
     return Places(
         folders("places.files.read", settings.files.read),
         folders("places.files.write", settings.files.write),
         Egress(None if rules is None else tuple(host_rule(rule) for rule in rules)),
-        settings.topics if settings.topics is not None or open_unless_set else (),
+        Topics("places.topics.read", chosen(settings.topics.read)),
+        Topics("places.topics.write", chosen(settings.topics.write)),
         secrets,
         tuple(host_rule(rule) for rule in settings.clear_text),
     )

@@ -15,6 +15,16 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folders in which sinks may write. Not set: likewise."""
 
 
+class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Topics of the own log and of brokers; `*` at the end stands for any rest."""
+
+    read: tuple[str, ...] | None = None
+    """Topics that sources may read. Not set: none, or all where the process is on loopback and alone."""
+
+    write: tuple[str, ...] | None = None
+    """Topics that sinks, and rows pushed to a source over a topic, are written to. Not set: likewise."""
+
+
 class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A secret that resources name and never see."""
 
@@ -40,8 +50,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where sources and sinks may connect: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as
     10.1.0.0/16. A private address needs its network, or its very host."""
 
-    topics: tuple[str, ...] | None = None
-    """Topics of brokers that sources may read and sinks may write; `*` at the end stands for any rest."""
+    topics: TopicSettings = TopicSettings()
 
     clear_text: tuple[str, ...] = ()
     """Where passwords may travel unencrypted, as in `egress`; loopback always may."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
@@ -18,13 +19,17 @@ from aiokafka.errors import KafkaError
 from tidemill.rpc.messages import ResourceDocument, ResourceStatus
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.runtime.places import PlaceSettings
+from tidemill.runtime.places import Egress, PlaceSettings
+from tidemill.runtime.places.egress import host_rule
 from tidemill.runtime.places.settings import SecretSettings
+from tidemill.spark.launcher import Job, JobDone, JobFailed
+from tidemill.spark.local import LocalLauncher
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.schema_registry import schema_registry
 from tidemill.testkit.servers import Server, kafka_server
 from tidemill.time import TidemillError
 from tidemill_embedded.process import Process, opened
+from tidemill_embedded.running.keyed_job import KeyedSpec
 from tidemill_embedded.settings import EmbeddedSettings
 
 pytestmark = pytest.mark.server
@@ -278,12 +283,20 @@ async def test_a_broker_is_reached_over_tls_with_a_password_from_a_file(
 
 
 async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_password(
-    broker: tuple[Server, Path], tmp_path: Path
+    broker: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, authority = broker
     host, port = server.address.split(":")
     password = tmp_path / "password"
     password.write_text("secret\n")
+    jobs: list[Job] = []
+    launch = LocalLauncher.launch
+
+    async def seen(self: LocalLauncher, job: Job) -> JobDone | JobFailed:
+        jobs.append(job)
+        return await launch(self, job)
+
+    monkeypatch.setattr(LocalLauncher, "launch", seen)
     kafka = (
         ", tls: {authority: trust}, "
         "sasl: {mechanism: SCRAM-SHA-256, username: reader, secret: broker}"
@@ -314,6 +327,9 @@ async def test_a_job_reads_a_keyed_topic_over_tls_and_nobody_is_told_the_passwor
         await log.append(topic, [Entry(b"c", b'{"n": 5}', 0)])
         await until_holds(process, [3, 5])
     assert details["backfilled"] == len(rows)
+    # The job checks where it connects, and where it sends the password, as the service does.
+    told = msgspec.msgpack.decode(jobs[0].spec, type=KeyedSpec).backfill.origin
+    assert told.egress == Egress().with_secret("broker", (host_rule(host),))
     written = b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
     assert b"SCRAM-SHA-256" in written  # what the source says is kept, by its names
     assert b"secret\n" not in written

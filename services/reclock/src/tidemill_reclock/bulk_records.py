@@ -46,14 +46,15 @@ def records_of(
 ) -> DataFrame:
     """The records of `ranges`, in the embedded log under `directory` if there is one, else in Kafka.
 
-    Brokers that ask who reads, or speak TLS, are read by the client of the live path, on the executors: the
-    files of its secrets, mounted where the settings say, are named and never passed on.
+    Brokers that a source names, that ask who reads, or that speak TLS are read by the client of the live path,
+    on the executors: each connection goes where it may, and the files of secrets, mounted where the settings
+    say, are named and never passed on. Cost: twice that of Spark's connector, which checks no address.
     """
     parts = tuple(ranges)
     if directory is not None:
         return read_with(spark, partial(read_embedded, directory, origin.topic, keys), parts, keys=keys)  # fmt: skip
-    if origin.files != KafkaFiles():
-        return read_with(spark, partial(read_secured, origin, keys), parts, keys=keys)
+    if origin.egress is not None or origin.files != KafkaFiles():
+        return read_with(spark, partial(read_checked, origin, keys), parts, keys=keys)
     return read_kafka(spark, origin.bootstrap, origin.topic, parts, keys=keys)
 
 
@@ -67,12 +68,13 @@ def read_embedded(
         yield from table.to_batches()
 
 
-def read_secured(
+def read_checked(
     origin: KafkaPlace, keys: bool, partition: int, start: int, stop: int
 ) -> Iterator[pa.RecordBatch]:
-    """A range of a topic whose brokers speak TLS, or ask for a login; secrets are read from their files here.
+    """A range of a topic, by connections that are checked as in the service; secrets are read from their files here.
 
-    Raises: UsageError if a file, or an offset, is not there; Unavailable if the brokers say nothing for long.
+    Raises: UsageError if a file, or an offset, is not there, or a broker is where none may be; Unavailable if
+    the brokers say nothing for long.
     """
     schema = record_schema(keys=keys)
     with asyncio.Runner() as runner:
@@ -103,7 +105,7 @@ class _Reading:
 
     async def open(self) -> None:
         origin = self._origin
-        self._log = KafkaLog(origin.bootstrap, access=access_of(origin.files))
+        self._log = KafkaLog(origin.bootstrap, access=access_of(origin.files, origin.egress))
         try:
             self._reader = await self._log.reader(origin.topic, {self._partition: self._start})
         except BaseException:

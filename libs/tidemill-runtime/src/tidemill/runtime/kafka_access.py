@@ -55,11 +55,15 @@ class KafkaFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KafkaPlace(msgspec.Struct, frozen=True):
-    """A topic, and how its brokers are reached: what a job is told, with the names of files alone."""
+    """A topic, and how its brokers are reached: what a job is told, with the names of files alone.
+
+    `egress` is where the brokers of a source may be; those of the own log are what settings say.
+    """
 
     topic: str
     bootstrap: str = ""
     files: KafkaFiles = KafkaFiles()
+    egress: Egress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
-from tidemill.runtime.kafka_access import KafkaPlace, kafka_files
+from tidemill.runtime.kafka_access import KafkaPlace, egress_of, kafka_files
 from tidemill.runtime.log import Log, LogRecord
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
@@ -413,11 +413,11 @@ class SourceRunner:
         topic = topic_of(self._stored)
         if bootstrap is None:
             return LogPlace(topic, world.root / "log")
-        if spec.kafka is not None and spec.kafka.bootstrap:
-            files = kafka_files(spec.kafka, world.places)
-        else:
-            files = world.settings.log_kafka
-        return LogPlace(topic, kafka=KafkaPlace(topic, bootstrap, files))
+        if spec.kafka is None or not spec.kafka.bootstrap:
+            own = KafkaPlace(topic, bootstrap, world.settings.log_kafka)
+            return LogPlace(topic, kafka=own)
+        files, egress = kafka_files(spec.kafka, world.places), egress_of(spec.kafka, world.places)
+        return LogPlace(topic, kafka=KafkaPlace(topic, bootstrap, files, egress))
 
     def _spark_reads(self) -> bool:
         """Whether a job can decode the records."""

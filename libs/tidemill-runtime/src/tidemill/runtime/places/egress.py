@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, TypeAlias
 
 from tidemill.time.errors import UsageError
@@ -27,11 +27,11 @@ class EgressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One host, a domain, a network, or anything public; at one port, or at any."""
+    """One host, a domain, a network, or anything public; at one port, or at any. Plain data, for jobs."""
 
     host: str
     port: int | None
-    network: IPv4Network | IPv6Network | None
+    network: str | None
 
     def names(self, host: str, port: int) -> bool:
         """Whether a name, or an address, is meant; of a network, any name may be."""
@@ -39,7 +39,7 @@ class HostRule:
             return False
         literal = _literal(host)
         if self.network is not None:
-            return literal is None or literal in self.network
+            return literal is None or literal in ip_network(self.network)
         if self.host == "*":
             return literal is None or literal.is_global
         if self.host.startswith("*."):
@@ -51,7 +51,7 @@ class HostRule:
         if self.port not in (None, port):
             return False
         if self.network is not None:
-            return address in self.network
+            return address in ip_network(self.network)
         if not self.names(host, port):
             return False
         return address.is_global or not self.host.startswith("*")
@@ -67,7 +67,7 @@ def host_rule(text: str) -> HostRule:
         host, _, port = text.partition(":")
     try:
         number = None if port is None else int(port)
-        network = ip_network(host, strict=False) if "/" in host or _literal(host) else None
+        network = str(ip_network(host, strict=False)) if "/" in host or _literal(host) else None
     except ValueError as error:
         raise UsageError(
             f"{text} is no host, domain or network: {error}", reason="egress"

@@ -34,12 +34,15 @@ class TableDriver:
         clock: Clock,
         timeline: TimelineFrontier | None,
         settings: ComputeSettings,
+        begins: int = 0,
     ) -> None:
+        """The collection was made with since and upper at `begins`."""
         self._collection = collection
         self._collections = collections
         self._clock = clock
         self._timeline = timeline
         self._settings = settings
+        self._begins = begins
         self._held: WriteCapability | None = None
 
     async def writer(self) -> WriteCapability:
@@ -78,7 +81,7 @@ class TableDriver:
         Raises: UsageError if they cannot; NotYet while another writer holds upper before that.
         """
         held: pa.Table | None = gone.slice(0, 0)
-        if upper:
+        if upper > self._begins:
             held = await self._collections.glance(self._collection, upper - 1, where=like(gone))
         if held is None:
             return False

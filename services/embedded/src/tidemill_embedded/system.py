@@ -66,7 +66,7 @@ from tidemill_embedded.running.readers import (
     TableRunner,
 )
 from tidemill_embedded.running.runner import Health, Runner, Supervised, refuse_stalled
-from tidemill_embedded.running.sources import SourceRunner, in_own_log, topic_of
+from tidemill_embedded.running.sources import SourceRunner, in_own_log, kept_with, topic_of
 from tidemill_embedded.running.unmade import Unmade
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
@@ -264,6 +264,8 @@ class System:
             for named in self._made(stored):
                 for each in (named.collection, *self._world.shapes.arranged(named.name).values()):
                     await self._world.collections.retain(each, retain)
+            for each in kept_with(stored) if isinstance(spec, SourceSpec) else ():
+                await self._world.collections.retain(each, retain)
             if isinstance(spec, ViewSpec):
                 await self._begin_again(stored)
 

@@ -59,7 +59,7 @@ class Delivery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReclockTarget:
-    """The collections of one source. `rows` and `letters` are written, `remap` is read."""
+    """The collections of one source, made at `begins`. `rows` and `letters` are written, `remap` is read."""
 
     source: str
     remap: str
@@ -67,6 +67,7 @@ class ReclockTarget:
     letters: str
     row_schema: pa.Schema
     letter_schema: pa.Schema
+    begins: int = 0
 
 
 class _Output:
@@ -346,7 +347,7 @@ class ReclockDriver:
         if self._keyed is None or upper.empty:
             return
         collection, schema = self._target.rows, self._keyed.schema
-        if sole_time(upper) == 0:
+        if sole_time(upper) <= self._target.begins:
             self._keyed.restore(schema.empty_table())
             return
         owner = f"reclock:{self._target.source}"
@@ -358,16 +359,22 @@ class ReclockDriver:
         self._keyed.restore(held)
 
     async def _hold_bindings(self) -> None:
-        """Hold the bindings that a restart would need: from just before what is written."""
+        """Hold the bindings of every instant at which the rows can be read, and those that a restart would need.
+
+        A restart needs them from just before what is written.
+        """
         owner = f"reclock:{self._target.source}"
         before = max(0, sole_time(self.written) - 1)
+        readable = (await self._collections.status(self._target.rows)).since
+        needed = frontier(before).meet(readable)
         if self._hold is None:
             self._hold = await self._collections.read_hold(
-                self._target.remap, at=frontier(before), owner=owner, lease_ms=None
+                self._target.remap, at=needed, owner=owner, lease_ms=None
             )
-        elif sole_time(self._hold.frontier) < before:
-            self._hold = await self._collections.downgrade(self._hold, frontier(before))
-            self._bound.compact(frontier(before))
+            return
+        self._bound.compact(frontier(before))
+        if self._hold.frontier != needed and self._hold.frontier.precedes(needed):
+            self._hold = await self._collections.downgrade(self._hold, needed)
 
     async def _read_bindings(self, as_of: int, upper: Frontier) -> list[Binding[Partitions]]:
         """All bindings before `upper`; those before `as_of` at it."""

@@ -49,13 +49,21 @@ class RemapDriver:
     """
 
     def __init__(
-        self, source: str, collection: str, collections: Collections, clock: Clock, interval_ms: int
+        self,
+        source: str,
+        collection: str,
+        collections: Collections,
+        clock: Clock,
+        interval_ms: int,
+        begins: int = 0,
     ) -> None:
+        """The collection of bindings was made with since and upper at `begins`."""
         self._source = source
         self._collection = collection
         self._collections = collections
         self._clock = clock
         self._interval_ms = interval_ms
+        self._begins = begins
         self.counts = MintCounts()
 
     async def bound_before(self) -> dict[int, int]:
@@ -78,13 +86,13 @@ class RemapDriver:
             self.counts.bound = partition_offsets(minter.view.current)
 
     async def _begin(self) -> None:
-        """Bind nothing of the source at time 0, unless something is bound already."""
+        """Bind nothing of the source where it begins, unless something is bound already."""
         nothing = Partitions(0, U64_MAX, 0)
         await self._collections.compare_and_append(
             self._collection,
-            frontier(0),
-            frontier(1),
-            rows_of_bindings([(nothing, 0, 1)]),
+            frontier(self._begins),
+            frontier(self._begins + 1),
+            rows_of_bindings([(nothing, self._begins, 1)]),
             writer=self._source,
         )
 

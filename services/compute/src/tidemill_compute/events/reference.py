@@ -19,7 +19,7 @@ from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
 NOTHING_BOUND = 1
-"""The upper of a remap collection in which nothing is bound yet."""
+"""How far the upper of a remap collection in which nothing is bound yet is past where it begins."""
 
 TimelineFrontier = Callable[[], Awaitable[int]]
 """How far the furthest event stream of a timeline has come; 0 if there is none."""
@@ -27,7 +27,10 @@ TimelineFrontier = Callable[[], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTarget:
-    """The collections of reference data: `raw`, `raw_letters`, `remap` are read, the others written."""
+    """The collections of reference data: `raw`, `raw_letters`, `remap` are read, the others written.
+
+    Those on the timeline of the system were made at `begins`.
+    """
 
     source: str
     raw: str
@@ -37,6 +40,7 @@ class ReferenceTarget:
     letters: str
     rows: str
     row_schema: pa.Schema
+    begins: int = 0
 
 
 class ReferenceStage:
@@ -76,7 +80,7 @@ class ReferenceStage:
         """Follow the source and the timeline until cancelled."""
         await self.prepare()
         ended, moved = await self._resume()
-        self._begun = moved >= 0
+        self._begun = ended > 0
         known = await self._holds.history(self._target.event_map)
         held_at = self._clock.monotonic_s()
         while True:
@@ -85,16 +89,16 @@ class ReferenceStage:
                 await self._write(moved + 1, instant + 1, ended, reached)
                 moved, ended = instant, reached
             known = await self._map_next(ended, moved)
-            if moved >= 0 and self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+            if ended > 0 and self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 for collection in self._read():
                     await self._holds.downgrade(collection, frontier(moved))
 
     async def _resume(self) -> tuple[int, int]:
-        """Where the rows end, and the system instant at which the map came there; −1 if never."""
+        """Where the rows end, and the system instant at which the map came there; just before all if never."""
         ended = sole_time((await self._collections.status(self._target.rows)).upper)
         if ended == 0:
-            return 0, -1
+            return 0, self._target.begins - 1
         history = await self._holds.history(self._target.event_map)
         return ended, int(
             history.filter(pc.equal(history["frontier"], ended))["instant"][0].as_py()
@@ -107,7 +111,8 @@ class ReferenceStage:
         until = await self._definite(folded)
         # Rows of the first binding begin where the timeline begins: nothing may move before it.
         if not self._begun:
-            bound = await self._holds.changes(target.remap, NOTHING_BOUND, until)
+            first = target.begins + NOTHING_BOUND
+            bound = await self._holds.changes(target.remap, first, until)
             self._begun = bound.num_rows > 0
         reached = max(await self._timeline(), ended, 1) if self._begun else ended
         updates = _map_updates(ended, moved, reached, until - 1)
@@ -158,7 +163,7 @@ def _map_updates(ended: int, moved: int, reached: int, instant: int) -> pa.Table
     rows = []
     if reached > ended:
         rows.append((STREAM, reached, instant, instant, 1))
-        if moved >= 0:
+        if ended > 0:
             rows.append((STREAM, ended, moved, instant, -1))
     schema = update_schema(EVENT_MAP_SCHEMA)
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]

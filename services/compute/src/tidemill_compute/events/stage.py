@@ -24,7 +24,10 @@ from tidemill_compute.settings import ComputeSettings
 
 @dataclass(frozen=True, slots=True)
 class EventTarget:
-    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others written."""
+    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others written.
+
+    Those on the timeline of the system were made at `begins`.
+    """
 
     source: str
     raw: str
@@ -34,6 +37,7 @@ class EventTarget:
     letters: str
     events: str
     event_schema: pa.Schema
+    begins: int = 0
 
 
 class EventStage:
@@ -188,7 +192,7 @@ class EventStage:
         target = self._target
         buffer = EventBuffer.empty(target.event_schema, corrections=self._policy.corrections)
         fold = EventFold(self._policy, buffer, NOTHING_SEEN)
-        self.folded = 0
+        self.folded = target.begins
         self._mapped = sole_time((await self._collections.status(target.event_map)).upper)
         ended = sole_time((await self._collections.status(target.events)).upper)
         if ended == 0:

@@ -41,7 +41,7 @@ from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.placing import check_resource
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
+from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
 from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
@@ -184,7 +184,7 @@ async def plan_apply(
             configured.append(_reconfigured(known, resource, world))
     names = {stored.resource.name for stored in fresh}
     try:
-        created = await _planned(fresh, world, by)
+        created = [_begun(each, store, now_ms) for each in await _planned(fresh, world, by)]
         configured = [decided(stored, world.shapes, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
@@ -330,6 +330,14 @@ def check_version(stored: Stored, world: World) -> None:
         return
     with located(stored.resource):
         world.shapes.plan_view(stored)
+
+
+def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
+    """The resource with where it begins, if its name has meant something else before."""
+    if stored.incarnation == 1 or not isinstance(stored.resource.spec, SourceSpec | TableSpec):
+        return stored
+    begins = store.first_after(stored.resource.name, now_ms)
+    return replace(stored, resolved={**stored.resolved, BEGINS: begins})
 
 
 async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Stored]:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.runtime.clock import Clock
-from tidemill.runtime.resources import Resource, resource_from
+from tidemill.runtime.resources import Resource, SourceSpec, resource_from
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
 from tidemill.time import (
     AlreadyUsed,
@@ -23,6 +23,9 @@ from tidemill.time import (
 )
 
 CATALOG = "catalog"
+BEGINS = "begins"
+"""Of what was decided about a resource: the first instant that nothing was said of under its name."""
+
 _SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
@@ -55,6 +58,15 @@ class Stored:
         """What the names of its collections begin with."""
         name = self.resource.name
         return name if self.incarnation == 1 else f"{name}~{self.incarnation}"
+
+    @property
+    def begins(self) -> int:
+        """Where its collections on the timeline of the system begin.
+
+        Of a name that was used before nothing is known from before it was given again: what it meant then
+        was another collection, so an empty answer would be a wrong one.
+        """
+        return int(self.resolved.get(BEGINS, 0))
 
     def row(self) -> dict[str, object]:
         """The resource as a row of the catalog."""
@@ -134,6 +146,15 @@ class ResourceStore:
         """The number of a resource that is about to be created."""
         before = self._rows.get((kind, name))
         return 1 if before is None else before.incarnation + 1
+
+    def first_after(self, name: str, now_ms: int) -> int:
+        """The first instant of which what had the name, and is deleted now, cannot have said anything.
+
+        Bindings are made for the end of the interval that is under way.
+        """
+        before = [s.resource.spec for s in self._rows.values() if s.resource.name == name]
+        intervals = [int(b.timestamp_interval) for b in before if isinstance(b, SourceSpec)]
+        return max([now_ms, *(-(-now_ms // each) * each + 1 for each in intervals)])
 
     async def put(self, resources: Sequence[Stored], planned_at: int | None = None) -> None:
         """Write all of them at one instant; durable on return. Raises: CatalogMoved.

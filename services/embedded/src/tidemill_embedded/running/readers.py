@@ -40,10 +40,11 @@ class TableRunner:
         self._spec = spec
         self._world = world
         timeline = spec.timeline
+        self._begins = stored.begins if timeline == SYSTEM else 0
         self.driver = TableDriver(
             self.collection, world.collections, world.clock,
             None if timeline == SYSTEM else lambda: world.timeline_frontier(timeline),
-            world.settings.compute,
+            world.settings.compute, self._begins,
         )  # fmt: skip
 
     async def prepare(self) -> None:
@@ -51,7 +52,7 @@ class TableRunner:
         retain = retained_ms(self._spec)
         schema = row_schema(self._spec.columns)
         description = Description(schema, timeline=self._spec.timeline, retain_ms=retain)
-        await self._world.ensure(self.collection, description)
+        await self._world.ensure(self.collection, description, frontier(self._begins))
         await self._world.collections.extend_schema(self.collection, schema)
         await self.driver.writer()
 

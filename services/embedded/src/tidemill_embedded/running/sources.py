@@ -27,7 +27,7 @@ from tidemill.runtime.places import Files
 from tidemill.runtime.resources import SourceSpec, retained_ms
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
-from tidemill.time import Unavailable, UsageError
+from tidemill.time import Unavailable, UsageError, frontier
 from tidemill_compute.events.fold import EventPolicy
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
@@ -60,7 +60,7 @@ log = get_logger("sources")
 
 
 class SourceRunner:
-    """One source with everything behind it. All collections begin at 0, nothing held by a process."""
+    """One source with everything behind it. What it makes is held by no process."""
 
     def __init__(self, stored: Stored, world: World) -> None:
         spec = stored.resource.spec
@@ -89,7 +89,7 @@ class SourceRunner:
         self.reclock = ReclockDriver(
             ReclockTarget(
                 self._source, self._remap, self._raw, self._raw_letters, self._raw_schema(),
-                LETTER_SCHEMA,
+                LETTER_SCHEMA, stored.begins,
             ),
             world.collections, world.clock, world.settings.reclock, keyed,
         )  # fmt: skip
@@ -97,7 +97,12 @@ class SourceRunner:
             DECODE_ERRORS, count, source=self._source
         )
         self.remap = RemapDriver(
-            self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval)
+            self._source,
+            self._remap,
+            world.collections,
+            world.clock,
+            int(spec.timestamp_interval),
+            stored.begins,
         )
         self._stage = self._make_stage()
         self._reading = False
@@ -131,7 +136,7 @@ class SourceRunner:
             )  # fmt: skip
             target = EventTarget(
                 self._source, self._raw, self._raw_letters, self._remap, self._map,
-                self._letters, self.collection, event_schema(self._rows),
+                self._letters, self.collection, event_schema(self._rows), self._stored.begins,
             )  # fmt: skip
             return EventStage(
                 target, policy, world.collections, world.clock, world.settings.compute,
@@ -149,6 +154,7 @@ class SourceRunner:
             self._letters,
             self.collection,
             self._rows,
+            self._stored.begins,
         )  # fmt: skip
         return ReferenceStage(
             reference, world.collections, lambda: world.timeline_frontier(timeline), world.clock,
@@ -159,7 +165,10 @@ class SourceRunner:
         """Every collection of this source."""
         retain = retained_ms(self._spec)
         found = {
-            self._remap: Description(REMAP_SCHEMA, kind="remap", retain_ms=0),
+            # NB: where there is one reclocking, who writes the rows holds the bindings of all that can be read.
+            self._remap: Description(
+                REMAP_SCHEMA, kind="remap", retain_ms=retain if self._staged else 0
+            ),
             self._letters: Description(LETTER_SCHEMA, kind="deadletters"),
         }
         if self._spec.kafka is not None:
@@ -175,7 +184,7 @@ class SourceRunner:
             **found,
             self._raw: Description(self._raw_schema(), kind="source", retain_ms=0),
             self._raw_letters: Description(LETTER_SCHEMA, kind="deadletters", retain_ms=0),
-            self._map: Description(EVENT_MAP_SCHEMA, kind="eventmap", retain_ms=0),
+            self._map: Description(EVENT_MAP_SCHEMA, kind="eventmap", retain_ms=retain),
             self.collection: Description(rows, kind="source", timeline=timeline, retain_ms=retain),
         }
 
@@ -195,7 +204,11 @@ class SourceRunner:
             # From 0 on: whoever asks for an increase does not see a counter appear.
             self._world.metrics.increment(counter, 0, source=self._source)
         for collection, description in self.made().items():
-            await self._world.ensure(collection, description)
+            # NB: what an event stream was at an instant of its own timeline, the new one says anew; notes are
+            # counted, not timed.
+            timed = description.timeline == SYSTEM and description.kind != "catalog"
+            begins = self._stored.begins if timed else 0
+            await self._world.ensure(collection, description, frontier(begins))
             if collection in (self.collection, self._raw):
                 # A source may have gained columns since it was created.
                 await self._world.collections.extend_schema(collection, description.schema)
@@ -275,7 +288,7 @@ class SourceRunner:
         """The part of reclock: rows at their instants; a backlog first."""
         feed = self._feed()
         try:
-            await self._world.collections.wait_for_upper(self._remap, 1, 60.0)
+            await self._world.collections.wait_for_upper(self._remap, self._stored.begins + 1, 60.0)
             starts = await self._write_backlog(await self.reclock.resume())
             self._reading = True
             async with asyncio.TaskGroup() as tasks:
@@ -368,7 +381,7 @@ class SourceRunner:
         backlog = self.reclock.backlog(await self._kept_from(starts))
         if backlog is None or not backlog.records:
             return starts
-        if self._spec.envelope.key and backlog.lower > 0:
+        if self._spec.envelope.key and backlog.lower > self._stored.begins:
             return starts  # what is held of earlier rows is in this process
         if spec.engine == "auto" and backlog.records < settings.reclock.spark_backlog_rows:
             return starts
@@ -447,6 +460,15 @@ class SourceRunner:
                 late = self._stage.late - known
                 self._world.metrics.increment(LATE_EVENTS, late, source=self._source)
                 known = self._stage.late
+
+
+def kept_with(stored: Stored) -> list[str]:
+    """What says where the rows of a source came from, and is kept by the clock of the system as long as they are."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.event_time is None and spec.timeline in (None, SYSTEM):
+        return []
+    return [f"{stored.prefix}/{aside}" for aside in ("remap", "eventmap")]
 
 
 def topic_of(stored: Stored) -> str:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tidemill.testkit.servers import Server, redis_server
+from tidemill.testkit.servers import Server, object_server, redis_server
 
 pytestmark = pytest.mark.server
 
@@ -29,6 +29,15 @@ def test_what_redis_acknowledged_survives_its_death() -> None:
         server.control("up")
         assert ask(server, "GET", "key") == b"$5\r\nvalue\r\n"
         assert "appendonly yes" in server.control("status")
+
+
+def test_servers_of_two_kinds_and_one_name_end_each_by_itself() -> None:
+    with redis_server("alike") as redis:
+        with object_server("alike"):
+            pass
+        assert ask(redis, "PING") == b"+PONG\r\n"
+    with pytest.raises(ConnectionRefusedError):
+        ask(redis, "PING")
 
 
 def test_a_server_that_cannot_start_fails_the_test_with_one_line() -> None:

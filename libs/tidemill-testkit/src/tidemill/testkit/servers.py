@@ -130,7 +130,8 @@ def _server(script: str, name: str, *arguments: str) -> Iterator[Server]:
         yield server
     finally:
         server.control("wipe")
-        shutil.rmtree(state)
+        if not any(state.iterdir()):  # another kind of server may have the same name
+            state.rmdir()
 
 
 @cache

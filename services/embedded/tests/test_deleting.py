@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tidemill.client import Client
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.shard import Collections
+from tidemill.testkit.faults.fuse import Fuse, Killed
 from tidemill.testkit.up import up_process
+from tidemill.time import UnknownCollection, UsageError, frontier
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.settings import EmbeddedSettings
 
 CONFIG = """
 compaction:
@@ -59,3 +67,84 @@ def test_v4_a_deleted_resource_gives_its_storage_back_within_the_grace(tmp_path:
             client.insert("big", rows.slice(0, 1))
             assert client.query("big").table.num_rows == 1
             assert "big" in tombstones(client)
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+async def left(process: Process) -> list[str]:
+    """What a view that is deleted has left: its collections that are kept, its holds on others."""
+    found = []
+    for collection in ("over/copied", "over/errors", "over/state"):
+        status = await process.world.collections.status(collection)
+        found += [collection] if status.retained != frontier() or status.holders else []
+    holders = (await process.world.collections.status("big")).holders
+    return found + [holder.owner for holder in holders]
+
+
+async def dies_while_deleting(folder: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    """Delete a view in a process that dies at one of the writes that follow the mark."""
+    fuse = Fuse(writes)
+    retire, drop = Collections.retire, Collections.drop
+
+    async def retired(self: Collections, collection: str) -> None:
+        await fuse.write(lambda: retire(self, collection))
+
+    async def dropped(self: Collections, *held: Any, **how: Any) -> None:
+        await fuse.write(lambda: drop(self, *held, **how))
+
+    async with running(folder) as process:
+        await process.system.apply([ResourceDocument(DOCUMENTS, "test.yaml")])
+        await process.system.insert("big", pa.table({"n": [1], "text": ["a"]}))
+        with monkeypatch.context() as patched:
+            patched.setattr(Collections, "retire", retired)
+            patched.setattr(Collections, "drop", dropped)
+            with pytest.raises(Killed):
+                await process.system.delete("View", "over")
+
+
+@pytest.mark.parametrize("writes", [1, 2, 4])
+async def test_v4_a_process_that_dies_in_the_middle_of_deleting_leaves_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    await dies_while_deleting(tmp_path, monkeypatch, writes)
+    async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
+        await process.store.open()
+        assert process.store.get("View", "over") is None, "the mark was not written"
+        assert [each.resource.name for each in process.store.ending()] == ["over"]
+        assert "view:over" in await left(process)
+
+
+@pytest.mark.rule("L3")
+@pytest.mark.parametrize("writes", [1, 2, 4])
+async def test_v4_what_was_deleted_halfway_is_gone_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    await dies_while_deleting(tmp_path, monkeypatch, writes)
+    async with running(tmp_path) as process:
+        assert await left(process) == []
+        assert process.store.ending() == []
+        await process.system.delete("Table", "big")
+        await process.system.apply([ResourceDocument(DOCUMENTS, "test.yaml")])
+
+
+async def test_v4_a_delete_that_failed_is_finished_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: Collections, collection: str) -> None:
+        raise UsageError(f"nothing can be written to {collection}")
+
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(DOCUMENTS, "test.yaml")])
+        with monkeypatch.context() as patched:
+            patched.setattr(Collections, "retire", away)
+            with pytest.raises(UsageError):
+                await process.system.delete("View", "over")
+        assert "view:over" in await left(process)
+        with pytest.raises(UnknownCollection):
+            await process.system.delete("View", "over")
+        assert await left(process) == []

@@ -319,6 +319,41 @@ async def test_tables_are_read_at_one_instant() -> None:
     assert {answer.as_of for answer in answers.values()} == {99}
 
 
+class Moved(Collections):
+    """History is let go of at each read, once the contents are read: since comes to the upper before the answer."""
+
+    moves = 0
+
+    async def glance(self, collection: str, as_of: int, **how: Any) -> pa.Table | None:
+        table = await super().glance(collection, as_of, **how)
+        upper = sole_time((await self.status(collection)).upper)
+        await self.compare_and_append(
+            collection, frontier(upper), frontier(upper + 50), None, writer="w"
+        )
+        self.moves += 1
+        return table
+
+
+@pytest.mark.rule("F11")
+async def test_v14_2_an_answer_says_frontiers_that_its_instant_is_between() -> None:
+    world = World(retain_ms=1)
+    await world.create()
+    ids = map("m{}".format, itertools.count())
+    moved = Moved(world.consensus, world.blob, world.clock, ids.__next__)
+    query = QueryDriver(moved, OneView(), world.clock, QuerySettings())
+    await world.write("v/loud", 50, ("a", 0, None, 10, 1))
+    answers = [await query.ask(goal, None, 0.0) for goal in ("loud(h)", "v/loud")]
+    answers += (await query.tables(["loud"], None, None)).values()
+    answers.append(await query.snapshot("v/loud", None, None))
+    for number, answer in enumerate(answers):
+        assert answer.as_of == 49 + 50 * number, "nothing moved while the answer was made"
+        assert answer.since.less_equal(answer.as_of)
+        assert not answer.upper.less_equal(answer.as_of)
+    assert moved.moves == len(answers)
+    status = await moved.status("v/loud")
+    assert not status.since.less_equal(answers[-1].as_of)
+
+
 async def test_v7_tables_of_two_timelines_are_refused_by_name() -> None:
     world = World()
     await world.create()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +12,6 @@ from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Applied,
     Inserted,
-    Json,
     Outcome,
     Pushed,
     ResourceDocument,
@@ -33,49 +30,38 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.time import (
-    Corrupt,
-    Frontier,
     Indeterminate,
     TidemillError,
     Unavailable,
     UnknownCollection,
     UsageError,
-    sole_time,
 )
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
-from tidemill_embedded.replicas.roles import parts_for
-from tidemill_embedded.resources.resource_store import CatalogMoved, ResourceStore, Stored
+from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import (
     CREATED,
-    SYSTEM,
-    Named,
     columns_of,
     read_name,
     row_schema,
 )
 from tidemill_embedded.resources.versions import changing, plan_version, served
-from tidemill_embedded.resources.written import yaml_of
 from tidemill_embedded.running.arrangements import ArrangementRunner
-from tidemill_embedded.running.details import details_of
-from tidemill_embedded.running.held_back import why_kept
 from tidemill_embedded.running.readers import (
     ActionRunner,
     HoldRunner,
     TableRunner,
 )
-from tidemill_embedded.running.runner import Health, Runner, Supervised, refuse_stalled
+from tidemill_embedded.running.runner import Runner, Supervised, refuse_stalled
 from tidemill_embedded.running.sources import SourceRunner, in_own_log, kept_with, topic_of
-from tidemill_embedded.running.unmade import Unmade
+from tidemill_embedded.running.unmade import Unmade, erase
 from tidemill_embedded.running.view_runner import ViewRunner
-from tidemill_embedded.sharing import Said, Shared, SourcePart, combined
+from tidemill_embedded.sharing import Shared, SourcePart
+from tidemill_embedded.telling import Telling, inner, live, made_by
 from tidemill_embedded.world import World
-from tidemill_query.driver import NOTHING_BOUND
 
-Key = tuple[str, str]
 log = get_logger("resources")
-_KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
 
 
 class System:
@@ -91,11 +77,13 @@ class System:
         self._shared = shared
         self._running: dict[Key, Supervised] = {}
         self._changing = asyncio.Lock()
+        self._telling = Telling(world, store, shared, self._running)
 
     async def start(self) -> None:
         """Run everything that was applied before, or let it be claimed."""
         await self._store.open()
         self._world.tried.open()
+        await self._finish_deleting()
         if self._shared is not None:
             await self._shared.work.refresh()
             return
@@ -232,6 +220,7 @@ class System:
         while True:
             if self._shared is not None:
                 await self._shared.work.refresh()
+            await self._finish_deleting()
             await self._world.discover()
             if self._shared is not None and self._shared.work.named_at != self._store.upper:
                 continue  # read anew meanwhile: names are of an older catalog
@@ -261,7 +250,7 @@ class System:
                 await self.runner(stored).prepare()
             elif isinstance(spec, SourceSpec):
                 await self._regrow(stored)
-            for named in self._made(stored):
+            for named in made_by(stored, self._world.shapes):
                 for each in (named.collection, *self._world.shapes.arranged(named.name).values()):
                     await self._world.collections.retain(each, retain)
             for each in kept_with(stored) if isinstance(spec, SourceSpec) else ():
@@ -308,23 +297,6 @@ class System:
             self._world.shapes.plan(stored)
             await self._begin(stored)
 
-    def _made(self, stored: Stored) -> list[Named]:
-        """The collections under the name of a resource."""
-        shapes, name = self._world.shapes, stored.resource.name
-        with suppress(UnknownCollection):  # of a resource that could not be planned
-            if isinstance(stored.resource.spec, ViewSpec):
-                return list(shapes.planned(name).outputs.values())
-            if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
-                return [shapes.named(name)]
-        return []
-
-    def _live(self, kind: str, name: str) -> Stored:
-        wanted = _kind(kind)
-        stored = self._store.get(wanted, name)
-        if stored is None:
-            raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
-        return stored
-
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         """Remove the resource and close its collections; refused while another one reads them.
 
@@ -336,7 +308,8 @@ class System:
             if kind.lower() in (CREATED.lower(), f"{CREATED.lower()}s"):
                 await self._delete_created(name, by)
                 return
-            stored = self._live(kind, name)
+            await self._finish_deleting()
+            stored = live(self._store, kind, name)
             refuse_used(str(stored.resource), self._users(stored.resource.kind, name), by)
             await self._end(stored)
 
@@ -349,10 +322,30 @@ class System:
             await running.stop()
         await self.forget(stored)
         await runner.release()
+        await self._ended(stored)
         if self._shared is not None:
             await self._shared.work.refresh()
         elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
             self._world.shapes.forget(stored.resource.name)
+
+    async def _finish_deleting(self) -> None:
+        """Let nothing be left of what was deleted when a process or a store went away in the middle of it."""
+        for stored in self._store.ending():
+            try:
+                await self.erase(stored)
+            except Exception as error:  # it is tried again, and holds up nothing else
+                log.error("not erased", resource=str(stored.resource), error=told(error))
+
+    async def erase(self, stored: Stored) -> None:
+        """Close what a deleted resource has made, and give up what it holds, without planning or running it."""
+        await erase(stored, self._world)
+        await self._ended(stored)
+
+    async def _ended(self, stored: Stored) -> None:
+        while True:
+            with suppress(CatalogMoved):
+                return await self._store.ended(stored)
+            await self._store.refresh()
 
     async def _delete_created(self, name: str, by: Principal) -> None:
         """Close a collection that users have created; its data goes once nobody holds it."""
@@ -397,116 +390,11 @@ class System:
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""
-        wanted = None if kind is None else _kind(kind)
-        found = [
-            stored
-            for stored in self._store.live()
-            if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
-        ]
-        said = await self._said()
-        return [await self._status(stored, said) for stored in found]
+        return await self._telling.get(kind, name)
 
     async def describe(self, kind: str, name: str) -> ResourceStatus:
-        """One resource with its details, and who keeps the history of its collections."""
-        stored = self._live(kind, name)
-        status = await self._status(stored, await self._said())
-        try:
-            kept: list[Json] = [
-                line
-                for named in self._made(stored)
-                for line in why_kept(await self._world.collections.status(named.collection))
-            ]
-            failed = await self._failed(stored)
-        except (UnknownCollection, Corrupt):  # its status says why
-            return status
-        return replace(status, details={**status.details, **failed, "heldBack": kept})
-
-    async def _failed(self, stored: Stored) -> dict[str, Json]:
-        """How many failed solutions a view has now, how many dead letters a source has kept."""
-        spec, collections = stored.resource.spec, self._world.collections
-        what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
-        if not isinstance(spec, SourceSpec | ViewSpec):
-            return {}
-        collection = f"{stored.prefix}/{what}"
-        upper = (await collections.status(collection)).upper
-        if upper.empty or sole_time(upper) == 0:
-            return {what: 0}
-        held, _ = await collections.acquire(collection, owner="describe")
-        try:
-            last = sole_time(upper) - 1
-            if not held.frontier.less_equal(last):
-                return {what: 0}
-            return {what: (await collections.snapshot(held, last)).num_rows}
-        finally:
-            await collections.drop(held)
-
-    async def _said(self) -> Said:
-        """What other processes say of their work; nothing where there are none."""
-        return {} if self._shared is None else await self._shared.said()
-
-    def _health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Any]]:
-        """How the work on a resource does, and its details."""
-        resource = stored.resource
-        if self._shared is not None:
-            found = said.get((resource.kind, resource.name), {})
-            parts = {role: found.get(role) for role in parts_for(resource)}
-            details = [dict(work.details) for work in parts.values() if work is not None]
-            return combined(parts), dict(pair for each in details for pair in each.items())
-        supervised = self._running.get((resource.kind, resource.name))
-        if supervised is None:
-            return Health(False, "Stopped", ""), {}
-        return supervised.health, details_of(_inner(supervised.runner))
-
-    async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
-        resource = stored.resource
-        health, details = self._health(stored, said)
-        since = upper = lag_ms = None
-        try:
-            since, upper, timeline = await self._frontiers(stored)
-            lag_ms = await self._lag(upper, timeline)
-        except (Unavailable, Indeterminate):
-            raise
-        except Exception as error:  # of one resource no more is known; the others are told of
-            health = _unknown(health, error)
-        return ResourceStatus(
-            kind=resource.kind,
-            name=resource.name,
-            ready=health.ready,
-            reason=health.reason,
-            message=health.message,
-            since=since,
-            upper=upper,
-            lag_ms=lag_ms,
-            age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
-            document_yaml=yaml_of(resource.to_document()),
-            details=details,
-        )
-
-    async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
-        """The least since and upper of what a resource makes, and the timeline."""
-        collections = [named.collection for named in self._made(stored)]
-        if isinstance(stored.resource.spec, ActionSpec):
-            collections = [f"{stored.prefix}/outbox"]
-        elif isinstance(stored.resource.spec, HoldSpec):
-            read = read_name(stored, stored.resource.spec.collection)
-            collections = [self._world.shapes.named(read).collection]
-        since: Frontier | None = None
-        upper: Frontier | None = None
-        timeline = SYSTEM
-        for collection in collections:
-            status = await self._world.collections.status(collection)
-            timeline = status.timeline
-            since = status.since if since is None else since.meet(status.since)
-            upper = status.upper if upper is None else upper.meet(status.upper)
-        return since, upper, timeline
-
-    async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
-        """How far upper is behind the clock, or behind the furthest stream of its timeline."""
-        if upper is None or upper.empty or sole_time(upper) <= NOTHING_BOUND:
-            return None
-        if timeline == SYSTEM:
-            return max(0, self._world.clock.now_ms() - sole_time(upper))
-        return max(0, await self._world.timeline_frontier(timeline) - sole_time(upper))
+        """One resource with its details, and who holds its collections."""
+        return await self._telling.describe(kind, name)
 
     async def _found(self, kind: str, name: str) -> Stored | None:
         """A live resource; the catalog is read anew before it is said that there is none."""
@@ -525,7 +413,7 @@ class System:
         if stored is None:
             raise UnknownCollection(f"there is no Table {table}", name=table)
         running = self._running.get(("Table", table))
-        runner = self.runner(stored) if running is None else _inner(running.runner)
+        runner = self.runner(stored) if running is None else inner(running.runner)
         if not isinstance(runner, TableRunner):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
@@ -535,7 +423,7 @@ class System:
 
     async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
         """Write rows ahead to the log of a source; durable on return."""
-        stored = await self._found("Source", source) or self._live("Source", source)
+        stored = await self._found("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
         assert isinstance(spec, SourceSpec)
         if not in_own_log(spec):
@@ -546,7 +434,7 @@ class System:
         if spec.kafka is not None:
             self._world.places.topics_written.check(topic_of(stored))
         if self._shared is None:
-            refuse_stalled(str(stored.resource), self._health(stored, {})[0])
+            refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
         if rows:
             await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
         return Pushed(len(rows))
@@ -556,40 +444,18 @@ class System:
         return {
             named.collection: str(stored.resource)
             for stored in self._store.live()
-            for named in self._made(stored)
+            for named in made_by(stored, self._world.shapes)
         }
 
     def each(self) -> Iterator[tuple[Key, Supervised, Runner]]:
         """The work of this process, for metrics; parts of one source share its runner."""
         for key, supervised in self._running.items():
-            yield key, supervised, _inner(supervised.runner)
+            yield key, supervised, inner(supervised.runner)
         for held in [] if self._shared is None else self._shared.work.held():
             resource, runner = held.stored.resource, held.supervised.runner
-            inner = runner.source if isinstance(runner, SourcePart) else runner
-            yield (resource.kind, resource.name), held.supervised, _inner(inner)
-
-
-def _inner(runner: Runner) -> Runner:
-    """The work itself, if it could be made after all."""
-    return runner.made or runner if isinstance(runner, Unmade) else runner
-
-
-def _unknown(health: Health, error: Exception) -> Health:
-    """How a resource does whose collections cannot be looked at."""
-    if not health.ready:
-        return health
-    if isinstance(error, TidemillError):
-        return Health(False, "Stalled", str(error))
-    return Health(False, "Broken", told(error))
+            whole = runner.source if isinstance(runner, SourcePart) else runner
+            yield (resource.kind, resource.name), held.supervised, inner(whole)
 
 
 def _applied(stored: Stored, outcome: Outcome) -> Applied:
     return Applied(stored.resource.kind, stored.resource.name, outcome)
-
-
-def _kind(name: str) -> str:
-    """A kind as users write it: any case, singular or plural."""
-    for kind in _KINDS:
-        if name.lower() in (kind.lower(), f"{kind.lower()}s"):
-            return kind
-    raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")

@@ -10,7 +10,6 @@ import msgspec
 from tidemill.runtime import logs, settings
 from tidemill.time import UnknownCollection
 from tidemill_embedded.process import opened
-from tidemill_embedded.running.unmade import erase
 from tidemill_embedded.settings import EmbeddedSettings
 
 
@@ -33,4 +32,4 @@ async def _deleted(kind: str, name: str, chosen: EmbeddedSettings) -> None:
         if stored is None:
             raise UnknownCollection(f"there is no {kind} {name}", kind=kind, name=name)
         await process.system.forget(stored)
-        await erase(stored, process.world)
+        await process.system.erase(stored)

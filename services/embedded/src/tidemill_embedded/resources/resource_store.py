@@ -23,6 +23,9 @@ from tidemill.time import (
 )
 
 CATALOG = "catalog"
+ENDING = "ending"
+"""Of what was decided about a deleted resource: its collections and holds may still be there."""
+
 BEGINS = "begins"
 """Of what was decided about a resource: the first instant that nothing was said of under its name."""
 
@@ -193,9 +196,22 @@ class ResourceStore:
         self._read = held
 
     async def delete(self, kind: str, name: str) -> None:
-        """Mark a resource as deleted; its name stays known. Raises: CatalogMoved."""
+        """Mark a resource as deleted, with what it made still there; its name stays known. Raises: CatalogMoved."""
         stored = self._rows[kind, name]
-        await self.put([replace(stored, deleted=True)])
+        ending = {**stored.resolved, ENDING: True}
+        await self.put([replace(stored, deleted=True, resolved=ending)])
+
+    def ending(self) -> list[Stored]:
+        """The deleted resources of which it is not known that nothing is left."""
+        return [each for each in self._rows.values() if each.deleted and ENDING in each.resolved]
+
+    async def ended(self, stored: Stored) -> None:
+        """Write down that nothing is left of a deleted resource. Raises: CatalogMoved."""
+        key = stored.resource.kind, stored.resource.name
+        known = self._rows.get(key)
+        if known is not None and known.deleted and ENDING in known.resolved:
+            left = {name: each for name, each in known.resolved.items() if name != ENDING}
+            await self.put([replace(known, resolved=left)])
 
 
 def _stored(row: Mapping[str, Any]) -> Stored:

@@ -62,7 +62,7 @@ async def erase(stored: Stored, world: World) -> None:
                 held = {holder.owner for holder in (await collections.status(collection)).holders}
                 await world.release(collection, frozenset(o for o in held if _owns(stored, o)))
                 if stored.resource.kind != "Hold" and _is_of(collection, stored.prefix, "/@"):
-                    await collections.close_collection(collection)
+                    await collections.retire(collection)
         except Corrupt as error:
             log.error("left as it is", collection=collection, error=str(error))
 

@@ -1,0 +1,210 @@
+"""What resources say of themselves: whether they are well, where their frontiers are, who holds these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tidemill.rpc.messages import Json, ResourceStatus
+from tidemill.runtime.breaking import told
+from tidemill.runtime.resources import (
+    ActionSpec,
+    ArrangementSpec,
+    HoldSpec,
+    SourceSpec,
+    TableSpec,
+    ViewSpec,
+)
+from tidemill.time import (
+    Corrupt,
+    Frontier,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+    UsageError,
+    sole_time,
+)
+from tidemill_embedded.replicas.roles import parts_for
+from tidemill_embedded.resources.resource_store import Key, ResourceStore, Stored
+from tidemill_embedded.resources.shapes import SYSTEM, Named, Shapes, read_name
+from tidemill_embedded.resources.written import yaml_of
+from tidemill_embedded.running.details import details_of
+from tidemill_embedded.running.held_back import why_kept
+from tidemill_embedded.running.runner import Health, Runner, Supervised
+from tidemill_embedded.running.unmade import Unmade
+from tidemill_embedded.sharing import Said, Shared, combined
+from tidemill_embedded.world import World
+from tidemill_query.driver import NOTHING_BOUND
+
+_KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
+
+
+class Telling:
+    """The states of resources: of those that run in this process, and of those that others have claimed."""
+
+    def __init__(
+        self, world: World, store: ResourceStore, shared: Shared | None,
+        running: Mapping[Key, Supervised],
+    ) -> None:  # fmt: skip
+        self._world = world
+        self._store = store
+        self._shared = shared
+        self._running = running
+
+    async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
+        """Resources of a kind and name; without them all."""
+        wanted = None if kind is None else kind_of(kind)
+        found = [
+            stored
+            for stored in self._store.live()
+            if wanted in (None, stored.resource.kind) and name in (None, stored.resource.name)
+        ]
+        said = await self.said()
+        return [await self._status(stored, said) for stored in found]
+
+    async def describe(self, kind: str, name: str) -> ResourceStatus:
+        """One resource with its details, and who keeps the history of its collections."""
+        stored = live(self._store, kind, name)
+        status = await self._status(stored, await self.said())
+        try:
+            kept: list[Json] = [
+                line
+                for named in made_by(stored, self._world.shapes)
+                for line in why_kept(await self._world.collections.status(named.collection))
+            ]
+            failed = await self._failed(stored)
+        except (UnknownCollection, Corrupt):  # its status says why
+            return status
+        return replace(status, details={**status.details, **failed, "heldBack": kept})
+
+    async def _failed(self, stored: Stored) -> dict[str, Json]:
+        """How many failed solutions a view has now, how many dead letters a source has kept."""
+        spec, collections = stored.resource.spec, self._world.collections
+        what = "errors" if isinstance(spec, ViewSpec) else "deadletters"
+        if not isinstance(spec, SourceSpec | ViewSpec):
+            return {}
+        collection = f"{stored.prefix}/{what}"
+        upper = (await collections.status(collection)).upper
+        if upper.empty or sole_time(upper) == 0:
+            return {what: 0}
+        held, _ = await collections.acquire(collection, owner="describe")
+        try:
+            last = sole_time(upper) - 1
+            if not held.frontier.less_equal(last):
+                return {what: 0}
+            return {what: (await collections.snapshot(held, last)).num_rows}
+        finally:
+            await collections.drop(held)
+
+    async def said(self) -> Said:
+        """What other processes say of their work; nothing where there are none."""
+        return {} if self._shared is None else await self._shared.said()
+
+    def health(self, stored: Stored, said: Said) -> tuple[Health, dict[str, Any]]:
+        """How the work on a resource does, and its details."""
+        resource = stored.resource
+        if self._shared is not None:
+            found = said.get((resource.kind, resource.name), {})
+            parts = {role: found.get(role) for role in parts_for(resource)}
+            details = [dict(work.details) for work in parts.values() if work is not None]
+            return combined(parts), dict(pair for each in details for pair in each.items())
+        supervised = self._running.get((resource.kind, resource.name))
+        if supervised is None:
+            return Health(False, "Stopped", ""), {}
+        return supervised.health, details_of(inner(supervised.runner))
+
+    async def _status(self, stored: Stored, said: Said) -> ResourceStatus:
+        resource = stored.resource
+        health, details = self.health(stored, said)
+        since = upper = lag_ms = None
+        try:
+            since, upper, timeline = await self._frontiers(stored)
+            lag_ms = await self._lag(upper, timeline)
+        except (Unavailable, Indeterminate):
+            raise
+        except Exception as error:  # of one resource no more is known; the others are told of
+            health = _unknown(health, error)
+        return ResourceStatus(
+            kind=resource.kind,
+            name=resource.name,
+            ready=health.ready,
+            reason=health.reason,
+            message=health.message,
+            since=since,
+            upper=upper,
+            lag_ms=lag_ms,
+            age_ms=max(0, self._world.clock.now_ms() - stored.created_ms),
+            document_yaml=yaml_of(resource.to_document()),
+            details=details,
+        )
+
+    async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
+        """The least since and upper of what a resource makes, and the timeline."""
+        collections = [named.collection for named in made_by(stored, self._world.shapes)]
+        if isinstance(stored.resource.spec, ActionSpec):
+            collections = [f"{stored.prefix}/outbox"]
+        elif isinstance(stored.resource.spec, HoldSpec):
+            read = read_name(stored, stored.resource.spec.collection)
+            collections = [self._world.shapes.named(read).collection]
+        since: Frontier | None = None
+        upper: Frontier | None = None
+        timeline = SYSTEM
+        for collection in collections:
+            status = await self._world.collections.status(collection)
+            timeline = status.timeline
+            since = status.since if since is None else since.meet(status.since)
+            upper = status.upper if upper is None else upper.meet(status.upper)
+        return since, upper, timeline
+
+    async def _lag(self, upper: Frontier | None, timeline: str) -> int | None:
+        """How far upper is behind the clock, or behind the furthest stream of its timeline."""
+        if upper is None or upper.empty or sole_time(upper) <= NOTHING_BOUND:
+            return None
+        if timeline == SYSTEM:
+            return max(0, self._world.clock.now_ms() - sole_time(upper))
+        return max(0, await self._world.timeline_frontier(timeline) - sole_time(upper))
+
+
+def made_by(stored: Stored, shapes: Shapes) -> list[Named]:
+    """The collections under the name of a resource."""
+    name = stored.resource.name
+    with suppress(UnknownCollection):  # of a resource that could not be planned
+        if isinstance(stored.resource.spec, ViewSpec):
+            return list(shapes.planned(name).outputs.values())
+        if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
+            return [shapes.named(name)]
+    return []
+
+
+def live(store: ResourceStore, kind: str, name: str) -> Stored:
+    """A resource that is there. Raises: UnknownCollection."""
+    wanted = kind_of(kind)
+    stored = store.get(wanted, name)
+    if stored is None:
+        raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
+    return stored
+
+
+def kind_of(name: str) -> str:
+    """A kind as users write it: any case, singular or plural."""
+    for kind in _KINDS:
+        if name.lower() in (kind.lower(), f"{kind.lower()}s"):
+            return kind
+    raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")
+
+
+def inner(runner: Runner) -> Runner:
+    """The work itself, if it could be made after all."""
+    return runner.made or runner if isinstance(runner, Unmade) else runner
+
+
+def _unknown(health: Health, error: Exception) -> Health:
+    """How a resource does whose collections cannot be looked at."""
+    if not health.ready:
+        return health
+    if isinstance(error, TidemillError):
+        return Health(False, "Stalled", str(error))
+    return Health(False, "Broken", told(error))

@@ -113,7 +113,7 @@ async def test_a_snapshot_is_the_sum_of_the_updates_up_to_its_time(stores: Store
     assert contents(await stores.now.snapshot(read, 4)) == {"a": 1}
 
 
-@rule("F6", "P6")
+@rule("F6", "P6", "CR3")
 async def test_compaction_changes_no_accumulation_at_or_beyond_since(stores: Stores) -> None:
     read, cap = await stores.table()
     cap = await write(stores, cap, 3, ("a", 0, 1), ("a", 2, 1), ("b", 1, 1))
@@ -124,6 +124,25 @@ async def test_compaction_changes_no_accumulation_at_or_beyond_since(stores: Sto
     assert [contents(await stores.now.snapshot(read, time)) for time in (3, 4, 5)] == before
     assert min((await stores.now.stored("t"))["_time"].to_pylist()) == 2
     assert (await stores.now.status("t")).batches == 1
+
+
+@rule("P1")
+async def test_what_is_read_is_the_same_before_and_after_compaction(stores: Stores) -> None:
+    read, cap = await stores.table()
+    cap = await write(stores, cap, 3, ("a", 0, 1), ("a", 2, 1), ("b", 1, 1))
+    await write(stores, cap, 6, ("b", 4, -1), ("c", 5, 1))
+    read = await stores.now.downgrade(read, frontier(3))
+
+    async def seen() -> list[list[dict[str, object]]]:
+        tables = [await stores.now.snapshot(read, time) for time in (3, 4, 5)]
+        tables += [await stores.now.changes(read, lower, 6) for lower in (0, 3, 5)]
+        return [table.to_pylist() for table in tables]
+
+    before = await seen()
+    await stores.now.compact("t")
+    assert (await stores.now.status("t")).updates == 4
+    assert await seen() == before
+    assert {row["_time"] for row in before[3]} == {2, 4, 5}
 
 
 @rule("F7", "K1", "K15", "L2b", "L2c")
@@ -208,6 +227,12 @@ async def test_a_new_collection_has_since_equal_to_upper(stores: Stores) -> None
     assert read.frontier == frontier(7)
     assert cap is None
     assert await stores.frontiers() == (frontier(7), frontier(7))
+    read, cap = await stores.now.create(
+        "w", Description(ROWS, user_writable=True), start=frontier(7)
+    )
+    assert cap is not None
+    assert read.frontier == cap.frontier == frontier(7)
+    assert await stores.frontiers("w") == (frontier(7), frontier(7))
 
 
 @rule("L3", "AC2")
@@ -225,10 +250,30 @@ async def test_a_tombstone_answers_everything_and_holds_nothing(stores: Stores) 
     assert (await stores.now.status("t")).updates == 0
 
 
+@rule("P10", "L3")
+async def test_what_has_ended_takes_nothing_more(stores: Stores) -> None:
+    await stores.now.create("t", Description(ROWS))
+    await stores.now.close_collection("t")
+    assert (await stores.frontiers())[1] == frontier()
+
+    for rows in (None, updates(("a", 3, 1))):
+        late = await stores.now.compare_and_append(
+            "t", frontier(0), frontier(5), rows, writer="late"
+        )
+        assert late == UpperMismatch(frontier())
+        with pytest.raises(UsageError):
+            await stores.now.compare_and_append("t", frontier(), frontier(5), rows, writer="late")
+    read = await stores.now.read_hold("t", owner="late", at=frontier(0))
+    assert contents(await stores.now.snapshot(read, 7)) == {}
+    assert (await stores.frontiers())[1] == frontier()
+
+
 @rule("L5")
 async def test_only_bound_ids_are_listed(stores: Stores) -> None:
     await stores.table("b")
     await stores.table("a")
+    with pytest.raises(UnknownCollection):
+        await stores.now.status("c")
     assert await stores.now.ids() == ("a", "b")
 
 
@@ -332,7 +377,7 @@ async def test_an_expired_lease_frees_since_at_once_and_is_named_so(stores: Stor
     assert again.frontier == frontier(8)
 
 
-@rule("K15")
+@rule("K14", "K15")
 async def test_dropping_the_last_writer_closes_and_expiry_does_not(stores: Stores) -> None:
     _, cap = await stores.table("dropped")
     await stores.now.drop(cap)
@@ -394,12 +439,17 @@ async def test_snapshot_and_stream_add_up_to_the_collection_across_compaction(
 @rule("SU3", "SU4")
 async def test_a_subscription_at_the_future_waits_and_ends_where_asked(stores: Stores) -> None:
     read, cap = await stores.table()
+    cap = await write(stores, cap, 3, ("z", 1, 1))
     stream = stores.now.subscribe(read, 3, up_to=9)
     assert await anext(stream) == Progress(frontier(3))
     await write(stores, cap, 9, ("a", 3, 1), ("b", 5, 1))
     seen = [item async for item in stream]
     assert isinstance(seen[0], Updates)
-    assert [(r["row"], r["_time"]) for r in seen[0].table.to_pylist()] == [("a", 3), ("b", 5)]
+    assert [(r["row"], r["_time"]) for r in seen[0].table.to_pylist()] == [
+        ("a", 3),
+        ("z", 3),
+        ("b", 5),
+    ]
     assert seen[1:] == [Progress(frontier(9))]
 
 
@@ -449,7 +499,7 @@ async def test_empty_updates_move_upper(stores: Stores) -> None:
     assert (await stores.frontiers())[1] == frontier(6)
 
 
-@rule("UP5")
+@rule("UP5", "P2")
 @pytest.mark.parametrize(("new", "reason"), [(2, "InvalidBounds"), (5, "InvalidEmptyTimeInterval")])
 async def test_bad_bounds_are_a_usage_error(stores: Stores, new: int, reason: str) -> None:
     _, cap = await stores.table()
@@ -498,7 +548,7 @@ async def test_internal_writers_race_on_upper(stores: Stores) -> None:
     assert contents(await one.snapshot(read, 3)) == {"a": 1}
 
 
-@rule("K15")
+@rule("K15", "F14")
 async def test_retention_lets_since_follow_upper(stores: Stores) -> None:
     read, _ = await stores.now.create("v", Description(ROWS, kind="view", retain_ms=100))
     await stores.now.drop(read)

@@ -108,7 +108,21 @@ async def test_a_refusal_is_about_the_newest_version() -> None:
     assert await two.commit(refuse_before_nine) == ("fine", False)
 
 
-@pytest.mark.rule("UP6", "D1")
+@pytest.mark.rule("F10", "K10")
+async def test_what_the_store_did_not_take_has_no_effect() -> None:
+    consensus = Scripted("answered", "refused")
+    (log,) = logs(consensus, MemoryBlob())
+    await log.create(FIRST)
+    with pytest.raises(Unavailable):
+        await log.commit(upper_to(9))
+    assert log.cached is not None
+    assert log.cached.state.upper == FIRST.upper
+    assert (await log.refresh()).state.upper == FIRST.upper
+    assert await log.commit(bump) == (0, True)
+    assert [version.number for version in await consensus.scan("c", 0)] == [0, 1]
+
+
+@pytest.mark.rule("UP6", "D1", "P5")
 @pytest.mark.parametrize("script", [["unheard"], ["lost"], ["lost", "unheard"], ["unheard", "lost"], ["unheard", "refused"]])  # fmt: skip
 async def test_a_write_whose_outcome_is_unknown_happens_once(script: list[str]) -> None:
     consensus = Scripted("answered", *script)

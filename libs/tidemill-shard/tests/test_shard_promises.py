@@ -88,7 +88,7 @@ async def test_upper_advances_by_updates_by_internal_writers_and_when_the_last_w
     assert outcome == Appended((await world.there.status("s")).upper) == Appended(frontier(3))
 
 
-@rule("S2", "CR3")
+@rule("F4", "S2", "CR3")
 async def test_what_is_kept_are_triples_between_two_frontiers_and_all_of_them_come_back() -> None:
     world = World()
     read, write = await world.table()

@@ -306,6 +306,7 @@ async def test_a_read_that_garbage_collection_overtakes_keeps_what_it_reads() ->
     assert await world.store.collect_garbage("c", grace_ms=0) > 0
 
 
+@pytest.mark.rule("P9")
 @pytest.mark.parametrize("lease_ms", [None, 10_000])
 async def test_a_version_is_kept_as_long_as_it_is_read_and_not_for_ever_after_a_crash(
     lease_ms: int | None,

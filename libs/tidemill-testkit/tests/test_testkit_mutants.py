@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from tidemill.testkit.mutants.__main__ import TURNS
 from tidemill.testkit.mutants.recorded import Mutant, mutated, recorded, turn
-from tidemill.testkit.mutants.trying import Verdict, tried
+from tidemill.testkit.mutants.trying import Trial, Verdict, trial
 from tidemill.testkit.rules import marked_tests
 from tidemill.time import UsageError
 
@@ -36,9 +37,15 @@ def test_a_recorded_mutant_fits_the_code_and_names_a_test_of_its_rule(mutant: Mu
     assert (file, mutant.test_function) in MARKED[mutant.rule]
 
 
+@pytest.fixture(scope="module")
+def tries() -> Iterator[Trial]:
+    with trial(ROOT, os.environ) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("mutant", turn(MUTANTS, commits(), TURNS), ids=lambda m: m.name)
-def test_the_mutants_whose_turn_it_is_are_killed(mutant: Mutant) -> None:
-    verdict, printed = tried(mutant, ROOT, os.environ)
+def test_the_mutants_whose_turn_it_is_are_killed(mutant: Mutant, tries: Trial) -> None:
+    verdict, printed = tries.tried(mutant)
     assert verdict is Verdict.KILLED, printed
 
 
@@ -79,8 +86,15 @@ def test_a_mutant_is_killed_survives_or_breaks_the_run(checkout: Checkout) -> No
         checkout.mutant("unused = 2", "unused = 1"),
         checkout.mutant("answr = 42"),
     )
-    verdicts = [tried(m, checkout.root, os.environ)[0] for m in (bad, harmless, broken)]
-    assert verdicts == [Verdict.KILLED, Verdict.SURVIVED, Verdict.BROKEN]
+    with trial(checkout.root, os.environ) as tries:
+        verdicts = [tries.tried(m)[0] for m in (bad, harmless, broken, bad, harmless)]
+        assert tries.unchanged([bad.test])[0] is Verdict.SURVIVED
+        outside = replace(checkout.mutant("pass", "assert answer == 42"), file="test_one.py")
+        with pytest.raises(UsageError, match="no package"):
+            tries.tried(outside)
+    assert [verdict.name for verdict in verdicts] == [
+        "KILLED", "SURVIVED", "BROKEN", "KILLED", "SURVIVED",
+    ]  # fmt: skip
     assert (checkout.root / bad.file).read_text() == "answer = 42\nunused = 1\n"
 
 
@@ -89,6 +103,3 @@ def test_a_mutant_that_does_not_fit_the_code_any_more_is_refused(checkout: Check
     for mutant in (checkout.mutant("x = 1", "answer = 1"), checkout.mutant("answer =")):
         with pytest.raises(UsageError, match="F1"):
             mutated(mutant, text)
-    outside = replace(checkout.mutant("pass", "assert answer == 42"), file="test_one.py")
-    with pytest.raises(UsageError, match="no package"):
-        tried(outside, checkout.root, os.environ)

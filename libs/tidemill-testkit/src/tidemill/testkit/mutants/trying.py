@@ -1,20 +1,24 @@
-"""Running the test of a mutant against a copy of the package that the mutant changes."""
+"""Running the tests of mutants against copies of the packages that the mutants change."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
 from tidemill.testkit.mutants.recorded import Mutant, mutated
 from tidemill.time import UsageError
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 60
 _FAILED, _PASSED = 1, 0
+_OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
 
 
 class Verdict(Enum):
@@ -30,43 +34,88 @@ class Verdict(Enum):
     """The test could not be run at all."""
 
 
-def tried(mutant: Mutant, root: Path, environment: Mapping[str, str]) -> tuple[Verdict, str]:
-    """Whether the test of the mutant notices it, and what the test runner printed.
+class Trial:
+    """A place where mutants of one checkout are tried one after the other: see `trial`.
 
-    The checkout is not touched: the changed package is a copy that comes first on the path of a
-    process of its own. A test that hangs has noticed. Raises: UsageError for a mutant that does not
-    fit the code any more. Cost: one start of the test runner and the test.
+    The checkout is not touched: changed packages are copies that come first on the path of the
+    processes that run the tests. Compiled modules are kept from one to the next.
     """
-    changed = mutated(mutant, (root / mutant.file).read_text())
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        place = _copied(root, mutant.file, Path(folder))
+
+    def __init__(self, root: Path, folder: Path, server: subprocess.Popen[str]) -> None:
+        self._root = root
+        self._folder = folder
+        self._server = server
+        self._tried = 0
+
+    def tried(self, mutant: Mutant) -> tuple[Verdict, str]:
+        """Whether the test of the mutant notices it, and what the test runner printed.
+
+        A test that hangs has noticed. Raises: UsageError for a mutant that does not fit the code any
+        more. Cost: the imports of the test, and the test.
+        """
+        original = (self._root / mutant.file).read_text()
+        changed = mutated(mutant, original)
+        place = self._copied(mutant.file)
+        kept = place.stat()
+        self._tried += 1
         place.write_text(changed)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        os.utime(
+            place, (self._tried, self._tried)
+        )  # what was compiled of others is not taken for it
         try:
-            run = subprocess.run(
-                [*command, mutant.test],
-                cwd=root,
-                env={**environment, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            return Verdict.KILLED, f"no end after {expired.timeout} s"
-    verdicts = {_FAILED: Verdict.KILLED, _PASSED: Verdict.SURVIVED}
-    return verdicts.get(run.returncode, Verdict.BROKEN), run.stdout
+            return self._run([mutant.test])
+        finally:
+            place.write_text(original)
+            os.utime(place, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+    def unchanged(self, tests: Iterable[str]) -> tuple[Verdict, str]:
+        """What these tests say of the checkout as it is."""
+        return self._run(list(tests))
+
+    def _run(self, tests: list[str]) -> tuple[Verdict, str]:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        output = self._folder / "output"
+        wanted = {"arguments": [*_OPTIONS, *tests], "output": str(output), "timeout_s": TIMEOUT_S}
+        self._server.stdin.write(json.dumps(wanted) + "\n")
+        self._server.stdin.flush()
+        code = json.loads(self._server.stdout.readline())
+        if code is None:
+            return Verdict.KILLED, f"no end after {TIMEOUT_S} s"
+        verdicts = {_FAILED: Verdict.KILLED, _PASSED: Verdict.SURVIVED}
+        return verdicts.get(code, Verdict.BROKEN), output.read_text(errors="replace")
+
+    def _copied(self, file: str) -> Path:
+        """Copy the package of a file to where imports look first; the place of the file in the copy."""
+        member, _, inner = file.partition("/src/")
+        parts = Path(inner).parts
+        if not member or len(parts) < 2:
+            raise UsageError(f"{file} is in no package of the workspace")
+        package = Path(*parts[: 2 if parts[0] == "tidemill" else 1])
+        target = self._folder / "path" / package
+        if not target.exists():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(self._root / member / "src" / package, target, ignore=ignored)
+        return self._folder / "path" / inner
 
 
-def _copied(root: Path, file: str, folder: Path) -> Path:
-    """Copy the package of a file to where imports look first; the place of the file in the copy."""
-    member, _, inner = file.partition("/src/")
-    parts = Path(inner).parts
-    if not member or len(parts) < 2:
-        raise UsageError(f"{file} is in no package of the workspace")
-    package = Path(*parts[: 2 if parts[0] == "tidemill" else 1])
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(root / member / "src" / package, folder / package, ignore=ignored)
-    return folder / inner
+@contextmanager
+def trial(root: Path, environment: Mapping[str, str]) -> Iterator[Trial]:
+    """A place to try mutants of the checkout at `root`; it is gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        folder = Path(name)
+        (folder / "path").mkdir()
+        kept = {k: v for k, v in environment.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        with subprocess.Popen(
+            [sys.executable, "-m", "tidemill.testkit.mutants.forked"],
+            cwd=root,
+            env={
+                **kept,
+                "PYTHONPATH": str(folder / "path"),
+                "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            yield Trial(root, folder, server)

@@ -282,6 +282,18 @@ def test_push_sends_lines_as_they_are(served: Served, tmp_path: Path) -> None:
     assert [row for _, row in served.handlers.pushed] == [b'{"a": 1}', b"\xff", b"x,1"]
 
 
+def test_c2_heartbeat_sends_what_it_promises_as_a_row(served: Served) -> None:
+    """C2: the instant may be written as a date; one that is none is refused before anything is sent."""
+    result = served.run("heartbeat", "flights", "--until", "2013-02-01T06:00:00Z")
+    assert (
+        result.output == "flights has no more events before 1359698400000 (2013-02-01T06:00:00Z)\n"
+    )
+    assert [row for _, row in served.handlers.pushed] == [b"tidemill-heartbeat: 1359698400000"]
+    for wrong in ("latest", "noon"):
+        assert served.run("heartbeat", "flights", "--until", wrong).exit_code != 0
+    assert len(served.handlers.pushed) == 1
+
+
 def test_push_of_nothing_says_that_there_is_no_such_source(served: Served) -> None:
     assert served.run("push", "flights", stdin=b"").output == "0 rows in the log of flights\n"
     served.handlers.failing["flihgts"] = UnknownCollection("there is no Source flihgts")

@@ -24,7 +24,9 @@ from tidemill_compute.events.stage import EventStage, EventTarget
 from tidemill_compute.settings import ComputeSettings
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])
-RAW = pa.schema([*DATA, ("_partition", pa.int64()), ("_offset", pa.uint64())])
+RAW = pa.schema(
+    [*DATA, ("_partition", pa.int64()), ("_offset", pa.uint64()), ("_heartbeat", pa.int64())]
+)
 TARGET = EventTarget(
     "s", "s/raw", "s/raw/letters", "s/remap", "s/map", "s/letters", "s", event_schema(DATA)
 )
@@ -40,7 +42,7 @@ def policy(seed: int) -> EventPolicy:
 
 
 def arrivals(seed: int) -> dict[int, pa.Table]:
-    """Rows by system instant: out of order, some late, some without a time, some twice."""
+    """Rows by system instant: out of order, some late, some without a time, some twice; heartbeats."""
     random = Random(seed)
     found = {}
     offsets = itertools.count()
@@ -49,8 +51,12 @@ def arrivals(seed: int) -> dict[int, pa.Table]:
         for _ in range(random.choice((0, 0, 1, 3))):
             at = random.choice((None, -1, *([max(0, instant + random.randrange(-8, 12))] * 12)))
             until = None if at is None else at + random.choice((0, 3, 9))
-            row = (random.choice("ab"), at, until, random.randrange(2), next(offsets), instant, 1)
-            rows.append(row)
+            place = (random.randrange(2), next(offsets))
+            rows.append((random.choice("ab"), at, until, *place, None, instant, 1))
+            if random.random() < 0.15:
+                beat = max(0, instant + random.randrange(-6, 14))
+                place = (random.randrange(2), next(offsets))
+                rows.append((None, None, None, *place, beat, instant, 1))
         schema = empty_updates(RAW).schema
         columns = [pa.array([r[i] for r in rows], f.type) for i, f in enumerate(schema)]
         found[instant] = pa.Table.from_arrays(columns, schema=schema)
@@ -213,3 +219,43 @@ async def test_what_silence_decided_is_not_decided_again(seed: int) -> None:
     for name, table in (("s", events), ("s/letters", letters)):
         values = zip(*(column.to_pylist() for column in table.columns), strict=True)
         assert found[name] == sorted(values, key=repr)
+
+
+def beats(instant: int, *named: tuple[int, int | None, int | None]) -> pa.Table:
+    """Rows of one instant: (partition, the time of an event, what a heartbeat names)."""
+    schema = empty_updates(RAW).schema
+    rows = [("a", at, None, p, n, beat, instant, 1) for n, (p, at, beat) in enumerate(named)]
+    return pa.Table.from_arrays(
+        [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)], schema=schema
+    )
+
+
+def test_c2_a_heartbeat_moves_its_partition_without_skew_and_is_no_event() -> None:
+    """C2: what a heartbeat promises is promised; other partitions are waited for as before."""
+    columns = EventColumns(("host", "at", "until"), "at", "until")
+    buffer = EventBuffer.empty(event_schema(DATA), corrections=False)
+    fold = EventFold(EventPolicy(columns, Policy(skew_ms=5)), buffer, NOTHING_SEEN)
+    fold.step(beats(3, (0, 20, None), (1, 30, None)), [(0, 0), (1, 2)], 4)
+    assert (fold.progress.frontier, fold.moved_by) == (15, "rows")
+    fold.step(beats(4, (0, None, 24)), [], 5)
+    assert (fold.progress.frontier, fold.moved_by) == (24, "heartbeat")
+    fold.step(beats(5, (0, None, 90)), [], 6)
+    assert fold.progress.frontier == 25  # partition 1 has promised no more
+    fold.step(beats(6, (1, None, 10)), [], 7)
+    assert fold.progress.frontier == 25  # what is less than what was promised takes nothing back
+    events = buffer.release(25)
+    assert events["at"].to_pylist() == [20]
+    assert fold.take()[1].num_rows == 0
+
+
+def test_c2_a_heartbeat_too_far_ahead_is_a_dead_letter_and_moves_nothing() -> None:
+    """C2: one wrong heartbeat cannot make everything that follows late."""
+    columns = EventColumns(("host", "at", "until"), "at", "until")
+    buffer = EventBuffer.empty(event_schema(DATA), corrections=False)
+    policy = EventPolicy(columns, Policy(), max_ahead_ms=10)
+    fold = EventFold(policy, buffer, NOTHING_SEEN)
+    fold.step(beats(4, (0, None, 14), (0, None, 15)), [(0, 0), (1, 1)], 5)
+    assert fold.progress.frontier == 14
+    (letter,) = fold.take()[1].to_pylist()
+    assert letter["reason"] == "ahead: the heartbeat until 15 is past 14"
+    assert (letter["raw"], letter["offset"]) == ("tidemill-heartbeat: 15", 1)

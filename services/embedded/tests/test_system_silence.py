@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import UsageError, sole_time
+from tidemill.time import UsageError, heartbeat, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -144,3 +144,60 @@ async def test_a_silence_too_short_to_be_one_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         with pytest.raises(UsageError, match=r"eventTime\.silence: 49ms is too short"):
             await apply(process, stream("req", "silence: 49ms"))
+
+
+async def test_c2_no_answer_within_a_bound_is_told_by_heartbeats_alone(tmp_path: Path) -> None:
+    """C2: without a wall clock, who pushes says that nothing follows; a restart knows it as well."""
+    async with running(tmp_path) as process:
+        await apply(process, stream("req", "skew: 0s") + stream("rep", "skew: 0s") + VIEW)
+        began = process.world.clock.now_ms() - 100_000
+        await push(process, "req", 1, began)
+        await push(process, "req", 2, began)
+        await push(process, "rep", 1, began + 10)
+        await passes(process, "rep", began + 9)
+        assert await upper_of(process, "watch/unanswered") <= began + 10
+        for name in ("req", "rep"):
+            await process.system.push(name, [heartbeat(began + 501).encode()])
+        await passes(process, "watch/unanswered", began + 500)
+        assert {row[0] for row in await answer(process, "watch/unanswered(r)", began + 500)} == {2}
+        told = (await process.system.describe("source", "req")).details
+        assert (told["movedBy"], told["eventFrontier"]) == ("heartbeat", began + 501)
+        rows = await process.world.collections.stored("rep")
+        assert rows["id"].to_pylist() == [1]
+    async with running(tmp_path) as process:
+        assert await upper_of(process, "rep") == began + 501
+        await push(process, "rep", 2, began + 400)
+        for _ in range(1_500):
+            if found := await letters(process, "rep"):
+                break
+            await asyncio.sleep(0.02)
+        assert [reason.split(" is ")[0] for reason in found] == [f"late: time {began + 400}"]
+        assert {row[0] for row in await answer(process, "watch/unanswered(r)", began + 500)} == {2}
+
+
+async def test_c2_a_heartbeat_reaches_every_partition_and_none_without_event_time(
+    tmp_path: Path,
+) -> None:
+    """C2: a promise of the source is one of all its partitions; elsewhere it would be a dead letter."""
+    settings = EmbeddedSettings(directory=str(tmp_path / "state"), topic_partitions=3)
+    topic = stream("wide", "skew: 0s").replace("http: {}", "kafka: {topic: wide}")
+    plain = SOURCE.replace("NAME", "plain").split("  eventTime")[0]
+    async with opened(settings) as process:
+        await process.system.start()
+        await apply(process, topic)
+        await apply(process, plain)
+        began = process.world.clock.now_ms()
+        await push(process, "wide", 1, began - 50)
+        await process.system.push("wide", [heartbeat(began).encode()])
+        await passes(process, "wide", began - 1)
+        assert await letters(process, "wide") == []
+        with pytest.raises(UsageError, match=r"Source/plain has no eventTime"):
+            await process.system.push("plain", [heartbeat(began).encode()])
+        ahead = began + 10 * 86_400_000
+        await process.system.push("wide", [heartbeat(ahead).encode(), b"tidemill-heartbeat: soon"])
+        for _ in range(1_500):
+            if len(found := await letters(process, "wide")) >= 6:
+                break
+            await asyncio.sleep(0.02)
+        assert {reason.split(" ")[0] for reason in found} == {"ahead:", "a"}
+        assert await upper_of(process, "wide") == began

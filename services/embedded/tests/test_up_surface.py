@@ -50,6 +50,7 @@ COUNTED = (
     'tidemill_decode_errors_total{source="flights"} 1.0',
     'tidemill_actions_fired_total{action="tell"} 1.0',
     'tidemill_late_events_total{source="flights"} 1.0',
+    'tidemill_event_time_moves_total{mover="silence",source="flights"} 0.0',
     'tidemill_subscriptions{collection="late"} 0.0',
     'grpc_code="OK",grpc_method="Subscribe",grpc_service="tidemill.query.v1.QueryService"',
 )

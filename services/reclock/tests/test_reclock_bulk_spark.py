@@ -25,20 +25,24 @@ from tidemill.time import (
     Partitions,
     Unavailable,
     frontier,
+    heartbeat,
     partition_frontier,
 )
 from tidemill_reclock.bulk import Backlog, LogPlace
 from tidemill_reclock.bulk_spark import SparkBulkReclock
 
 COLUMNS = (Column("plane", "text"), Column("delay", "int", nullable=True))
+DECODER = RowDecoder(COLUMNS, JsonFormat(), heartbeats=True)
 RECORDS = {0: 900, 1: 450}
 BOUND = [(1_000, {0: 300, 1: 100}), (2_000, {0: 300, 1: 400}), (3_000, {0: 900, 1: 450})]
 
 
 def record(partition: int, offset: int) -> bytes:
-    """Every 50th record is broken; some rows repeat within one binding."""
+    """Every 50th record is broken, others are heartbeats; some rows repeat within one binding."""
     if offset % 50 == 7:
         return b"no json"
+    if offset % 45 == 3:
+        return heartbeat(1_000 + offset).encode()
     return json.dumps({"plane": f"N{offset % 11}", "delay": (partition * offset) % 5}).encode()
 
 
@@ -61,7 +65,7 @@ async def open_stores(folder: Path) -> Collections:
         ManualClock(),
         lambda: token_hex(16),
     )
-    rows = RowDecoder(COLUMNS, JsonFormat()).schema
+    rows = DECODER.schema.append(pa.field("_heartbeat", pa.int64()))
     await collections.create("flights", Description(rows, kind="source"), lease_ms=None)
     await collections.create(
         "flights/deadletters", Description(LETTER_SCHEMA, kind="deadletters"), lease_ms=None
@@ -71,19 +75,20 @@ async def open_stores(folder: Path) -> Collections:
 
 def reclocked_live(upper: int) -> tuple[pa.Table, pa.Table]:
     """What the live path makes of the same records."""
-    decoder = RowDecoder(COLUMNS, JsonFormat())
     places = [(p, offset) for p, count in RECORDS.items() for offset in range(count)]
-    decoded = decoder.decode(
+    decoded = DECODER.decode(
         [p for p, _ in places], [o for _, o in places], [record(p, o) for p, o in places]
     )
     source = partition_frontier(RECORDS)
+    assert decoded.rows["_heartbeat"].null_count < decoded.rows.num_rows
+    schema = DECODER.schema.append(pa.field("_heartbeat", pa.int64()))
     live_rows = LiveReclock(
-        decoder.schema, BOUND[0][0], partition_column="_partition", offset_column="_offset"
+        schema, BOUND[0][0], partition_column="_partition", offset_column="_offset"
     )
     live_letters = LiveReclock(LETTER_SCHEMA, BOUND[0][0])
     rows = live_rows.step(decoded.rows, bindings(), frontier(upper), source).table
     letters = live_letters.step(decoded.letters, bindings(), frontier(upper), source).table
-    return rows.cast(update_schema(decoder.schema)), letters.cast(update_schema(LETTER_SCHEMA))
+    return rows.cast(update_schema(schema)), letters.cast(update_schema(LETTER_SCHEMA))
 
 
 def backlog(upper: int) -> Backlog:
@@ -99,7 +104,7 @@ def bulk(collections: Collections, folder: Path, topic: str = "flights") -> Spar
     session = LocalSettings(memory_mb=600, scratch=str(folder / "scratch"))
     launcher = LocalLauncher(folder / "jobs", BlobPlace(f"file:{folder / 'blob'}"), session)
     place = LogPlace(topic, folder / "log")
-    return SparkBulkReclock(launcher, collections, place, COLUMNS, JsonFormat())
+    return SparkBulkReclock(launcher, collections, place, COLUMNS, JsonFormat(), heartbeats=True)
 
 
 def as_bytes(table: pa.Table) -> bytes:

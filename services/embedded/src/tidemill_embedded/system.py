@@ -18,7 +18,6 @@ from tidemill.rpc.messages import (
     ResourceStatus,
 )
 from tidemill.runtime.breaking import told
-from tidemill.runtime.log import Entry
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import (
     ActionSpec,
@@ -54,7 +53,13 @@ from tidemill_embedded.running.readers import (
     TableRunner,
 )
 from tidemill_embedded.running.runner import Runner, Supervised, refuse_stalled
-from tidemill_embedded.running.sources import SourceRunner, in_own_log, kept_with, topic_of
+from tidemill_embedded.running.sources import (
+    SourceRunner,
+    entries_of,
+    in_own_log,
+    kept_with,
+    topic_of,
+)
 from tidemill_embedded.running.unmade import Unmade, erase
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.sharing import Shared, SourcePart
@@ -422,7 +427,7 @@ class System:
         return Inserted(at, data.num_rows)
 
     async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
-        """Write rows ahead to the log of a source; durable on return."""
+        """Write rows ahead to the log of a source, a heartbeat to each partition; durable on return."""
         stored = await self._found("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
         assert isinstance(spec, SourceSpec)
@@ -436,7 +441,8 @@ class System:
         if self._shared is None:
             refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
         if rows:
-            await self._world.log.append(topic_of(stored), [Entry(None, row) for row in rows])
+            entries = await entries_of(stored, rows, self._world.log)
+            await self._world.log.append(topic_of(stored), entries)
         return Pushed(len(rows))
 
     def made(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemill.reclock import CHANGE_SCHEMA, Change, pack_row
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, BadRow, RowDecoder
-from tidemill.runtime.formats.rows import shown
+from tidemill.runtime.formats.rows import HEARTBEAT, shown
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources.decoding import RecordShape
 from tidemill_ingest.debezium import change_reader
@@ -66,13 +66,13 @@ class RecordDecoder:
             assert shape.key_format is not None
             columns, written = shape.key, shape.key_format
         if not isinstance(written, AvroFormat):
-            return RowDecoder(columns, written), None
+            return RowDecoder(columns, written, heartbeats=shape.heartbeats), None
         from tidemill.runtime.formats.avro import AvroReader
 
         assert open_schemas is not None
         reader = AvroReader(columns)
         self._schemas[field] = open_schemas(field, reader)
-        return RowDecoder(columns, written, reader), reader
+        return RowDecoder(columns, written, reader, shape.heartbeats), reader
 
     async def decode(self, records: Sequence[LogRecord]) -> Decoded:
         """Everything that `records` are. Raises: Unavailable if a registry has to be asked, and is away."""
@@ -101,7 +101,8 @@ class RecordDecoder:
             [record.offset for record in kept],
             [record.value for record in kept],
         )
-        rows = rows.select([*(c.name for c in self._shape.columns), "_partition", "_offset"])
+        beats = [HEARTBEAT] if self._shape.heartbeats else []
+        rows = rows.select([*self._shape.schema.names, "_partition", "_offset", *beats])
         if refused:
             told = self._values.letters(
                 [record.partition for record in records],

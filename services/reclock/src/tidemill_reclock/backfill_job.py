@@ -78,6 +78,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     schemas: KnownSchemas | None
     rows: TargetSpec
     letters: TargetSpec
+    heartbeats: bool = False
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -101,6 +102,7 @@ class Recipe(msgspec.Struct, frozen=True):
     columns: list[ColumnSpec]
     record_format: RecordFormat
     schemas: KnownSchemas | None
+    heartbeats: bool = False
 
 
 class BatchDecoder:
@@ -115,7 +117,7 @@ class BatchDecoder:
 
             reader = AvroReader(columns)
             self._memory = SchemaMemory(reader, recipe.schemas)
-        self._rows = RowDecoder(columns, recipe.record_format, reader)
+        self._rows = RowDecoder(columns, recipe.record_format, reader, recipe.heartbeats)
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """The batch as rows and letters. Raises: ValueError if a schema is not decided."""
@@ -193,7 +195,9 @@ def run(packed: bytes, here: Workplace) -> bytes:
     records = sum(part.stop - part.start for part in ranges)
     here.say(f"reclocking {records} records of {spec.origin.topic}")
     frame = records_of(here.spark, spec.origin, spec.log_directory, ranges)
-    recipe = msgspec.msgpack.encode(Recipe(spec.columns, spec.record_format, spec.schemas))
+    recipe = msgspec.msgpack.encode(
+        Recipe(spec.columns, spec.record_format, spec.schemas, spec.heartbeats)
+    )
     if spec.schemas is not None and (undecided := undecided_in(frame, recipe)):
         here.say(f"schemas are not decided: {sorted({each.number for each in undecided})}")
         return msgspec.msgpack.encode(BackfillResult(undecided=undecided))

@@ -67,7 +67,9 @@ class SparkBulkReclock:
         record_format: RecordFormat,
         schemas: BulkSchemas | None = None,
         job: BulkJob = PLAIN,
+        heartbeats: bool = False,
     ) -> None:
+        """With `heartbeats` records may be such: the rows have the column `_heartbeat`."""
         self._launcher = launcher
         self._collections = collections
         self._place = place
@@ -75,6 +77,7 @@ class SparkBulkReclock:
         self._format = record_format
         self._schemas = schemas
         self._job = job
+        self._heartbeats = heartbeats
 
     async def write(self, backlog: Backlog) -> None:
         """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
@@ -120,6 +123,7 @@ class SparkBulkReclock:
             schemas=schemas,
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
+            heartbeats=self._heartbeats,
         )
 
     async def _target(self, collection: str) -> TargetSpec:

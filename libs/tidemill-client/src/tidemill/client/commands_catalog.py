@@ -33,7 +33,7 @@ Name = Annotated[str, typer.Argument(help="The resource's name.")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the subcommands of this module."""
-    for command in (apply, get, describe, delete, insert, push):
+    for command in (apply, get, describe, delete, insert, push, heartbeat):
         app.command()(command)
 
 
@@ -240,6 +240,32 @@ def push(
             for batch in _progress(batches, "pushing"):
                 accepted += client.push(source, batch).accepted
         typer.echo(f"{counted(accepted)} in the log of {source}")
+
+
+def heartbeat(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A source with eventTime that takes pushed rows.")],
+    until: Annotated[
+        str,
+        typer.Option(
+            "--until", help="Nothing before it follows: milliseconds, or ISO-8601.", metavar="T"
+        ),
+    ],
+) -> None:
+    """Let event time go on without an event: nothing before T follows from this source.
+
+    \b
+        tidemill heartbeat events --until 2013-02-01T06:00:00Z
+
+    An event that comes later with a time before T is late.
+    """
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+        from tidemill.client.instants import instant, shown
+
+        with connect_to(context.obj) as client:
+            client.heartbeat(source, until)
+        typer.echo(f"{source} has no more events before {shown(instant(until) or 0)}")
 
 
 def _documents(files: list[str]) -> Iterator[str | ResourceDocument]:

@@ -33,7 +33,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.outcomes import CALL_S
 from tidemill.rpc.tls import TlsFiles
-from tidemill.time import Frontier
+from tidemill.time import Frontier, UsageError, heartbeat
 
 SYSTEM_AUTHORITIES = "system"
 """As `tls_ca`: certificates are those of the authorities that this machine trusts."""
@@ -178,6 +178,20 @@ class Client:
     def push(self, source: str, rows: Iterable[bytes | str]) -> Pushed:
         """Write raw rows to the log of a source, durable when this returns."""
         return self._calls.push(source, [r.encode() if isinstance(r, str) else r for r in rows])
+
+    def heartbeat(self, source: str, until: int | str | datetime) -> None:
+        """Promise that no event before `until` follows, so that event time goes on without one.
+
+        Durable when this returns. `until` is an instant as for `query`. Raises: UsageError for a source
+        without event time, or one that does not take pushed rows.
+        """
+        ms = instant(until)
+        if ms is None:
+            raise UsageError(
+                "a heartbeat names the instant before which nothing follows, not the latest one",
+                reason="instant",
+            )
+        self._calls.push(source, [heartbeat(ms).encode()])
 
 
 def connect(

@@ -293,6 +293,17 @@ SOURCES = Board(
                         ),
                     ),
                 ),
+                Panel(
+                    "Moves of event time",
+                    "What moved event frontiers in five minutes: rows, heartbeat, idleTimeout, silence.",
+                    (
+                        Query(
+                            "sum by (source, mover) "
+                            "(increase(tidemill_event_time_moves_total{$sel}[5m])) > 0",
+                            "{{source}} {{mover}}",
+                        ),
+                    ),
+                ),
             ),
         ),
     ),

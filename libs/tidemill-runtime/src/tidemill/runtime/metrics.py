@@ -175,6 +175,12 @@ VIEW_STEP_DURATION = _histogram(
 LATE_EVENTS = _counter(
     "tidemill_late_events_total", "Events that came behind the event frontier.", "source"
 )
+EVENT_TIME_MOVES = _counter(
+    "tidemill_event_time_moves_total",
+    "Moves of an event frontier, by what moved it: rows, heartbeat, idleTimeout or silence.",
+    "source",
+    "mover",
+)
 ACTIONS_FIRED = _counter("tidemill_actions_fired_total", "Actions handed to their sink.", "action")
 ACTION_DUPLICATES = _counter(
     "tidemill_action_duplicates_total", "Firings suppressed because they had happened.", "action"

@@ -18,6 +18,7 @@ from tidemill.time.errors import (
     UnknownCollection,
     UsageError,
 )
+from tidemill.time.heartbeats import heartbeat, heartbeat_until, is_heartbeat
 from tidemill.time.orders import (
     PARTITIONED,
     U64,
@@ -43,6 +44,9 @@ __all__ = [
     "ChangeBatch",
     "MutableAntichain",
     "frontier_changes",
+    "heartbeat",
+    "heartbeat_until",
+    "is_heartbeat",
     "SourceFrontier",
     "partition_frontier",
     "partition_offsets",

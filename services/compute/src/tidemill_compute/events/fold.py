@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
 from tidemill.datalog.records import Record
+from tidemill.time import heartbeat
 from tidemill_compute.events.buffer import EventBuffer
 from tidemill_compute.events.progress import (
     EVENT_MAP_SCHEMA,
@@ -48,6 +50,8 @@ LETTER_SCHEMA = pa.schema(
     ]
 )
 
+MOVERS = ("rows", "heartbeat", "idleTimeout", "silence")
+"""What may move the frontier of a stream."""
 AHEAD = "ahead"
 LATE = "late"
 _LATE_REASON = re.compile(rf"{LATE}: time (-?\d+) ")
@@ -78,6 +82,8 @@ class EventFold:
     letters: list[pa.Table] = field(default_factory=list)
     moved_by: str = ""
     """What moved the frontier last, in the words of resources; empty before anything did in this process."""
+    moves: Counter[str] = field(default_factory=Counter)
+    """How often each of these moved it since the last `take`."""
 
     def step(
         self,
@@ -131,6 +137,7 @@ class EventFold:
         changes = pa.Table.from_arrays(columns, schema=schema)
         letters = pa.concat_tables([update_schema(LETTER_SCHEMA).empty_table(), *self.letters])
         self.map_updates, self.letters = [], []
+        self.moves.clear()
         return changes, letters
 
     def _idle(self, until: int) -> None:
@@ -141,9 +148,7 @@ class EventFold:
         heartbeats: dict[int, int] = {}
         if HEARTBEAT in rows.column_names:
             beats = pc.is_valid(rows[HEARTBEAT])
-            for beat in rows.filter(beats).select([PARTITION, HEARTBEAT]).to_pylist():
-                partition, time = beat[PARTITION], beat[HEARTBEAT]
-                heartbeats[partition] = max(time, heartbeats.get(partition, time))
+            heartbeats = self._heartbeats(instant, rows.filter(beats))
             rows = rows.filter(pc.invert(beats))
         events, refused = timed(rows, self.policy.columns)
         self._refuse(instant, refused)
@@ -157,6 +162,22 @@ class EventFold:
         policy = self.policy.progress
         moved = observe(self.progress, instant, latest, heartbeats, known, policy)
         self._record(instant, moved, "heartbeat" if heartbeats else "rows")
+
+    def _heartbeats(self, instant: int, beats: pa.Table) -> dict[int, int]:
+        """What heartbeats promise, by partition; one too far ahead is refused, as an event would be."""
+        if self.policy.max_ahead_ms is not None:
+            bound = instant + self.policy.max_ahead_ms
+            ahead = pc.greater(beats[HEARTBEAT], bound)
+            refused = beats.filter(ahead)
+            named = refused[HEARTBEAT].to_pylist()
+            reasons = [f"{AHEAD}: the heartbeat until {t} is past {bound}" for t in named]
+            self._write(instant, refused, reasons, [heartbeat(t) for t in named])
+            beats = beats.filter(pc.invert(ahead))
+        found: dict[int, int] = {}
+        for beat in beats.select([PARTITION, HEARTBEAT]).to_pylist():
+            partition, time = beat[PARTITION], beat[HEARTBEAT]
+            found[partition] = max(time, found.get(partition, time))
+        return found
 
     def _not_ahead(self, instant: int, events: Events) -> Events:
         if self.policy.max_ahead_ms is None:
@@ -192,20 +213,26 @@ class EventFold:
                 json.dumps(row, sort_keys=False, ensure_ascii=False)
                 for row in some.rows.select(data).to_pylist()
             ]
-            n = len(raws)
-            columns = {
-                "partition": some.rows[PARTITION],
-                "offset": some.rows[OFFSET],
-                "reason": pa.array(some.reasons, pa.string()),
-                "raw": pa.array(raws, pa.string()),
-                TIME: pa.array(np.full(n, instant, dtype=np.uint64)),
-                DIFF: pa.array(np.ones(n, dtype=np.int64)),
-            }
-            self.letters.append(pa.table(columns, schema=update_schema(LETTER_SCHEMA)))
+            self._write(instant, some.rows, some.reasons, raws)
+
+    def _write(
+        self, instant: int, rows: pa.Table, reasons: Sequence[str], raws: Sequence[str]
+    ) -> None:
+        """A letter for each row."""
+        columns = {
+            "partition": rows[PARTITION],
+            "offset": rows[OFFSET],
+            "reason": pa.array(reasons, pa.string()),
+            "raw": pa.array(raws, pa.string()),
+            TIME: pa.array(np.full(len(raws), instant, dtype=np.uint64)),
+            DIFF: pa.array(np.ones(len(raws), dtype=np.int64)),
+        }
+        self.letters.append(pa.table(columns, schema=update_schema(LETTER_SCHEMA)))
 
     def _record(self, instant: int, progress: EventProgress, moved_by: str) -> None:
         if progress.frontier != self.progress.frontier:
             self.moved_by = moved_by
+            self.moves[moved_by] += 1
         # Before the first instant the map is empty; afterwards it has a row for the stream.
         before = set() if self.progress is NOTHING_SEEN else set(self.progress.rows())
         after = set(progress.rows())

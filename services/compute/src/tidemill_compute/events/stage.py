@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -70,6 +71,8 @@ class EventStage:
         self._holds = Holds(collections, f"events:{target.source}")
         self.folded = 0
         self.late = 0
+        self.moves: Counter[str] = Counter()
+        """How often the frontier moved in this process, by what moved it."""
         self.reached = 0
         self.moved_by = ""
         self._mapped = 0
@@ -130,12 +133,15 @@ class EventStage:
         fold.step(rows, counts, upper, decided)
         if fresh:
             await self._decide(fold, upper - 1)
+        moves = Counter(fold.moves)
         event_map, refused = fold.take()
         # IMPORTANT: the map, then the letters, then the events: a restart counts on this order. What
         # another process decided about the silence is not what this one did: it starts from there again.
         if fresh and not await self._mapped_to(event_map, lower, upper):
             return False
         self.late += refused.num_rows
+        if fresh:  # what a process before this one mapped is counted there
+            self.moves += moves
         undecodable = await self._holds.changes(target.raw_letters, lower, upper)
         await self._append(target.letters, concatenate([undecodable, refused]), upper)
         reached = fold.progress.frontier

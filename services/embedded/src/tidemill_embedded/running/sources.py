@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +14,13 @@ from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
+from tidemill.runtime.formats.rows import HEARTBEAT
 from tidemill.runtime.kafka_access import KafkaPlace, egress_of, kafka_files
-from tidemill.runtime.log import Log, LogRecord
+from tidemill.runtime.log import Entry, Log, LogRecord
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.metrics import (
     DECODE_ERRORS,
+    EVENT_TIME_MOVES,
     LATE_EVENTS,
     RECLOCK_DURATION,
     SOURCE_BYTES,
@@ -27,8 +30,8 @@ from tidemill.runtime.places import Files
 from tidemill.runtime.resources import SourceSpec, retained_ms
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
-from tidemill.time import Unavailable, UsageError, frontier
-from tidemill_compute.events.fold import EventPolicy
+from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
+from tidemill_compute.events.fold import MOVERS, EventPolicy
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.events.rows import EventColumns
@@ -56,6 +59,7 @@ from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
 
 COMMIT_INTERVAL_S = 5.0
+HEARTBEAT_FIELD = pa.field(HEARTBEAT, pa.int64())
 log = get_logger("sources")
 
 
@@ -112,14 +116,15 @@ class SourceRunner:
         )
 
     def _raw_schema(self) -> pa.Schema:
-        """Rows of an event stream keep their place, so that a refused one can be named."""
+        """Rows of an event stream keep their place, so that a refused one can be named; heartbeats are such."""
         if self._spec.envelope.key:
             return CHANGE_SCHEMA
         if not self._staged:
             return self._rows
-        return self._rows.append(pa.field("_partition", pa.int64())).append(
+        placed = self._rows.append(pa.field("_partition", pa.int64())).append(
             pa.field("_offset", pa.uint64())
         )
+        return placed.append(HEARTBEAT_FIELD) if self._shape.heartbeats else placed
 
     def _make_stage(self) -> EventStage | ReferenceStage | None:
         world, event = self._world, self._spec.event_time
@@ -203,6 +208,8 @@ class SourceRunner:
         for counter in (SOURCE_RECORDS, SOURCE_BYTES, DECODE_ERRORS, LATE_EVENTS):
             # From 0 on: whoever asks for an increase does not see a counter appear.
             self._world.metrics.increment(counter, 0, source=self._source)
+        if isinstance(self._stage, EventStage):
+            self._count_moves(dict.fromkeys(MOVERS, 0))
         for collection, description in self.made().items():
             # NB: what an event stream was at an instant of its own timeline, the new one says anew; notes are
             # counted, not timed.
@@ -394,7 +401,7 @@ class SourceRunner:
         bulk = SparkBulkReclock(
             self._world.launcher, self._world.collections, place, self._shape.value,
             self._shape.value_format, book,
-            keyed_job(self._shape) if spec.envelope.key else PLAIN,
+            keyed_job(self._shape) if spec.envelope.key else PLAIN, self._shape.heartbeats,
         )  # fmt: skip
         try:
             await bulk.write(backlog)
@@ -452,14 +459,22 @@ class SourceRunner:
                     return
 
     async def _count_late_forever(self) -> None:
-        """Tell the counters what came late."""
-        known = 0
+        """Tell the counters what came late, and what moved the event frontier."""
+        known, moved = 0, Counter[str]()
         while True:
             await self._world.clock.sleep(COMMIT_INTERVAL_S)
-            if isinstance(self._stage, EventStage) and self._stage.late > known:
+            if not isinstance(self._stage, EventStage):
+                continue
+            if self._stage.late > known:
                 late = self._stage.late - known
                 self._world.metrics.increment(LATE_EVENTS, late, source=self._source)
                 known = self._stage.late
+            self._count_moves(self._stage.moves - moved)
+            moved = Counter(self._stage.moves)
+
+    def _count_moves(self, moves: Mapping[str, int]) -> None:
+        for mover, count in moves.items():
+            self._world.metrics.increment(EVENT_TIME_MOVES, count, source=self._source, mover=mover)
 
 
 def kept_with(stored: Stored) -> list[str]:
@@ -477,6 +492,28 @@ def topic_of(stored: Stored) -> str:
     assert isinstance(spec, SourceSpec)
     # A name of a resource has no dot, so the number of an incarnation behind one is unambiguous.
     return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix.replace('~', '.')}"
+
+
+async def entries_of(stored: Stored, rows: Sequence[bytes], into: Log) -> list[Entry]:
+    """Rows as entries of the own topic of a source; a heartbeat goes to each partition.
+
+    Raises: UsageError for a heartbeat to a source without event time.
+    """
+    if not any(map(is_heartbeat, rows)):
+        return [Entry(None, row) for row in rows]
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.event_time is None:
+        raise UsageError(
+            f"heartbeat refused, {stored.resource} has no eventTime: nothing waits for its rows",
+            reason="Heartbeat",
+        )
+    count = (await into.topics()).get(topic_of(stored), 1)
+    return [
+        Entry(None, row, partition)
+        for row in rows
+        for partition in (range(count) if is_heartbeat(row) else [None])
+    ]
 
 
 def in_own_log(spec: SourceSpec) -> bool:

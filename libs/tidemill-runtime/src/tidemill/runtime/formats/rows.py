@@ -45,7 +45,7 @@ from tidemill.runtime.formats.kinds import (
     RecordFormat,
     TextFormat,
 )
-from tidemill.time import UsageError, is_normal
+from tidemill.time import UsageError, heartbeat_until, is_heartbeat, is_normal
 
 _LETTER_FIELDS: list[pa.Field[Any]] = [
     pa.field("partition", pa.int64()),
@@ -62,12 +62,17 @@ Places: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 
 CellReader: TypeAlias = Callable[[bytes | None], list[object]]
 """The cells of one record in the order of the columns; raises BadRow."""
+HEARTBEAT = "_heartbeat"
+"""The column of the instants that heartbeats name; null in rows."""
+_NOTHING: Mapping[str, object] = {"int": 0, "float": 0.0, "text": "", "bool": False}
+"""What stands in the columns of a heartbeat that may not be null."""
 _UNPLAIN = (b'"', b"\r", b"0x", b"0X", b"\xef\xbb\xbf", b"\0")
+NOT_A_HEARTBEAT = "a heartbeat names one instant, in whole milliseconds: tidemill-heartbeat: 1000"
 _PYTHON_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
 
 
 class DecodedRows(NamedTuple):
-    """`rows`: data columns, `_partition`, `_offset`. `letters`: LETTER_SCHEMA."""
+    """`rows`: data columns, `_partition`, `_offset`, `_heartbeat` if asked for. `letters`: LETTER_SCHEMA."""
 
     rows: pa.Table
     letters: pa.Table
@@ -81,15 +86,18 @@ class RowDecoder:
         columns: Sequence[Column],
         record_format: RecordFormat,
         reader: CellReader | None = None,
+        heartbeats: bool = False,
     ) -> None:
         """`reader` is for records whose schemas come from elsewhere; the other formats have theirs.
 
+        With `heartbeats` a record that is one becomes a row of `_heartbeat` alone, whatever the format.
         Raises: UsageError if the columns cannot be those of the format.
         """
         if not columns:
             raise UsageError("a source has at least one column", reason="NoColumns")
         self._columns = tuple(columns)
         self._format = record_format
+        self._heartbeats = heartbeats
         self._reader = reader or _reader_of(self._columns, record_format)
         self.schema = pa.schema([column.field() for column in columns])
         self._placed = self.schema.append(pa.field("_partition", pa.int64())).append(
@@ -104,12 +112,42 @@ class RowDecoder:
     def decode(
         self, partitions: Sequence[int], offsets: Sequence[int], values: Sequence[bytes | None]
     ) -> DecodedRows:
-        """Every record as a row or as a letter, in their order.
+        """Every record as a row or as a letter, in their order; heartbeats come behind the other rows.
 
         Shapes: equal lengths in; rows + letters = records. Cost: O(bytes); about a microsecond a row
         where all rows of the batch are good.
         """
         places = (np.asarray(partitions, np.int64), np.asarray(offsets, np.uint64))
+        if not self._heartbeats:
+            return self._decode(values, places)
+        beats = [at for at, value in enumerate(values) if is_heartbeat(value)]
+        if not beats:
+            rows, letters = self._decode(values, places)
+            return DecodedRows(_with_heartbeats(rows, pa.nulls(rows.num_rows, pa.int64())), letters)
+        others = sorted(set(range(len(values))).difference(beats))
+        kept = (places[0][others], places[1][others])
+        rows, letters = self._decode([values[at] for at in others], kept)
+        rows = _with_heartbeats(rows, pa.nulls(rows.num_rows, pa.int64()))
+        found, refused = self._decode_heartbeats(beats, values, places)
+        return DecodedRows(pa.concat_tables([rows, found]), pa.concat_tables([letters, refused]))
+
+    def _decode_heartbeats(
+        self, beats: Sequence[int], values: Sequence[bytes | None], places: Places
+    ) -> DecodedRows:
+        """Records that say that they are heartbeats, by index."""
+        named = {at: heartbeat_until(values[at] or b"") for at in beats}
+        good = [at for at in beats if named[at] is not None]
+        arrays = [
+            pa.array([None if c.nullable else _NOTHING[c.kind]] * len(good), ARROW_TYPES[c.kind])
+            for c in self._columns
+        ]
+        bare = pa.Table.from_arrays(arrays, schema=self.schema)
+        rows = self._placed_rows(bare, (places[0][good], places[1][good]))
+        rows = _with_heartbeats(rows, pa.array([named[at] for at in good], pa.int64()))
+        bad = [(at, NOT_A_HEARTBEAT) for at in beats if named[at] is None]
+        return DecodedRows(rows, self._letters(bad, values, places))
+
+    def _decode(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
         if isinstance(self._format, JsonFormat):
             return self._decode_json(values, places)
         if isinstance(self._format, CsvFormat):
@@ -281,6 +319,11 @@ class RowDecoder:
             except BadRow as refused:
                 return str(refused)
         return f"not JSON: {error}"
+
+
+def _with_heartbeats(rows: pa.Table, named: Any) -> pa.Table:
+    """The rows with the instants that they name as heartbeats."""
+    return rows.append_column(HEARTBEAT, named)
 
 
 @cache

@@ -32,6 +32,7 @@ class RecordShape:
 
     `columns` are those of the source, in its order; `value` and `key` are what values and keys hold,
     in the order in which they are written. Without an envelope that keys are for, `key` is empty.
+    With `heartbeats` a record may be one; rows have the column `_heartbeat` then.
     """
 
     columns: tuple[Column, ...]
@@ -40,6 +41,7 @@ class RecordShape:
     key: tuple[Column, ...] = ()
     key_format: RecordFormat | None = None
     envelope: EnvelopeSpec = field(default_factory=EnvelopeSpec)
+    heartbeats: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -76,7 +78,10 @@ def record_shape(
     value_format = record_format(spec, described)
     upsert = spec.envelope.upsert
     if upsert is None or spec.key_format is None:
-        return RecordShape(stated, tuple(written), value_format, envelope=spec.envelope)
+        return RecordShape(
+            stated, tuple(written), value_format,
+            envelope=spec.envelope, heartbeats=spec.event_time is not None,
+        )  # fmt: skip
     return RecordShape(
         stated,
         tuple(column for column in written if column.name not in upsert.key),

@@ -52,7 +52,7 @@ from tidemill.shard.framing import ENTRY, ROLLUP, framed
 from tidemill.shard.parts import Part, block_checksums, decode_part, encode_parts, sorted_updates
 from tidemill.shard.state import State, initial_state
 from tidemill.testkit.fuzzing.running import Target
-from tidemill.time import Corrupt, TidemillError, UsageError, frontier
+from tidemill.time import Corrupt, TidemillError, UsageError, frontier, heartbeat
 from tidemill_embedded.replicas.announcing import announced_in
 from tidemill_ingest.parquet_files import ParquetFile
 
@@ -326,6 +326,8 @@ def _texts() -> Iterator[Target]:
     yield _goals()
     row = b'{"n": 1, "t": "a\\u00e4", "f": -1.5e3, "b": true, "more": [{"x": null}]}'
     yield Target("json-rows", (row,), partial(_rows, RowDecoder(COLUMNS, JsonFormat())))
+    beats = RowDecoder(COLUMNS, JsonFormat(), heartbeats=True)
+    yield Target("heartbeats", (heartbeat(1_700_000_000_000).encode(), row), partial(_rows, beats))
     line = '1,"a ""ä""",-1.5e3,true'.encode()
     yield Target(
         "csv-rows", (line, b"1,a,2,false"), partial(_rows, RowDecoder(COLUMNS, CsvFormat()))

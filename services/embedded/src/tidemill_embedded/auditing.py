@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.rpc.audited import AuditedCall
 from tidemill.rpc.identity import SYSTEM_RESOURCE
+from tidemill.runtime.breaking import shown
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections, Description, UpperMismatch
@@ -109,7 +110,7 @@ class Audit:
                     next_sweep = self._clock.monotonic_s() + SWEEP_S
                     await self.sweep()
             except Exception as error:  # whatever it was: calls go on, the batch is tried again
-                log.warning("not written yet", error=str(error), entries=len(self._heard))
+                log.warning("not written yet", error=shown(error), entries=len(self._heard))
 
     async def close(self) -> None:
         """Write the last batch; what cannot be written any more is said."""

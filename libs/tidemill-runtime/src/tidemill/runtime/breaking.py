@@ -1,6 +1,6 @@
 """What nobody foresaw, said without what it was about: the class of an error, and where it was raised.
 
-The text of a foreign error may hold rows or secrets of users, so it goes into no status.
+The text of a foreign error may hold rows or secrets of users, so it goes into no status and no log.
 """
 
 from __future__ import annotations
@@ -20,6 +20,32 @@ def unforeseen(error: BaseException) -> BaseException | None:
         return next((each for each in found if each is not None), None)
     foreseen = isinstance(error, TidemillError | asyncio.CancelledError)
     return None if foreseen else error
+
+
+def shown(error: BaseException) -> str:
+    """What an error of ours says; of a foreign one its class and place."""
+    return str(error) if isinstance(error, TidemillError) else told(error)
+
+
+def trace(error: BaseException) -> str:
+    """A traceback of an error and of what caused it, in which only errors of ours say their text."""
+    return "\n".join(_traced(error, set()))
+
+
+def _traced(error: BaseException, seen: set[int]) -> list[str]:
+    seen.add(id(error))
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    lines = []
+    if cause is not None and id(cause) not in seen:
+        lines = [*_traced(cause, seen), "", "which led to:", ""]
+    lines += ["Traceback (most recent call last):"]
+    lines += [line.rstrip("\n") for line in traceback.format_tb(error.__traceback__)]
+    said = f": {error}" if isinstance(error, TidemillError) else ""
+    lines.append(f"{type(error).__module__}.{type(error).__qualname__}{said}")
+    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        if id(inner) not in seen:
+            lines += [f"  | {line}" for line in _traced(inner, seen)]
+    return lines
 
 
 def told(error: BaseException) -> str:

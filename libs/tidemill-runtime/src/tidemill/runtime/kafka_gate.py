@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import aiokafka.client
 from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from tidemill.runtime.places import Egress
 
@@ -48,12 +49,18 @@ class _GatedLoop:
 
 async def _gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships no types
     name = options.get("client_id")
-    if not isinstance(name, GatedId):
-        return await create_conn(host, port, **options)
-    connection = AIOKafkaConnection(host, port, **options)
-    connection._loop = _GatedLoop(connection._loop, name.egress)
-    await connection.connect()
-    return connection
+    try:
+        if not isinstance(name, GatedId):
+            return await create_conn(host, port, **options)
+        connection = AIOKafkaConnection(host, port, **options)
+        connection._loop = _GatedLoop(connection._loop, name.egress)
+        await connection.connect()
+        return connection
+    except KafkaConnectionError:
+        raise  # in words of the client
+    except KafkaError as error:
+        # What a broker says of a login may repeat it; the client writes that into the log.
+        raise type(error)() from None
 
 
 aiokafka.client.create_conn = _gated

@@ -21,6 +21,7 @@ from contextlib import (
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
+from tidemill.runtime.breaking import shown
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.time.errors import TidemillError, UsageError
@@ -222,7 +223,10 @@ class Supervisor:
             failure = Failed(planned.name, error)
             expected = isinstance(error, TidemillError)
             log.error(
-                "component failed", component=planned.name, exc_info=not expected, error=str(error)
+                "component failed",
+                component=planned.name,
+                exc_info=not expected,
+                error=shown(error),
             )
             self._finish(failure)
         else:

@@ -14,6 +14,9 @@ from typing import Any, TextIO
 
 import msgspec
 import structlog
+from structlog.typing import ExcInfo
+
+from tidemill.runtime.breaking import trace
 
 QUIET_LIBRARIES = ("aiokafka", "asyncio", "py4j", "aiohttp")
 """These say at INFO what nobody acts on."""
@@ -67,15 +70,21 @@ def get_logger(component: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-# NB: tracebacks are plain: locals in them would say passwords, and take a tenth of a second to write.
+# NB: tracebacks have neither locals nor texts of foreign errors: either would say passwords, and rows.
 def _rendering(style: Style, target: TextIO) -> list[Any]:  # structlog types a processor by Any
     if style is Style.CONSOLE:
         return [
-            structlog.dev.ConsoleRenderer(
-                colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
+            structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=_write_trace)
         ]
-    return [structlog.processors.format_exc_info, _to_json]
+    return [structlog.processors.ExceptionRenderer(_trace_of), _to_json]
+
+
+def _trace_of(exc_info: ExcInfo) -> str:
+    return trace(exc_info[1])
+
+
+def _write_trace(out: TextIO, exc_info: ExcInfo) -> None:
+    out.write(f"\n{_trace_of(exc_info)}")
 
 
 def _to_json(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
@@ -12,6 +13,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     ConnectionError,  # noqa: A004  the name that redis-py gives it
     NoScriptError,
@@ -33,6 +35,8 @@ DURABLE: Mapping[str, str] = {
     "no-appendfsync-on-rewrite": "no",
 }
 """Settings without which an acknowledged write may be lost."""
+
+_REPEATED = re.compile(r"[`'\"]|, with args")
 
 # A version is an entry of a stream, its number the first half of the entry's id: streams refuse ids
 # that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is the
@@ -209,7 +213,7 @@ class RedisConsensus:
         return risks
 
     def _translated(self, error: RedisError, *, changes: bool) -> TidemillError:
-        message = f"the Redis at {_shown(self._url)}: {error}"
+        message = f"the Redis at {_shown(self._url)}: {answered(error)}"
         refused = isinstance(error.__context__, ConnectionRefusedError)
         lost = isinstance(error, ConnectionError | TimeoutError) and not refused
         if changes and lost and not isinstance(error, BusyLoadingError):
@@ -239,7 +243,15 @@ def _versions(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Ve
 
 def _shown(url: str) -> str:
     """An address without what may be a password."""
-    return url.rsplit("@", 1)[-1].removeprefix("redis://").removeprefix("rediss://")
+    bare = url.rsplit("@", 1)[-1].partition("?")[0]
+    return bare.removeprefix("redis://").removeprefix("rediss://")
+
+
+def answered(error: RedisError) -> str:
+    """What a server has said, up to where it may repeat what it was sent; else what became of the connection."""
+    if not isinstance(error, ResponseError | AuthenticationError):
+        return str(error)
+    return _REPEATED.split(str(error), maxsplit=1)[0].strip()
 
 
 async def durability_risks(client: Client, **node: Any) -> list[str]:
@@ -247,7 +259,7 @@ async def durability_risks(client: Client, **node: Any) -> list[str]:
     try:
         settings = await client.config_get(**node)
     except ResponseError as error:
-        return [f"its settings cannot be read ({error})"]
+        return [f"its settings cannot be read ({answered(error)})"]
     risks = [
         f"{name} is {settings.get(name, 'unknown')}, not {wanted}"
         for name, wanted in DURABLE.items()

@@ -10,7 +10,7 @@ import aiohttp
 
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
-from tidemill.runtime.places.http import gated_connector
+from tidemill.runtime.places.http import gated_connector, said
 from tidemill.time import Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
 
@@ -118,8 +118,8 @@ class HttpSink:
                 await answer.content.read(ANSWER_BYTES_MAX)
                 return answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            says, shown = str(error) or type(error).__name__, bare_url(url)
-            raise Unavailable(f"sink {shown} did not answer: {says}", url=shown) from error
+            shown = bare_url(url)
+            raise Unavailable(f"sink {shown} did not answer: {said(error)}", url=shown) from error
 
     def _refusal(self, url: str, status: int) -> Exception:
         shown = bare_url(url)

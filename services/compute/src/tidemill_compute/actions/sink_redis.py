@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, cast
 
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
-from tidemill.shard.consensus_redis import durability_risks, uncancelled
+from tidemill.shard.consensus_redis import answered, durability_risks, uncancelled
 from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
 
@@ -127,7 +127,10 @@ class RedisSink:
             )
 
     def _unavailable(self, error: RedisError) -> Unavailable:
-        return Unavailable(f"sink {_shown(self._url)} refused: {error}")
+        says = answered(error)
+        if isinstance(error, ResponseError | AuthenticationError):
+            says = f"{says.partition(' ')[0]} ({type(error).__name__})"
+        return Unavailable(f"sink {_shown(self._url)} refused: {says}")
 
 
 def _shown(url: str) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.places import ANYWHERE, Egress
-from tidemill.runtime.places.http import gated_connector
+from tidemill.runtime.places.http import gated_connector, said
 from tidemill.time import Unavailable, UsageError
 
 TIMEOUT_S = 10.0
@@ -162,9 +162,8 @@ class HttpRegistry:
                         )
                 return bytes(body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            said = str(error) or type(error).__name__
             raise Unavailable(
-                f"the schema registry {self._access.shown} does not answer: {said}"
+                f"the schema registry {self._access.shown} does not answer: {said(error)}"
             ) from error
 
     def _opened(self) -> aiohttp.ClientSession:

@@ -11,6 +11,12 @@ from tidemill.runtime.addresses import host_and_port
 from tidemill.runtime.places.egress import Egress
 
 
+def said(error: Exception) -> str:
+    """Why a request has failed, without what the other end has said: it may repeat what it was sent."""
+    answered = (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL)
+    return type(error).__name__ if isinstance(error, answered) or not str(error) else str(error)
+
+
 def gated_connector(
     url: str, egress: Egress, tls: ssl.SSLContext | None = None
 ) -> aiohttp.TCPConnector:

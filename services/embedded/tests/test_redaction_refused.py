@@ -285,3 +285,32 @@ def test_s12_s13_what_an_end_repeats_of_a_secret_comes_out_nowhere(
         assert what in said["log"], what
     assert "accepted" in said["http ann"]
     assert not [(where, s) for where, text in said.items() for s in planted() if s in text]
+
+
+@pytest.mark.parametrize("store", ["consensus", "blob"])
+def test_s12_s13_a_store_that_repeats_the_login_is_named_without_it(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, f"{PLANTED}-{name}")
+    (tmp_path / "login").write_text(f"{PLANTED}-store\n")
+    with ends(tmp_path) as at:
+        blob = f"s3://bucket/x?endpoint=http://127.0.0.1:{at.http}&region=us-east-1"
+        kinds = {
+            "consensus": {"consensus": f"redis://u@127.0.0.1:{at.redis}/0",
+                          "password_file": str(tmp_path / "login"),
+                          "blob": f"file:{tmp_path / 'blob'}"},
+            "blob": {"blob": blob, "access_key": "u", "secret_key_file": str(tmp_path / "login")},
+        }  # fmt: skip
+        (tmp_path / "settings.yaml").write_text(json.dumps({"store": kinds[store]}))
+        server = UpProcess(tmp_path, "--config", str(tmp_path / "settings.yaml"), "--log-level", "debug")  # fmt: skip
+        server.start()
+        says = {"consensus": "the Redis at 127.0.0.1", "blob": "bucket"}[store]
+        try:
+            until(lambda: says in server.log.read_text() or None, server.log.read_text)
+        finally:
+            if server.running:
+                server.stop(signal.SIGKILL)
+    log = server.log.read_text()
+    assert {"consensus": "unknown command", "blob": "401"}[store] in log
+    assert not [each for each in planted() if each in log]

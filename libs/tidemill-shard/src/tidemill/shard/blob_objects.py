@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ from tidemill.shard.ports import BlobEntry
 from tidemill.time import Indeterminate, Unavailable
 
 TIMEOUT_S = 30.0
+_STATUS = re.compile(r"status code: \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,13 @@ def bucket_blob(bucket: Bucket, *, timeout_s: float = TIMEOUT_S) -> ObjectBlob:
     return ObjectBlob(store, str(bucket))
 
 
+def _said(error: Exception) -> str:
+    """What became of a request, up to the status of its answer: what follows may repeat what was sent."""
+    line = str(error).partition("\n")[0]
+    status = _STATUS.search(line)
+    return line if status is None else line[: status.end()]
+
+
 class ObjectBlob:
     """Guarantees of Blob on an object store; an object is whole or not there.
 
@@ -69,7 +78,9 @@ class ObjectBlob:
         try:
             self._store.put(key, data)
         except (BaseError, OSError) as error:
-            raise Indeterminate(f"the object {key} may not be in {self._name}: {error}") from error
+            raise Indeterminate(
+                f"the object {key} may not be in {self._name}: {_said(error)}"
+            ) from error
 
     def get_now(self, key: str) -> bytes | None:
         """`get` for the same callers."""
@@ -78,13 +89,15 @@ class ObjectBlob:
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as error:
-            raise Unavailable(f"the object {key} could not be read: {error}") from error
+            raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def put(self, key: str, data: bytes) -> None:
         try:
             await self._store.put_async(key, data)
         except (BaseError, OSError) as error:
-            raise Indeterminate(f"the object {key} may not be in {self._name}: {error}") from error
+            raise Indeterminate(
+                f"the object {key} may not be in {self._name}: {_said(error)}"
+            ) from error
 
     async def get(self, key: str) -> bytes | None:
         try:
@@ -92,7 +105,7 @@ class ObjectBlob:
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as error:
-            raise Unavailable(f"the object {key} could not be read: {error}") from error
+            raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         try:
@@ -100,7 +113,7 @@ class ObjectBlob:
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as error:
-            raise Unavailable(f"the object {key} could not be read: {error}") from error
+            raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def delete(self, key: str) -> None:
         try:
@@ -108,7 +121,7 @@ class ObjectBlob:
         except (FileNotFoundError, NotFoundError):
             return
         except (BaseError, OSError) as error:
-            raise Indeterminate(f"the object {key} may not be deleted: {error}") from error
+            raise Indeterminate(f"the object {key} may not be deleted: {_said(error)}") from error
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
         # Stores list by whole names of folders; the rest of the prefix is for us to compare.
@@ -123,7 +136,7 @@ class ObjectBlob:
                     for entry in page
                 ]
         except (BaseError, OSError) as error:
-            raise Unavailable(f"{self._name} could not be listed: {error}") from error
+            raise Unavailable(f"{self._name} could not be listed: {_said(error)}") from error
         return sorted(entry for entry in found if entry.key.startswith(prefix))
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
-from tidemill.shard.consensus_redis import answered, durability_risks, uncancelled
+from tidemill.shard.consensus_redis import durability_risks, uncancelled
 from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing
 
@@ -127,9 +127,9 @@ class RedisSink:
             )
 
     def _unavailable(self, error: RedisError) -> Unavailable:
-        says = answered(error)
-        if isinstance(error, ResponseError | AuthenticationError):
-            says = f"{says.partition(' ')[0]} ({type(error).__name__})"
+        # The client has a class for each code; the words behind one may repeat what was sent.
+        refused = isinstance(error, ResponseError | AuthenticationError)
+        says = type(error).__name__ if refused else str(error)
         return Unavailable(f"sink {_shown(self._url)} refused: {says}")
 
 

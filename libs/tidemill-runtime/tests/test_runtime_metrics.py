@@ -23,7 +23,11 @@ from tidemill.runtime.metrics import (
 from tidemill.time.antichain import frontier
 from tidemill.time.errors import UsageError
 
-AT_REST = {"tidemill_compaction_refusals_total": 0.0, "tidemill_orphans_deleted_total": 0.0}
+AT_REST = {
+    "tidemill_announcements_passed_over_total": 0.0,
+    "tidemill_compaction_refusals_total": 0.0,
+    "tidemill_orphans_deleted_total": 0.0,
+}
 """Counters without labels are there from the beginning."""
 
 

@@ -12,6 +12,7 @@ from tidemill.arrangement.updates import empty_updates
 from tidemill.runtime.clock import ManualClock, SystemClock
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.runtime.metrics import Metrics
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import frontier
 from tidemill_embedded.replicas.announcing import TOPIC, Announcements
@@ -67,6 +68,10 @@ async def test_s5_what_is_no_announcement_is_passed_over_and_counted(tmp_path: P
             assert not hears.done()
             await asyncio.sleep(0.01)
     assert (hearing.heard, hearing.passed_over, hearing.broken) == (1, len(foreign), 0)
+    metrics = Metrics(clock)
+    hearing.watch(metrics)
+    exposed = metrics.expose()[0].decode().splitlines()
+    assert f"tidemill_announcements_passed_over_total {float(len(foreign))}" in exposed
     hears.cancel()
     await asyncio.gather(hears, return_exceptions=True)
     await log.close()

@@ -28,7 +28,7 @@ from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
 from tidemill.runtime.log import Log
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.runtime.metrics import BROKEN, Metrics
+from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
 from tidemill.shard import Collections, Limits
@@ -421,9 +421,7 @@ class _Running:
     async def _announcements(self, scope: Scope) -> None:
         world = self._process.world
         announcements = Announcements(world.collections, world.log, world.clock, random_id())
-        world.metrics.watch(
-            BROKEN, lambda: [({"kind": "Service", "name": "announcements"}, announcements.broken)]
-        )
+        announcements.watch(world.metrics)
         task = asyncio.create_task(announcements.run(scope.ready))
         await scope.until_stopping_or(task)
 

@@ -149,6 +149,16 @@ OVERVIEW = Board(
                     ),
                 ),
                 Panel(
+                    "Announcements passed over",
+                    "Records of the topic of commits that were none: somebody else writes to tidemill.commits.",
+                    (
+                        Query(
+                            "sum(increase(tidemill_announcements_passed_over_total{$sel}[5m]))",
+                            "records",
+                        ),
+                    ),
+                ),
+                Panel(
                     "Claims",
                     "Pieces of work that processes with roles have claimed.",
                     (Query("sum by (role) (tidemill_claims_held{$sel})", "{{role}}"),),

@@ -229,6 +229,10 @@ BROKEN = _counter(
 COMPACTION_REFUSALS = _counter(
     "tidemill_compaction_refusals_total", "Looks at a collection that a store refused."
 )
+ANNOUNCEMENTS_PASSED_OVER = _counter(
+    "tidemill_announcements_passed_over_total",
+    "Records of the topic of commits that were no announcements: somebody else writes there.",
+)
 ORPHANS_DELETED = _counter(
     "tidemill_orphans_deleted_total", "Objects deleted that no version of a collection named."
 )

@@ -17,6 +17,7 @@ from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Entry, Log
 from tidemill.runtime.logs import get_logger
+from tidemill.runtime.metrics import ANNOUNCEMENTS_PASSED_OVER, BROKEN, Metrics
 from tidemill.shard import Collections
 from tidemill.time import Frontier
 
@@ -56,6 +57,12 @@ class Announcements:
         self.listening = asyncio.Event()
         """Set once what others tell from then on is heard."""
         collections.tell_commits(self._note)
+
+    def watch(self, metrics: Metrics) -> None:
+        """Let what was passed over, and what nobody foresaw, be read at each scrape."""
+        of_this = {"kind": "Service", "name": "announcements"}
+        metrics.watch(BROKEN, lambda: [(of_this, self.broken)])
+        metrics.watch(ANNOUNCEMENTS_PASSED_OVER, lambda: [({}, self.passed_over)])
 
     def _note(self, collection: str) -> None:
         self._made.add(collection)

@@ -338,6 +338,8 @@ def _key(stored: Stored) -> Key:
 
 def _declared_anew(stored: Stored, now: Stored) -> bool:
     """Whether the work on a resource has to begin again: a view has changed, or a source has more columns."""
+    if type(now.resource.spec) is not type(stored.resource.spec):
+        return True
     if isinstance(now.resource.spec, SourceSpec):
         return columns_of(now) != columns_of(stored)
     return isinstance(now.resource.spec, ViewSpec) and now != stored

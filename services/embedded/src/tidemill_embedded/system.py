@@ -25,6 +25,7 @@ from tidemill.runtime.resources import (
     HoldSpec,
     SourceSpec,
     TableSpec,
+    UnreadableSpec,
     ViewSpec,
     retained_ms,
 )
@@ -45,6 +46,7 @@ from tidemill_embedded.resources.shapes import (
     read_name,
     row_schema,
 )
+from tidemill_embedded.resources.unreadable import Unreadable
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.readers import (
@@ -102,6 +104,8 @@ class System:
     def _plan(self, stored: Stored) -> None:
         """Let what a resource makes be known by name, if that can be told: else it says why not."""
         try:
+            if isinstance(stored.resource.spec, UnreadableSpec) and _makes(stored):
+                self._world.shapes.forget(stored.resource.name)
             self._world.shapes.plan(served(stored))
         except Exception as error:  # a resource that cannot be planned is one that does not run
             log.error("not planned", resource=str(stored.resource), error=told(error))
@@ -152,6 +156,8 @@ class System:
 
     def _new(self, stored: Stored) -> Runner:
         shapes, spec = self._world.shapes, stored.resource.spec
+        if isinstance(spec, UnreadableSpec):
+            raise Unreadable(spec.why)
         if isinstance(spec, SourceSpec):
             return SourceRunner(stored, self._world)
         if isinstance(spec, TableSpec):
@@ -177,12 +183,13 @@ class System:
         Raises: Unavailable or Indeterminate also where all are recorded and one begins once the stores are back.
         """
         async with self._changing:
-            before = {(s.resource.kind, s.resource.name): s for s in self._store.live()}
+            before = {_key(stored): stored for stored in self._store.live()}
             plan = await self._written(documents, by)
             try:
+                await self._erase_replaced(plan, before)
                 away = [await self._begin(stored, applied=True) for stored in plan.created]
                 for stored in plan.configured:
-                    await self._reconfigure(stored)
+                    await self._reconfigure(stored, before[_key(stored)])
             except Exception as error:  # whatever it was: what is refused leaves nothing behind
                 try:
                     await self._taken_back(plan, before)
@@ -197,18 +204,31 @@ class System:
             *(Applied(r.kind, r.name, Outcome.UNCHANGED) for r in plan.unchanged),
         ]
 
+    async def _erase_replaced(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
+        """End what could not be read and is stated anew, where nobody can tell what its collections hold."""
+        for stored in plan.created:
+            unread = before.get(_key(stored))
+            if unread is not None:
+                await self._let_end(unread)
+                await erase(unread, self._world)
+
+    async def _let_end(self, stored: Stored) -> None:
+        """Stop the work on a resource in this process, if there is any."""
+        running = self._running.pop(_key(stored), None)
+        if running is not None:
+            await running.stop()
+
     async def _taken_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
         """Let everything be as it was before a plan that was refused while it was carried out."""
         for stored in reversed(plan.created):
             await self._end(stored)
-        await self._put([before[s.resource.kind, s.resource.name] for s in plan.configured])
-        for stored in plan.configured:
-            known = before[stored.resource.kind, stored.resource.name]
-            self._plan(known)
-            running = self._running.pop((known.resource.kind, known.resource.name), None)
-            if running is not None:
-                await running.stop()
-            await self._begin(known)
+        changed = [*plan.created, *plan.configured]
+        known = [before[_key(stored)] for stored in changed if _key(stored) in before]
+        await self._put(known)
+        for stored in known:
+            self._plan(stored)
+            await self._let_end(stored)
+            await self._begin(stored)
 
     async def _put(self, resources: Sequence[Stored]) -> None:
         """Write the catalog, also if another process has written it meanwhile."""
@@ -243,10 +263,12 @@ class System:
                 self._shared.work.planned(plan.created)
             return plan
 
-    async def _reconfigure(self, stored: Stored) -> None:
-        """Let a changed retention, or a hold that moved, take effect."""
+    async def _reconfigure(self, stored: Stored, before: Stored) -> None:
+        """Let a changed retention, or a hold that moved, take effect; what could not be read begins."""
         spec = stored.resource.spec
-        if isinstance(spec, HoldSpec):
+        if isinstance(before.resource.spec, UnreadableSpec):
+            await self._begin_again(stored)
+        elif isinstance(spec, HoldSpec):
             await self.runner(stored).prepare()
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
             retain = retained_ms(spec)
@@ -265,9 +287,7 @@ class System:
 
     async def _begin_again(self, stored: Stored) -> None:
         """Let a view run as it is declared now; where work is claimed, its process sees the change."""
-        running = self._running.pop((stored.resource.kind, stored.resource.name), None)
-        if running is not None:
-            await running.stop()
+        await self._let_end(stored)
         self._world.shapes.plan(served(stored))
         await self._begin(stored, applied=True)
 
@@ -330,7 +350,7 @@ class System:
         await self._ended(stored)
         if self._shared is not None:
             await self._shared.work.refresh()
-        elif not isinstance(stored.resource.spec, ActionSpec | HoldSpec):
+        elif _makes(stored):
             self._world.shapes.forget(stored.resource.name)
 
     async def _finish_deleting(self) -> None:
@@ -430,7 +450,10 @@ class System:
         """Write rows ahead to the log of a source, a heartbeat to each partition; durable on return."""
         stored = await self._found("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
-        assert isinstance(spec, SourceSpec)
+        if not isinstance(spec, SourceSpec):
+            raise Unavailable(
+                f"Source/{source} is broken: tidemill describe source {source} says why"
+            )
         if not in_own_log(spec):
             raise UsageError(
                 f"Source/{source} does not read the log of this process: write to its broker or file"
@@ -461,6 +484,15 @@ class System:
             resource, runner = held.stored.resource, held.supervised.runner
             whole = runner.source if isinstance(runner, SourcePart) else runner
             yield (resource.kind, resource.name), held.supervised, inner(whole)
+
+
+def _key(stored: Stored) -> Key:
+    return stored.resource.kind, stored.resource.name
+
+
+def _makes(stored: Stored) -> bool:
+    """Whether collections have the name of a resource."""
+    return stored.resource.kind not in ("Action", "Hold")
 
 
 def _applied(stored: Stored, outcome: Outcome) -> Applied:

@@ -10,6 +10,7 @@ from typing import Any
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
+    KINDS,
     ActionSpec,
     ArrangementSpec,
     HoldSpec,
@@ -39,8 +40,6 @@ from tidemill_embedded.sharing import Said, Shared, combined
 from tidemill_embedded.world import World
 from tidemill_query.driver import NOTHING_BOUND
 
-_KINDS = ("Source", "Table", "View", "Action", "Arrangement", "Hold")
-
 
 class Telling:
     """The states of resources: of those that run in this process, and of those that others have claimed."""
@@ -56,7 +55,7 @@ class Telling:
 
     async def get(self, kind: str | None, name: str | None) -> Sequence[ResourceStatus]:
         """Resources of a kind and name; without them all."""
-        wanted = None if kind is None else kind_of(kind)
+        wanted = None if kind is None else kind_of(kind, self._store)
         found = [
             stored
             for stored in self._store.live()
@@ -181,19 +180,19 @@ def made_by(stored: Stored, shapes: Shapes) -> list[Named]:
 
 def live(store: ResourceStore, kind: str, name: str) -> Stored:
     """A resource that is there. Raises: UnknownCollection."""
-    wanted = kind_of(kind)
+    wanted = kind_of(kind, store)
     stored = store.get(wanted, name)
     if stored is None:
         raise UnknownCollection(f"there is no {wanted} {name}", kind=wanted, name=name)
     return stored
 
 
-def kind_of(name: str) -> str:
-    """A kind as users write it: any case, singular or plural."""
-    for kind in _KINDS:
+def kind_of(name: str, store: ResourceStore) -> str:
+    """A kind as users write it: any case, singular or plural; also one that only another version knows."""
+    for kind in dict.fromkeys([*KINDS, *(stored.resource.kind for stored in store.live())]):
         if name.lower() in (kind.lower(), f"{kind.lower()}s"):
             return kind
-    raise UsageError(f"there is no kind {name}; kinds are {', '.join(_KINDS)}")
+    raise UsageError(f"there is no kind {name}; kinds are {', '.join(KINDS)}")
 
 
 def inner(runner: Runner) -> Runner:

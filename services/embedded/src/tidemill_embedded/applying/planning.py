@@ -32,6 +32,7 @@ from tidemill.runtime.resources import (
     Resource,
     SourceSpec,
     TableSpec,
+    UnreadableSpec,
     ViewSpec,
     load_resources,
 )
@@ -39,6 +40,7 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
+from tidemill_embedded.applying.stating import stated_anew
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.placing import check_resource
 from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
@@ -169,10 +171,16 @@ async def plan_apply(
     bound = await world.collections.ids()
     fresh: list[Stored] = []
     configured: list[Stored] = []
+    mended: list[Stored] = []
     unchanged: list[Resource] = []
     for resource in resources:
         known = store.get(resource.kind, resource.name)
-        if known is None:
+        unread = known is not None and isinstance(known.resource.spec, UnreadableSpec)
+        anew = stated_anew(known, resource) if known is not None and unread else None
+        if anew is not None:
+            permit_topics(resource, by, shared_brokers=bool(world.settings.log))
+            mended.append(anew)
+        elif known is None or unread:
             _refuse_namesake(resource, store)
             _refuse_created(resource, store, world.shapes)
             permit_topics(resource, by, shared_brokers=bool(world.settings.log))
@@ -182,8 +190,9 @@ async def plan_apply(
             unchanged.append(resource)
         else:
             configured.append(_reconfigured(known, resource, world))
-    names = {stored.resource.name for stored in fresh}
+    names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
+        mended = _planned_anew(mended, world.shapes, by)
         created = [_begun(each, store, now_ms) for each in await _planned(fresh, world, by)]
         configured = [decided(stored, world.shapes, by) for stored in configured]
         for stored in configured:
@@ -193,12 +202,14 @@ async def plan_apply(
         for name in names:
             world.shapes.forget(name)
         raise
-    return Plan(tuple(created), tuple(configured), tuple(unchanged), planned_at)
+    return Plan(tuple(created), (*mended, *configured), tuple(unchanged), planned_at)
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
     """Raises: UsageError if a resource of another kind has given its name to collections."""
     for kind in MAKERS if resource.kind in MAKERS else ():
+        if kind == resource.kind:
+            continue  # itself, as something that cannot be read
         other = store.get(kind, resource.name)
         if other is not None:
             raise UsageError(
@@ -366,6 +377,20 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
             done.append(decided(stored, world.shapes, by))
             await _refuse_late_hold(stored, world)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
+
+
+def _planned_anew(mended: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
+    """What could not be read, planned before what is new: that may read it."""
+    readers = [s for s in mended if isinstance(s.resource.spec, ViewSpec | ActionSpec)]
+    done = [stored for stored in mended if stored not in readers]
+    for stored in done:
+        if isinstance(stored.resource.spec, SourceSpec | TableSpec):
+            shapes.plan(stored)
+    done += _planned_readers(readers, shapes, by)
+    for stored in done:
+        if isinstance(stored.resource.spec, ArrangementSpec):
+            shapes.plan(decided(stored, shapes, by))
+    return [decided(stored, shapes, by) for stored in done]
 
 
 async def _refuse_late_hold(stored: Stored, world: World) -> None:

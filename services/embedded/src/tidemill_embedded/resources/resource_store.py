@@ -21,6 +21,7 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
+from tidemill_embedded.resources.unreadable import resource_of
 
 CATALOG = "catalog"
 ENDING = "ending"
@@ -55,6 +56,8 @@ class Stored:
     incarnation: int = 1
     resolved: Mapping[str, Any] = field(default_factory=dict, hash=False)
     deleted: bool = False
+    raw: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The row as it is in the catalog, of a resource that cannot be read."""
 
     @property
     def prefix(self) -> str:
@@ -73,6 +76,11 @@ class Stored:
 
     def row(self) -> dict[str, object]:
         """The resource as a row of the catalog."""
+        if self.raw is not None and self.deleted:
+            kept = json.dumps(self.resolved, sort_keys=True)
+            return {**self.raw, "resolved": kept, "deleted": True}
+        if self.raw is not None:
+            return dict(self.raw)
         return {
             "kind": self.resource.kind,
             "name": self.resource.name,
@@ -94,6 +102,7 @@ class CatalogMoved(Exception):
 class ResourceStore:
     """The catalog: what was applied is there after a restart, whatever killed the process.
 
+    A row that cannot be read is an unreadable resource, and hides no other one.
     Several processes may have it open; each sees what others wrote when it refreshes.
     """
 
@@ -101,6 +110,8 @@ class ResourceStore:
         self._collections = collections
         self._clock = clock
         self._rows: dict[Key, Stored] = {}
+        self._written: dict[Key, Mapping[str, Any]] = {}
+        """Rows as they are in the catalog: what is retracted is what was written, whoever wrote it."""
         self._read: ReadCapability | None = None
         self.upper = -1
 
@@ -126,7 +137,8 @@ class ResourceStore:
                 rows = await self._collections.snapshot(self._read, upper - 1)
             except BeforeSince:
                 continue
-            self._rows = {(row["kind"], row["name"]): _stored(row) for row in rows.to_pylist()}
+            self._written = {_key(row): row for row in rows.select(_SCHEMA.names).to_pylist()}
+            self._rows = {key: _stored(row) for key, row in self._written.items()}
             self.upper = upper
             return True
 
@@ -170,11 +182,11 @@ class ResourceStore:
         upper = self.upper
         at = max(upper, self._clock.now_ms())
         rows = []
-        for stored in resources:
-            before = self._rows.get((stored.resource.kind, stored.resource.name))
-            if before is not None:
-                rows.append({**before.row(), "_time": at, "_diff": -1})
-            rows.append({**stored.row(), "_time": at, "_diff": 1})
+        made = {_key(row): row for row in (stored.row() for stored in resources)}
+        for key, row in made.items():
+            if key in self._written:
+                rows.append({**self._written[key], "_time": at, "_diff": -1})
+            rows.append({**row, "_time": at, "_diff": 1})
         schema = pa.schema([*_SCHEMA, ("_time", pa.uint64()), ("_diff", pa.int64())])
         outcome = await self._collections.compare_and_append(
             CATALOG, frontier(upper), frontier(at + 1), pa.Table.from_pylist(rows, schema),
@@ -182,8 +194,8 @@ class ResourceStore:
         )  # fmt: skip
         if isinstance(outcome, UpperMismatch):
             raise CatalogMoved
-        for stored in resources:
-            self._rows[stored.resource.kind, stored.resource.name] = stored
+        self._written.update(made)
+        self._rows.update(zip(made, resources, strict=True))
         self.upper = at + 1
         await self._let_go(at)
 
@@ -214,9 +226,29 @@ class ResourceStore:
             await self.put([replace(known, resolved=left)])
 
 
+def _key(row: Mapping[str, Any]) -> Key:
+    return str(row["kind"]), str(row["name"])
+
+
 def _stored(row: Mapping[str, Any]) -> Stored:
-    document = json.loads(row["document"])
-    return Stored(
-        resource_from(document, "catalog"), row["created_ms"], row["incarnation"],
-        json.loads(row["resolved"]), row["deleted"],
-    )  # fmt: skip
+    created_ms, incarnation = row["created_ms"] or 0, row["incarnation"] or 1
+    try:
+        resource = resource_from(json.loads(row["document"]), CATALOG)
+        resolved = json.loads(row["resolved"])
+        if "before" in resolved:
+            resource_from(resolved["before"], CATALOG)
+        if (resource.kind, resource.name) != _key(row) or not isinstance(resolved, dict):
+            raise UsageError(f"a row of {_key(row)} holds {resource}")
+        return Stored(resource, created_ms, incarnation, resolved, row["deleted"])
+    except Exception as error:  # whatever a row holds, it is one resource that does not run
+        resolved = _resolved_of(row)
+        unread = resource_of(row, error)
+        return Stored(unread, created_ms, incarnation, resolved, bool(row["deleted"]), row)
+
+
+def _resolved_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        resolved = json.loads(row["resolved"])
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return resolved if isinstance(resolved, dict) else {}

@@ -32,8 +32,8 @@ def version_of(stored: Stored) -> int:
 
 
 def changing(stored: Stored) -> bool:
-    """Whether the newest version has not taken over yet."""
-    return "before" in stored.resolved
+    """Whether the newest version has not taken over yet, as far as that can be read."""
+    return "before" in stored.resolved and stored.raw is None
 
 
 def served(stored: Stored) -> Stored:

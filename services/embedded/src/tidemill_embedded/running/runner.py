@@ -21,6 +21,7 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
+from tidemill_embedded.resources.unreadable import Unreadable
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")
@@ -173,7 +174,8 @@ class Supervised:
         if not isinstance(error, TidemillError):
             self.broken += 1
             self.health = broken(error, self._since_ms, self.failures, pause_s)
-            log.error("broken", resource=name, error=told(error), pause_s=pause_s, exc_info=error)
+            shown = None if isinstance(error, Unreadable) else error
+            log.error("broken", resource=name, error=_said(error), pause_s=pause_s, exc_info=shown)
             return True
         if isinstance(error, self._passing) or not isinstance(error, _FOR_PEOPLE):
             self.health = Health(False, "Retrying", str(error))
@@ -209,9 +211,14 @@ def broken(error: BaseException, since_ms: int, tries: int, pause_s: float) -> H
     since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
     return Health(
         False, "Broken",
-        f"{told(error)}, since {since}, {tries} times in a row; tried again in {pause_s:g} s; its text "
+        f"{_said(error)}, since {since}, {tries} times in a row; tried again in {pause_s:g} s; its text "
         "is in the log of the process",
     )  # fmt: skip
+
+
+def _said(error: BaseException) -> str:
+    """What may be said of an error that is none of ours: of a row that cannot be read all that there is."""
+    return str(error) if isinstance(error, Unreadable) else told(error)
 
 
 def _cancelled() -> bool:

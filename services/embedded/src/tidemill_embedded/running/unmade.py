@@ -37,7 +37,7 @@ class Unmade:
 
     async def prepare(self) -> None:
         """Raises: why it cannot be made."""
-        self.made = self.made or self._make()
+        self.made = self._make()
         await self.made.prepare()
 
     async def run(self, ready: Callable[[], None]) -> None:

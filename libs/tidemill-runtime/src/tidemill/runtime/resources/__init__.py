@@ -42,6 +42,7 @@ from tidemill.runtime.resources.specs import (
     TableSpec,
     TextSpec,
     TickSpec,
+    UnreadableSpec,
     UpsertSpec,
     ViewSpec,
     retained_ms,
@@ -91,4 +92,5 @@ __all__ = [
     "HttpSink",
     "ArrangementSpec",
     "HoldSpec",
+    "UnreadableSpec",
 ]

@@ -15,9 +15,11 @@ from tidemill.runtime.resources.specs import (
     ActionSpec,
     AnySpec,
     ArrangementSpec,
+    DeclaredSpec,
     HoldSpec,
     SourceSpec,
     TableSpec,
+    UnreadableSpec,
     ViewSpec,
 )
 from tidemill.runtime.resources.validation import find_problems
@@ -26,7 +28,7 @@ from tidemill.runtime.resources.words import parse_instant
 API_VERSION = "tidemill.dev/v1alpha1"
 REASON = "resources"
 
-_SPECS: dict[str, type[AnySpec]] = {
+_SPECS: dict[str, type[DeclaredSpec]] = {
     "Source": SourceSpec,
     "Table": TableSpec,
     "View": ViewSpec,
@@ -61,7 +63,10 @@ class Resource:
 
     def to_document(self) -> dict[str, Any]:
         """The document that gives this resource back; fields with their default value are left out."""
-        spec = msgspec.json.decode(msgspec.json.encode(self.spec, enc_hook=_encode))
+        if isinstance(self.spec, UnreadableSpec):
+            spec = self.spec.spec
+        else:
+            spec = msgspec.json.decode(msgspec.json.encode(self.spec, enc_hook=_encode))
         if isinstance(self.spec, SourceSpec | TableSpec | ViewSpec) and self.spec.retain is None:
             spec["retain"] = "all"
         metadata: dict[str, Any] = {"name": self.name}

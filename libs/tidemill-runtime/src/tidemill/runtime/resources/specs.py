@@ -6,7 +6,7 @@ Fields are named as in the documents, in the spelling of Python: `timestampInter
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -344,4 +344,18 @@ def retained_ms(spec: SourceSpec | TableSpec | ViewSpec) -> int | None:
     return None if spec.retain is None else max(1, int(spec.retain))
 
 
-AnySpec: TypeAlias = SourceSpec | TableSpec | ViewSpec | ActionSpec | ArrangementSpec | HoldSpec
+class UnreadableSpec(Spec, frozen=True, kw_only=True):
+    """What is stored and cannot be read: the `spec` as it may be shown, as far as there is one, and `why`.
+
+    `fields` are the names of those that are wrong; none where nobody can tell what it says.
+    """
+
+    spec: dict[str, Any]
+    why: str
+    fields: tuple[str, ...] = ()
+
+
+DeclaredSpec: TypeAlias = (
+    SourceSpec | TableSpec | ViewSpec | ActionSpec | ArrangementSpec | HoldSpec
+)
+AnySpec: TypeAlias = DeclaredSpec | UnreadableSpec

@@ -1,0 +1,51 @@
+"""Unreadable resources that are stated anew: over the collections that they have, where what these hold is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tidemill.runtime.problems import FieldPath, field_name
+from tidemill.runtime.resources import Resource, UnreadableSpec
+from tidemill.time import UsageError
+from tidemill_embedded.resources.resource_store import Stored
+
+
+def stated_anew(known: Stored, resource: Resource) -> Stored | None:
+    """An unreadable resource by a document that can be read, over the collections it has.
+
+    None if nobody can tell what these hold, so that it begins anew. Raises: UsageError for a document that also
+    changes what was not wrong.
+    """
+    spec = known.resource.spec
+    assert isinstance(spec, UnreadableSpec)
+    if not spec.fields or "before" in known.resolved:
+        # A table is what was inserted: its rows stay, if they have the columns that are stated.
+        if known.resource.kind != "Table":
+            return None
+        return replace(known, resource=resource, resolved={}, raw=None)
+    stated = resource.to_document()["spec"]
+    changed = sorted(_differing(spec.spec, stated, ("spec",), frozenset(spec.fields)))
+    if changed:
+        raise UsageError(
+            f"{resource.place('spec')}: {resource}: {', '.join(changed)} cannot change while it exists, and what "
+            f"cannot be read of it is {', '.join(spec.fields)}: change that alone, or delete it first: "
+            f"tidemill delete {resource.kind.lower()} {resource.name}",
+            reason="Immutable",
+        )
+    return replace(known, resource=resource, raw=None)
+
+
+def _differing(was: Any, now: Any, path: FieldPath, wrong: frozenset[str]) -> Iterator[str]:
+    """The fields that are not what they were, apart from what had to be stated otherwise and retention."""
+    if field_name(path) in wrong or path == ("spec", "retain"):
+        return
+    if isinstance(was, dict) and isinstance(now, dict):
+        inner = {name: field_name((*path, name)) for name in [*was, *now]}
+        if len(path) > 1 and not wrong.isdisjoint(inner.values()):
+            return  # such as a file of a password: what says it now has another name
+        for name in inner:
+            yield from _differing(was.get(name), now.get(name), (*path, name), wrong)
+    elif was != now:
+        yield field_name(path)

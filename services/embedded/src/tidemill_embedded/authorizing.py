@@ -65,6 +65,12 @@ class _Hidden:
 _WORD = re.compile(r"[\w.-]+")
 
 
+def may_explain(shapes: Shapes, view: str) -> bool:
+    """Whether the caller may read a view and everything that it reads; outside of a call anybody may."""
+    names = {view, *(named.name for named in shapes.planned(view).inputs.values())}
+    return len(listed(names)) == len(names)
+
+
 class AuthorizedQueries:
     """Guarantees of QueryHandlers, for readers of what they name."""
 

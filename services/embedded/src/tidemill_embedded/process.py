@@ -43,6 +43,7 @@ from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedQueries,
     AuthorizedStorage,
+    may_explain,
 )
 from tidemill_embedded.exposing import SAID, exposed, refuse_exposure, services_warning
 from tidemill_embedded.last_tried import LastTried
@@ -182,7 +183,7 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
             chosen, roles, world, store, System(world, store),
             QueryDriver(
                 collections, shapes, clock, chosen.query, world.discover,
-                chosen.limits.of_questions,
+                chosen.limits.of_questions, lambda view: may_explain(shapes, view),
             ),
             StorageDriver(collections, clock, shapes, chosen.limits.lease_ms),
             CompactionDriver(

@@ -16,7 +16,11 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF
 from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.evaluation.scans import Scan
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record, parse_record
+from tidemill.datalog.ticking import TickHistory
 from tidemill.rpc.messages import (
     Answer,
     Changes,
@@ -42,6 +46,7 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_query import plans, reasons
+from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
@@ -82,8 +87,13 @@ class QueryDriver:
         settings: QuerySettings,
         discover: Callable[[], Awaitable[None]] = _nothing,
         limits: QuestionLimits | None = None,
+        explains: Callable[[str], bool] = lambda view: True,
     ) -> None:
-        """`discover` lets the directory learn of collections that other processes have created."""
+        """`discover` lets the directory learn of collections that other processes have created.
+
+        `explains` says whether who asks now may see the facts that a view is derived from.
+        """
+        self._explains = explains
         self._limits = limits or QuestionLimits()
         self._reasoning = ThreadPoolExecutor(REASONS_AT_ONCE, "reasons")
         self._collections = collections
@@ -207,7 +217,7 @@ class QueryDriver:
                 reason="limits",
             )
 
-    async def _reasoned(self, reason: Callable[..., Explanation], *given: object) -> Explanation:
+    async def _reasoned(self, reason: Callable[..., T], *given: object) -> T:
         """What a reason says, found beside the event loop, some at a time."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reasoning, partial(reason, *given))
@@ -364,50 +374,88 @@ class QueryDriver:
         return [await self._found(split_name(name)[0])]
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
-        """The proof of a record that is present."""
-        ways = reasons.proof, reasons.proof_in_ticks
-        return await self._chosen(as_of, lambda: self._explained(record, as_of, *ways))
+        """The proof of a record that is present; where views read what others derive, through all of them."""
+        return await self._chosen(as_of, lambda: self._proved(record, as_of))
+
+    async def _proved(self, written: str, as_of: int | None) -> Explanation:
+        view, asked, collection = self._question(written, blanks=False)
+        at = await self._instant(collection, as_of, None)
+        found = await self._proof(view, asked, at)
+        if isinstance(found, Explanation):
+            return found
+        settings = self._settings
+        borders = Borders(settings.proof_views_max, settings.proof_facts_max)
+
+        async def prove(other: ViewOf, record: Record, instant: int) -> Proof | None:
+            below = await self._proof(other, record, instant)
+            return below if isinstance(below, Proof) else None
+
+        crossing = Crossing(self._directory.views(), self._explains, prove, borders)
+        await crossing.extend(found, view, at)
+        return await self._reasoned(reasons.proved, asked, found, at)
+
+    async def _proof(self, view: ViewOf, asked: Record, at: int) -> reasons.Found:
+        """The proof down to the inputs of one view."""
+        if view.ticks is not None:
+            ways = reasons.proof_in_ticks
+            return await self._explained_in_ticks(view, view.ticks, asked, at, ways)
+        scans = plans.scans_of_proof(view.program, asked)
+        inputs = await self._presences(view, self._begins(asked, at), at, scans)
+        letters = await self._letters(view)
+        return await self._reasoned(reasons.proof, view.program, inputs, letters, asked, at, at + 1)
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
-        ways = reasons.absence, reasons.absence_in_ticks
-        return await self._chosen(as_of, lambda: self._explained(record, as_of, *ways))
+        return await self._chosen(as_of, lambda: self._absence(record, as_of))
 
-    async def _explained(
-        self, record: str, as_of: int | None, reason: reasons.Reason, over_ticks: reasons.TickReason
-    ) -> Explanation:
-        self._refuse_long(record)
-        name, text = split_name(record)
-        asked = parse_record(text or record, blanks=reason is reasons.absence)
-        view = self._directory.view_of(name)
-        asked, collection = self._asked_in(view, name, asked)
+    async def _absence(self, written: str, as_of: int | None) -> Explanation:
+        view, asked, collection = self._question(written, blanks=True)
         upper = (await self._collections.status(collection)).upper
-        if reason is reasons.absence and as_of is not None and upper.less_equal(as_of):
+        if as_of is not None and upper.less_equal(as_of):
             return await self._reasoned(
-                reason, view.program, {}, (), asked, as_of, sole_time(upper)
+                reasons.absence, view.program, {}, (), asked, as_of, sole_time(upper)
             )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
-            return await self._explained_in_ticks(view, view.ticks, asked, at, over_ticks)
+            ways = reasons.absence_in_ticks
+            return await self._explained_in_ticks(view, view.ticks, asked, at, ways)
+        # What comes after the instant may be what was missing at it.
+        last = at if upper.empty else sole_time(upper) - 1
+        until = max(at, min(last, at + self._settings.proof_history_ms))
+        inputs = await self._presences(view, self._begins(asked, at), until, {})
+        letters = await self._letters(view)
+        return await self._reasoned(
+            reasons.absence, view.program, inputs, letters, asked, at, until + 1
+        )
+
+    def _question(self, written: str, blanks: bool) -> tuple[ViewOf, Record, str]:
+        """The view that derives or reads a record, the record as it knows it, and the collection that answers."""
+        self._refuse_long(written)
+        name, text = split_name(written)
+        asked = parse_record(text or written, blanks=blanks)
+        view = self._directory.view_of(name)
+        return (view, *self._asked_in(view, name, asked))
+
+    def _begins(self, asked: Record, at: int) -> int:
+        """From when on facts may matter for a record."""
         begins = at if asked.time is None else max(0, min(at, asked.time))
-        begins = max(0, begins - self._settings.proof_history_ms)
-        scans = plans.scans_of_proof(view.program, asked) if reason is reasons.proof else {}
-        until = at
-        if reason is reasons.absence:  # what comes after the instant may be what was missing at it
-            last = at if upper.empty else sole_time(upper) - 1
-            until = max(at, min(last, at + self._settings.proof_history_ms))
-        inputs = {
+        return max(0, begins - self._settings.proof_history_ms)
+
+    async def _presences(
+        self, view: ViewOf, begins: int, until: int, scans: Mapping[str, Scan]
+    ) -> dict[str, list[Presence]]:
+        """What the inputs of a view held at some instant in [begins, until]."""
+        return {
             predicate: await self._histories.presences(
                 readable, begins, until, scans.get(predicate)
             )
             for predicate, readable in view.inputs.items()
         }
-        letters = await self._letters(view)
-        return await self._reasoned(reason, view.program, inputs, letters, asked, at, until + 1)
 
     async def _explained_in_ticks(
-        self, view: ViewOf, ticks: TicksOf, asked: Record, at: int, reason: reasons.TickReason
-    ) -> Explanation:
+        self, view: ViewOf, ticks: TicksOf, asked: Record, at: int,
+        reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int], T],
+    ) -> T:  # fmt: skip
         """As for other programs, over the ticks; where there are several nodes, the first argument names one."""
         node = 0
         if ticks.plan.nodes > 1 and asked.predicate in view.outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
@@ -19,8 +19,8 @@ from tidemill.rpc.messages import Explanation, Json
 Inputs: TypeAlias = "Mapping[str, Sequence[Presence]]"
 Letters: TypeAlias = "Sequence[Record]"
 """Events that came late and were refused."""
-Reason: TypeAlias = "Callable[[CheckedProgram, Inputs, Letters, Record, int, int], Explanation]"
-TickReason: TypeAlias = "Callable[[TickHistory, Letters, Record, int, int, int], Explanation]"
+Found: TypeAlias = "Proof | Explanation"
+"""A proof that may go on in other views, or what there is to say instead."""
 
 PARTS_MAX = 10_000
 """A proof with more parts is sent as text only: as a tree its shared parts would be repeated."""
@@ -28,15 +28,15 @@ PARTS_MAX = 10_000
 
 def proof(
     program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
-) -> Explanation:
+) -> Found:
     """A proof tree down to inputs."""
     found = why(program, inputs, record, at)
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
-    return _proved(record, found, at)
+    return found
 
 
-def _proved(asked: Record, found: Proof, at: int) -> Explanation:
+def proved(asked: Record, found: Proof, at: int) -> Explanation:
     """The proof; where other values ride beside the fact than were asked about, that is said first."""
     other = _told_otherwise(asked, found.record, at)
     return Explanation(f"{other}\n{found.render()}" if other else found.render(), _tree(found))
@@ -53,11 +53,11 @@ def _told_otherwise(asked: Record, present: Record | None, at: int) -> str:
 
 def proof_in_ticks(
     history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
-) -> Explanation:
+) -> Found:
     """A proof tree over ticks, down to inputs and to what was handed on before the history."""
     found = why_in_ticks(history, record, at, node)
     if found is not None:
-        return _proved(record, found, at)
+        return found
     if not history.fresh and history.nodes[node].number_at(at) is None:
         return Explanation(
             f"no tick ran between {history.begin} and {at}: what is present was handed on by ticks "
@@ -94,7 +94,7 @@ def _tree(found: Proof) -> Json:
         children: list[Json] = [made[id(each)] for each in part.premises()]
         made[id(part)] = {
             "fact": part.text if part.record is None else str(part.record),
-            **({"tick": part.place} if part.place else {}),
+            **({"view" if part.kind == "view" else "tick": part.place} if part.place else {}),
             "rule": part.rule,
             "kind": part.kind,
             "text": part.rule_text,

@@ -19,6 +19,12 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof_history_ms: int = 172_800_000
     """How far before and after the asked instant why-not looks for facts that were never present together; reasons go as far back over ticks."""
 
+    proof_views_max: int = 10
+    """How many borders of views a proof crosses, one behind the other."""
+
+    proof_facts_max: int = 100
+    """How many facts that other views derive a proof goes on into."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionLimits:

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
 
-Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived", "handed"]
-"""`handed`: handed on by ticks that are before the history which is known."""
+Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived", "handed", "view"]
+"""`handed`: handed on by ticks that are before the history which is known. `view`: derived by another program."""
 
 DEPTH_MAX = 60
 """How deep a drawn tree goes before it goes on in another."""
@@ -23,7 +23,7 @@ class Proof:
 
     `solutions` is empty for leaves, has one list of premises for a plain derivation and one for each solution
     of an aggregate. `text` is the fact with its time, or the atom under `not`; `rule` the number of the rule
-    and `rule_text` its text; `place` names the tick in proofs over ticks. Proofs share equal parts; no fact stands above itself.
+    and `rule_text` its text; `place` names the tick in proofs over ticks, and the other program of a `view`. Proofs share equal parts; no fact stands above itself.
     """
 
     text: str
@@ -53,7 +53,9 @@ class Proof:
 
     def leaves(self) -> frozenset[str]:
         """The texts of the inputs, stated facts, clock events and absences that the proof rests on."""
-        return frozenset(part.text for part in self.every_part() if part.kind != "derived")
+        return frozenset(
+            part.text for part in self.every_part() if part.kind not in ("derived", "view")
+        )
 
     def render(self) -> str:
         """The proof as a tree for people; a part that was shown before is only named again.
@@ -113,6 +115,8 @@ class Proof:
                 if self.rule is None
                 else (f"{shown}  [{place}, rule {self.rule}: {self.rule_text}]")
             )
+        if self.kind == "view":
+            return f"{shown}  [of the view {self.place}]"
         if self.kind == "absent":
             return f"{shown}  [{place}]"
         kind = "handed on before the known history" if self.kind == "handed" else self.kind

@@ -61,6 +61,39 @@ async def test_equal_calls_of_an_interval_are_one_row_and_a_flood_is_bounded() -
     assert any((row["who"], row["address"], row["action"]) == ("…", "…", "Ask") for row in found)
 
 
+async def test_a4_refusals_push_out_nobody_who_changed_something() -> None:
+    """Not of an interval, and not of what is kept: their number is the choice of who is refused."""
+    clock = ManualClock(1_000)
+    collections = over(clock)
+    told = AuditSettings(entries_max=20, refusals_max=5, rows_max=12, refused_rows_max=6)
+    audit = Audit(collections, clock, told, "one")
+    for round_ in range(4):
+        for number in range(50):
+            where = f"POST /{round_}/{number}"
+            audit.called(AuditedCall("", "10.0.0.9", "Http", where, "refused", "403"))
+        audit.called(AuditedCall("ann", "", "Insert", f"t{round_}", "done"))
+        await audit.flush()
+        clock.move(1)
+    found = await rows(collections)
+    assert sum(row["calls"] for row in found if row["outcome"] == "refused") == 200
+    assert len([row for row in found if row["outcome"] == "refused"]) == 4 * (5 + 1)
+    await audit.sweep()
+    kept = await rows(collections)
+    assert {row["target"] for row in kept if row["who"] == "ann"} == {"t0", "t1", "t2", "t3"}
+    assert len([row for row in kept if row["outcome"] == "refused"]) == 6
+
+
+async def test_a_process_that_only_tells_writes_when_it_has_heard_something() -> None:
+    clock = ManualClock(1_000)
+    collections = over(clock)
+    audit = Audit(collections, clock, AuditSettings(), "back", tends=False)
+    await audit.flush()
+    assert AUDIT not in await collections.ids()
+    audit.called(CALL)
+    await audit.flush()
+    assert [row["process"] for row in await rows(collections)] == ["back"]
+
+
 class Breaking(Collections):
     """Stores that break off the next appends, after they have written if `late`."""
 
@@ -190,6 +223,20 @@ def client_of(server: UpProcess, made: Certificates, who: str) -> Client:
     return connect(server.address("grpc"), tls_ca=str(made.authority), token_file=token)
 
 
+def asked(server: UpProcess, made: Certificates, body: bytes, **headers: str) -> int:
+    """The status of rows that are posted with these headers."""
+    trust = ssl.create_default_context(cafile=str(made.authority))
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {"Authorization": f"Bearer {TOKENS['ann']}", "Content-Type": "text/csv", **named}
+    request = Request(f"{server.address('http')}/v1/sources/pushed/rows?token=x", body, sent)
+    try:
+        with urlopen(request, timeout=120, context=trust) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
 def posted(server: UpProcess, made: Certificates, token: bytes) -> int:
     trust = ssl.create_default_context(cafile=str(made.authority))
     url = f"{server.address('http')}/v1/sources/pushed/rows"
@@ -287,3 +334,29 @@ def test_a4_nobody_writes_what_the_system_says_of_itself(who: Principal) -> None
     reader = Principal("bob", (Grant(Role.reader), Grant(Role.writer)))
     assert not reader.has(Role.reader, AUDIT)
     assert Principal("amy", (Grant(Role.admin, ("tidemill",)),)).has(Role.reader, AUDIT)
+
+
+def test_a4_requests_that_are_refused_for_what_they_look_like_are_told_of(tmp_path: Path) -> None:
+    """By pages of others, of kinds that are not taken, and too large: with the address, and without a name."""
+    made, arguments = secured(tmp_path)
+    limits = json.loads((tmp_path / "settings.yaml").read_text()) | {
+        "limits": {"http_body_bytes": 10}
+    }
+    (tmp_path / "settings.yaml").write_text(json.dumps(limits))
+    with up_process(tmp_path, *arguments) as server, client_of(server, made, "ann") as ann:
+        until(lambda: bool(ann.apply(ResourceDocument(RESOURCES, "r.yaml"))) or None)
+        assert asked(server, made, b"a", Origin="https://evil.example") == 403
+        assert asked(server, made, b"a", Content_Type="text/html") == 415
+        assert asked(server, made, b"a", Content_Encoding="gzip") == 415
+        assert asked(server, made, b"a" * 11) == 413
+
+        def told() -> set[tuple[str, ...]] | None:
+            found = {(*e[:5], e[5][:3]) for e in entries(ann) if e[2] == "Http"}
+            return found if len(found) == 3 else None
+
+        where = "POST /v1/sources/pushed/rows"
+        expected = {
+            ("", "127.0.0.1", "Http", where, "refused", status) for status in ("403", "415", "413")
+        }
+        assert until(told) == expected
+        assert TOKENS["ann"] not in str(entries(ann))

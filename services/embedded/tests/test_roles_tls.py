@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import subprocess
@@ -9,8 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tidemill.client import connect
+from tidemill.rpc.channel import Dialer
+from tidemill.rpc.client_services import ServiceClient
+from tidemill.rpc.status import Unauthenticated
+from tidemill.rpc.tls import TlsFiles
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.fleet import Fleet, fleet, until
 from tidemill.time import TidemillError, Unavailable
@@ -42,6 +48,7 @@ def secured(system: Fleet, made: Certificates) -> None:
         "services": {
             "address": "127.0.0.1:0",
             "lease_s": system.lease_s,
+            "names": ["localhost"],
             "tls": {
                 "certificate": str(service.certificate),
                 "key": str(service.key),
@@ -49,6 +56,36 @@ def secured(system: Fleet, made: Certificates) -> None:
             },
         },
     }
+
+
+def refused_at_the_port_of_services(system: Fleet, made: Certificates) -> None:
+    """Whoever has a certificate of the authority, and is no service, is told of by the process that refused."""
+    stranger = trustme.CA.issue_cert(made._authority, "stranger.example")
+    files = TlsFiles(system.folder / "s.crt", system.folder / "s.key", made.authority)
+    assert files.certificate is not None
+    assert files.key is not None
+    stranger.cert_chain_pems[0].write_to_path(files.certificate)
+    stranger.private_key_pem.write_to_path(files.key)
+    owner = system.owned("ingest", "Source/flights")
+
+    async def probe() -> None:
+        client = ServiceClient(owner.details, Dialer(files))
+        try:
+            await client.probe("flights")
+        finally:
+            await client.close()
+
+    with pytest.raises(Unauthenticated, match="this port is for services"):
+        asyncio.run(probe())
+
+    def told() -> list[str] | None:
+        audit = command(system, "query", "tidemill/audit")
+        lines = [line for line in audit.stdout.splitlines() if "Probe" in line]
+        return lines or None
+
+    (line,) = until(told, system.logs)
+    for word in ("refused", "stranger.example", "127.0.0.1", owner.name):
+        assert word in line
 
 
 def command(system: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -110,6 +147,7 @@ def test_roles_that_prove_themselves_answer_a_user_with_a_token(tmp_path: Path) 
             rows.write(json.dumps({"plane": "N2"}) + "\n")
         assert until(lambda: (planes() or [])[1:] or None, system.logs) == ["N2"]
         assert [m.pid for m in system.members.values() if m.running] == before
+        refused_at_the_port_of_services(system, made)
         told = command(system, "get")
         assert told.returncode == 0, told.stderr
         assert "Running" in told.stdout

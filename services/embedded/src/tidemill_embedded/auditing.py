@@ -1,7 +1,7 @@
 """Who changed what, and who was refused: a collection that is written in batches beside the calls.
 
-Equal entries of one batch are one row with their number, and a batch has a bound, so that who floods a
-server with refusals fills a row and not a disk. Calls wait for nothing of it. A batch that a store refuses is kept
+Equal entries of one batch are one row with their number, a batch has a bound, and refusals have bounds of their
+own, so that who floods a server with them fills a row, neither a disk nor the place of others. Calls wait for nothing of it. A batch that a store refuses is kept
 and tried again under the same token; a process that is killed loses what it has not written, an interval at most
 while its stores answer.
 """
@@ -64,13 +64,22 @@ class Audit:
     """Guarantees of Auditor: `called` returns at once; what it was told is written by `run`, within an interval."""
 
     def __init__(
-        self, collections: Collections, clock: Clock, settings: AuditSettings, process: str
+        self,
+        collections: Collections,
+        clock: Clock,
+        settings: AuditSettings,
+        process: str,
+        *,
+        tends: bool = True,
     ) -> None:
+        """Who `tends` the collection lets its upper follow the clock, and takes away what is too old."""
         self._collections = collections
         self._clock = clock
         self._settings = settings
         self._process = process
+        self._tends = tends
         self._heard: Counter[AuditedCall] = Counter()
+        self._refusals = 0
         self._unwritten: _Batch | None = None
         self._number = 0
         self._opened = False
@@ -78,8 +87,12 @@ class Audit:
 
     def called(self, call: AuditedCall) -> None:
         """Keep a call; beyond the bound of a batch those of one kind and outcome are one."""
-        if call not in self._heard and len(self._heard) >= self._settings.entries_max:
-            call = replace(call, who="…", address="…", target="…", reason="…")
+        refused = call.outcome == "refused"
+        if call not in self._heard:
+            many = refused and self._refusals >= self._settings.refusals_max
+            if many or len(self._heard) >= self._settings.entries_max:
+                call = replace(call, who="…", address="…", target="…", reason="…")
+            self._refusals += refused
         self._heard[call] += 1
         if self._heard[call] == 1 and len(self._heard) <= LOGGED_MAX:
             log.info(
@@ -106,7 +119,7 @@ class Audit:
             await self._clock.sleep(self._settings.interval_s)
             try:
                 await self.flush()
-                if self._clock.monotonic_s() >= next_sweep:
+                if self._tends and self._clock.monotonic_s() >= next_sweep:
                     next_sweep = self._clock.monotonic_s() + SWEEP_S
                     await self.sweep()
             except Exception as error:  # whatever it was: calls go on, the batch is tried again
@@ -124,10 +137,12 @@ class Audit:
 
     async def flush(self) -> None:
         """Write one batch, or move the upper on if nobody has for a while. Raises: what the stores raise."""
+        if not (self._tends or self._heard or self._unwritten):
+            return
         if not self._opened:
             await self.open()
         if self._unwritten is None and self._heard:
-            heard, self._heard = self._heard, Counter()
+            heard, self._heard, self._refusals = self._heard, Counter(), 0
             self._number += 1
             token = f"{self._process}:{self._began_ms}:{self._number}"
             self._unwritten = _Batch(self._rows(heard), token)
@@ -186,8 +201,14 @@ class Audit:
         rows = rows.select(AUDIT_SCHEMA.names).sort_by([("at", "descending")])
         now = self._clock.now_ms()
         old = pc.less(rows["at"], now - int(self._settings.keep_s * 1000))
-        many = pa.array(i >= self._settings.rows_max for i in range(rows.num_rows))
-        gone = rows.filter(pc.or_(old, many))
+        kept = Counter[bool]()
+        many = []
+        for outcome in rows["outcome"].to_pylist():
+            refused = outcome == "refused"
+            full = kept.total() >= self._settings.rows_max
+            many.append(full or (refused and kept[True] >= self._settings.refused_rows_max))
+            kept[refused] += not many[-1]
+        gone = rows.filter(pc.or_(old, pa.array(many, pa.bool_())))
         if gone.num_rows:
             await self._append(upper, now, _updates(gone, max(upper, now), -1), None)
 

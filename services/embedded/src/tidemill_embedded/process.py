@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import typer
 
 from tidemill.rpc.admission import Admissions
+from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.identity import Authenticator, ServicesOnly, Tokens
 from tidemill.rpc.messages import ResourceDocument, Work
@@ -21,7 +22,7 @@ from tidemill.runtime import logs
 from tidemill.runtime.clock import Clock, SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.http_guard import HttpGuard, is_loopback
-from tidemill.runtime.http_server import HttpServer
+from tidemill.runtime.http_server import HttpRequest, HttpServer
 from tidemill.runtime.ids import random_id
 from tidemill.runtime.kafka_access import access_of, brokers_of, egress_of, kafka_files
 from tidemill.runtime.lifecycle import Failed, Scope, Supervisor, exit_code
@@ -45,7 +46,13 @@ from tidemill_embedded.authorizing import (
     AuthorizedStorage,
     may_explain,
 )
-from tidemill_embedded.exposing import SAID, exposed, refuse_exposure, services_warning
+from tidemill_embedded.exposing import (
+    SAID,
+    answers_users,
+    exposed,
+    refuse_exposure,
+    services_warning,
+)
 from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.pushing import HttpPushing
@@ -90,6 +97,7 @@ class Process:
     compaction: CompactionDriver
     risks: tuple[str, ...]
     board: JobBoard
+    audit: Audit
     shared: Shared | None = None
     internal: Server | None = None
 
@@ -195,6 +203,10 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
             ),
             (),
             board,
+            Audit(
+                collections, clock, chosen.audit, chosen.name_of_process,
+                tends=answers_users(chosen),
+            ),
         )  # fmt: skip
         await collections.open()
         process.risks = consensus.risks
@@ -264,6 +276,7 @@ async def _join(
         authenticator=None if files is None else ServicesOnly(chosen.services.names),
         credentials=None if credentials is None else credentials.credentials(),
         reflect=chosen.reflection,
+        auditor=RefusalsAlone(process.audit),
     )
     stack.push_async_callback(process.internal.stop, 0.5)
     address = _advertised(chosen, process.internal.port)
@@ -319,6 +332,21 @@ def _guard(chosen: EmbeddedSettings) -> HttpGuard:
     return HttpGuard(frozenset(map(str.lower, told)), numbers=not is_loopback(chosen.http_host))
 
 
+def _refused_over_http(audit: Audit, request: HttpRequest, status: int, says: str) -> None:
+    """Tell of a request that nobody looked at further: who has sent it is not known."""
+    target, reason = f"{request.method} {request.path}", f"{status} {says}"
+    audit.called(
+        AuditedCall(
+            "",
+            request.remote,
+            "Http",
+            target[:REASON_CHARS_MAX],
+            "refused",
+            reason[:REASON_CHARS_MAX],
+        )
+    )
+
+
 class _Running:
     """The components of a process, each started after the one before and stopped before it."""
 
@@ -331,12 +359,10 @@ class _Running:
         self._http = HttpServer(
             chosen.http_host, chosen.http_port, process.world.metrics,
             None if files_of_http is None else server_context(files_of_http, _told("http_tls")),
-            _guard(chosen), chosen.limits.of_http,
+            _guard(chosen), chosen.limits.of_http, partial(_refused_over_http, process.audit),
         )  # fmt: skip
         self._admissions = Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s)
-        self._audit = Audit(
-            process.world.collections, process.world.clock, chosen.audit, chosen.name_of_process
-        )
+        self._audit = process.audit
         self._supervisor = Supervisor(process.world.clock)
 
     def added(self) -> Supervisor:
@@ -370,8 +396,7 @@ class _Running:
                 add("announcements", self._announcements)
         if process.world.launcher.remote:
             add("jobs", self._jobs)
-        if not process.roles or "query" in process.roles:
-            add("audit", self._audited)
+        add("audit", self._audited)
         add("http", self._web)
         if not process.roles or "query" in process.roles:
             add("grpc", self._rpc)

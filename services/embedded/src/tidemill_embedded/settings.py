@@ -235,6 +235,12 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries_max: int = 1_000
     """Different entries of one interval; those beyond it are counted by action and outcome alone."""
 
+    refusals_max: int = 100
+    """Different refusals of one interval, likewise: who is refused chooses what they say."""
+
+    refused_rows_max: int = 50_000
+    """How many rows of refusals are kept at most, so that they push out nobody who changed something."""
+
 
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process, with everything in it or with some roles."""

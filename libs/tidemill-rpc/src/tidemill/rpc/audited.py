@@ -39,9 +39,21 @@ class Auditor(Protocol):
 
 
 class NoAuditor:
-    """Keeps nothing: for ports that answer services alone, and for tests."""
+    """Keeps nothing: for tests."""
 
     def called(self, call: AuditedCall) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalsAlone:
+    """Tells `kept` of what was refused: for ports on which services do each other's work all the time."""
+
+    kept: Auditor
+
+    def called(self, call: AuditedCall) -> None:
+        """Keep it if it was refused."""
+        if call.outcome == "refused":
+            self.kept.called(call)
 
 
 _touched: ContextVar[list[str] | None] = ContextVar("touched", default=None)

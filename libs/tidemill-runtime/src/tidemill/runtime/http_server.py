@@ -110,6 +110,8 @@ class HttpReply:
 Route = Callable[[HttpRequest], Awaitable[HttpReply]]
 Admission = Callable[[HttpRequest], HttpReply | None]
 """None if the body may be read, else the refusal."""
+Refused = Callable[[HttpRequest, int, str], None]
+"""Who hears of a request that was refused for what it looks like: its status, and why."""
 ReadyCheck = Callable[[], str | None]
 """None if ready, else the reason why not."""
 
@@ -125,10 +127,12 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         guard: HttpGuard | None = None,
         limits: HttpLimits | None = None,
+        refused: Refused | None = None,
     ) -> None:
         """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear.
 
-        Requests that `guard` refuses are not read any further.
+        Requests that `guard` refuses are not read any further; `refused` hears of these, and of bodies
+        that are too large or of a kind that is not taken.
         """
         self._tls = tls
         self._limits = limits or HttpLimits()
@@ -140,7 +144,8 @@ class HttpServer:
         self._metrics = metrics
         self._checks: dict[str, ReadyCheck] = {}
         self._warnings: list[str] = []
-        self._application = web.Application(middlewares=[_guarded(guard or HttpGuard())])
+        self._hears = refused
+        self._application = web.Application(middlewares=[self._guarded(guard or HttpGuard())])
         self._runner = web.AppRunner(
             self._application,
             access_log=None,
@@ -186,20 +191,26 @@ class HttpServer:
         refused = None if admits is None else admits(asked)
         if refused is not None:
             return refused
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            says = "send the body as it is, without an encoding"
+            self._tell(asked, 415, says)
+            return _refused("UnsupportedMediaType", says, 415)
         if not request.can_read_body:
             return await route(asked)
-        if request.headers.get("Content-Encoding", "identity") != "identity":
-            return _refused(
-                "UnsupportedMediaType", "send the body as it is, without an encoding", 415
-            )
         body = bytearray()
         try:
-            broken = await self._read(request, body)
+            broken = await self._read(request, asked, body)
             return broken or await route(replace(asked, body=bytes(body)))
         finally:
             self._held_bytes -= len(body)
 
-    async def _read(self, request: web.Request, body: bytearray) -> HttpReply | None:
+    def _tell(self, request: HttpRequest, status: int, says: str) -> None:
+        if self._hears is not None:
+            self._hears(request, status, says)
+
+    async def _read(
+        self, request: web.Request, asked: HttpRequest, body: bytearray
+    ) -> HttpReply | None:
         """Read the whole body, or refuse one that is too large, too slow, or does not come whole."""
         limits = self._limits
         try:
@@ -209,6 +220,7 @@ class HttpServer:
                     self._held_bytes += len(piece)
                     if len(body) > limits.body_bytes:
                         says = f"the body has more than {limits.body_bytes:,} bytes (limits.http_body_bytes)"
+                        self._tell(asked, 413, says)
                         return _refused("BodyTooLarge", says, 413)
                     if self._held_bytes > limits.bodies_bytes:
                         raise Exhausted(
@@ -223,6 +235,21 @@ class HttpServer:
         except (ClientError, web.RequestPayloadError, OSError, ValueError):
             # The client went away, or sent something that is no body: nobody else's business.
             return _refused("BodyBroken", "the body broke off, or is none", 400)
+
+    def _guarded(self, guard: HttpGuard) -> Middleware:
+        @web.middleware
+        async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            refused = guard.refusal(request.method, headers)
+            if refused is None:
+                return await handler(request)
+            status, says = refused
+            self._tell(_request_of(request), status, says)
+            answer = web.json_response({"error": "Denied", "message": says}, status=status)
+            answer.force_close()  # what of the body is under way is not read
+            return answer
+
+        return admit
 
     def add_ready_check(self, name: str, check: ReadyCheck) -> None:
         """Let /readyz ask `check`; it is ready when every check is."""
@@ -283,21 +310,6 @@ class HttpServer:
         answers = {name: check() for name, check in self._checks.items()}
         waiting = {name: reason for name, reason in answers.items() if reason is not None}
         return HttpReply.json({"ready": not waiting, "waiting": waiting}, 503 if waiting else 200)
-
-
-def _guarded(guard: HttpGuard) -> Middleware:
-    @web.middleware
-    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        refused = guard.refusal(request.method, headers)
-        if refused is None:
-            return await handler(request)
-        status, says = refused
-        answer = web.json_response({"error": "Denied", "message": says}, status=status)
-        answer.force_close()  # what of the body is under way is not read
-        return answer
-
-    return admit
 
 
 def _is_ours(event: logging.LogRecord) -> bool:

@@ -270,6 +270,8 @@ def test_insert_takes_rows_and_files(served: Served, tmp_path: Path) -> None:
     shown = served.run("query", "flights", "--format", "csv").stdout
     assert '"007",1' in shown
     assert served.run("insert", "flights", "-f", "-", stdin=row).exit_code == 0
+    piped = served.run("insert", "flights", stdin=f"{row}\n{row}\n")
+    assert piped.output.startswith("2 rows in flights, present from ")
     assert served.run("insert", "flights").exit_code == 1
     assert served.run("insert", "flights", "-f", str(tmp_path / "none.csv")).exit_code == 1
 

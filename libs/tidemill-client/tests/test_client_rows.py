@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -21,6 +22,8 @@ from tidemill.client.proofs import drawn
 from tidemill.client.rendering import cell
 from tidemill.client.rows import format_of, parse_row, read_rows, table_of
 from tidemill.client.sql import TableName, select, tables_named
+from tidemill.datalog.proofs import Kind
+from tidemill.datalog.why_not import Cause
 from tidemill.rpc.messages import Changes, ColumnInfo, Json, Progress
 from tidemill.time import UsageError, frontier
 
@@ -179,6 +182,30 @@ def test_a_node_of_a_proof_shows_the_rule_by_its_text() -> None:
         "├── edge(1, 2)   input",
         "└── not closed(1, _)",
     ]
+
+
+def test_c3_reasons_and_borders_are_said_in_words_for_people() -> None:
+    """C3: what programs call `values_differ` is not what people read."""
+    tree: Json = {
+        "fact": "late(1)", "rule": None, "children": [
+            {"fact": "rule 1: no fact agrees with a(1)", "kind": "values_differ", "children": []},
+            {"fact": "b(1)", "kind": "view", "view": "c1", "children": []},
+        ],
+    }  # fmt: skip
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(drawn("", tree, 9))
+    assert captured.get().splitlines() == [
+        "late(1)",
+        "├── rule 1: no fact agrees with a(1)   other values",
+        "└── b(1)   of another view   view: c1",
+    ]
+    causes = set(get_args(Cause)) | set(get_args(Kind))
+    shown = [drawn("", {"fact": "f", "kind": cause, "children": ["x"]}, 9) for cause in causes]
+    with console.capture() as captured:
+        for each in shown:
+            console.print(each)
+    assert "_" not in captured.get()
 
 
 def test_rows_that_come_too_often_stay_with_their_multiplicities() -> None:

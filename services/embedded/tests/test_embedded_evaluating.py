@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.time import UsageError
+from tidemill_embedded.commands import evaluating
 from tidemill_embedded.commands.evaluating import presences_of
 
 TEXT = """
@@ -26,6 +27,34 @@ def test_a_goal_is_answered_as_the_whole_program_answers_it() -> None:
         *(f"[-inf,-) path({n}, {n})" for n in (1, 2, 3)), "[-inf,-) quiet(4)",
     ]  # fmt: skip
     assert presences_of(TEXT, predicates=["edge(4, _)"]) == ["[-inf,-) edge(4, 5)"]
+
+
+def test_c3_facts_without_columns_are_present_or_not() -> None:
+    """C3: an atom of no columns is stated, derived, negated and asked for like any other."""
+    text = (
+        "on(); a(1);\nlit() := on() ^ a(_);\ndark() := a(_) ^ not lit();\nsome(x) := a(x) ^ lit();"
+    )
+    assert presences_of(text, predicates=["lit"]) == ["[-inf,-) lit()"]
+    assert presences_of(text, predicates=["lit()"]) == ["[-inf,-) lit()"]
+    assert presences_of(text, predicates=["dark()"]) == []
+    assert presences_of(text, predicates=["some(x)"]) == ["[-inf,-) some(1)"]
+
+
+def test_c3_a_program_that_takes_all_memory_is_refused_and_the_process_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C3: whoever evaluates a program is told what to bound, whole programs and goals alike."""
+
+    def exhausted(*given: object, **named: object) -> object:
+        raise MemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(evaluating.Engine, "evaluate", exhausted)
+        full.setattr(evaluating, "evaluate_bound", exhausted)
+        for asked in ([], ["path"], ["path(4, x)"]):
+            with pytest.raises(UsageError, match="ran out of memory: some rule goes on deriving"):
+                presences_of(TEXT, predicates=asked)
+    assert presences_of(TEXT, predicates=["path(4, x)"]) == ["[-inf,-) path(4, 5)"]
 
 
 def test_a_goal_over_nothing_is_refused() -> None:

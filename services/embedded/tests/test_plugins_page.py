@@ -16,12 +16,26 @@ import typer
 from typer.testing import CliRunner
 
 from tidemill.client.rows import table_of
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.records import parse_record
+from tidemill.datalog.scratch.engine import Engine
+from tidemill.datalog.vocabulary import Named
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.resources import load_resources
 from tidemill.time import UsageError
 from tidemill_compute import plugins
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.bulk import History
+from tidemill_compute.views.history_spec import pack_history, unpack_history
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.commands import check_command
 from tidemill_embedded.process import Process, opened
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"
@@ -113,11 +127,57 @@ async def test_users_lattices_and_functions_live_through_a_restart(
         assert await answer(process, "v/side", at) == [("a", 1.0), ("a", 6**0.5)]
         ((error,),) = await answer(process, "v/errors", at)
         assert str(error) == 'root raised ValueError: flag("n", -4)'
+        assert await answer(process, 'v/seen("a") @bits(b)', at) == [(7,)]
+        assert await answer(process, "v/seen(k) @bits(-4)", at) == [("n",)]
+        proof = (await process.query.why('v/seen("a") @bits(7)', at)).text
+        assert 'flag("a", 1)' in proof
+        assert 'flag("a", 6)' in proof
+        below = (await process.query.why('w/met("a", 7)', at)).text
+        assert "[of the view v]" in below
+        assert 'flag("a", 6)' in below
+        absent = (await process.query.why_not('v/seen("b")', at)).text
+        assert 'flag("b", _)' in absent
+        assert "@bits" in await process.query.explain("v", "plan")
     forget(monkeypatch)
     async with running(tmp_path) as process:
         at = await insert(process, "flag", {"k": "a", "b": 8}, {"k": "n", "b": 1})
         assert await answer(process, "v/seen", at) == [("a", 15), ("n", -3)]
         assert await answer(process, "w/met", at) == [("a", 15), ("n", -3)]
+
+
+def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What travels to a job names its plugins; where they are not installed it is refused, in words."""
+    inputs = {"flag": InputSchema("flag", "relation", (("k", "text"), ("b", "int")))}
+    with monkeypatch.context() as installed:
+        install(tmp_path / "package", installed)
+        words = plugins.vocabulary_of(Named(("bits@1",), ("root@1",)))
+        program = check(parse(PROGRAM), Catalog(inputs), words)
+        target = ViewTarget("v", program, {}, {}, "v/errors", "v/state")
+        packed = pack_history(History(target, ComputeSettings(), 0, 1, {}, {}))
+        forget(installed)
+        engine = Engine(unpack_history(packed).target.program)
+        told = [Presence(parse_record(f'flag("a", {b})'), 0, END) for b in (1, 4)]
+        found = engine.evaluate({"flag": told}, upper=1).presences
+        assert [str(each.record) for each in found["seen"]] == ['seen("a") @bits(5)']
+        assert {str(each.record) for each in found["side"]} == {'side("a", 1.0)', 'side("a", 2.0)'}
+    forget(monkeypatch)
+    with pytest.raises(UsageError, match="no lattice bits is installed: install the distribution"):
+        unpack_history(packed)
+
+
+def test_a_plugin_that_takes_too_long_to_load_is_refused_with_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = ("import math", "import math\nimport threading\n\nthreading.Event().wait(1)")
+    install(tmp_path / "package", monkeypatch, endless)
+    shapes = Shapes(plugin_load_s=0.05)
+    (resource,) = load_resources(view("v", PROGRAM, "  inputs: {flag: f}\n" + USES))
+    (flags,) = load_resources(table("f", "k text", "b int"))
+    shapes.plan(Stored(flags, 0))
+    with pytest.raises(UsageError, match=r"within 0\.05 s \(limits\.plugin_load_s\)"):
+        shapes.plan(Stored(resource, 0))
 
 
 async def test_a_view_stalls_while_another_version_is_installed(

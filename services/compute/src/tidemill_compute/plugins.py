@@ -34,21 +34,24 @@ LOAD_S = 10.0
 """Seconds that loading a plugin and checking its laws may take; it is refused beyond."""
 
 
-def vocabulary_of(named: Named) -> Vocabulary:
-    """What a program may name that asks for these. Raises: UsageError for what is not there, or breaks a law."""
+def vocabulary_of(named: Named, load_s: float = LOAD_S) -> Vocabulary:
+    """What a program may name that asks for these; loading one may take `load_s` seconds, law check included.
+
+    Raises: UsageError for what is not there, or breaks a law.
+    """
     if not named.lattices and not named.functions:
         return STANDARD
     lattices, functions = dict(LATTICES), dict(FUNCTIONS)
     for written in named.lattices:
-        name, plugin = _asked(LATTICE_GROUP, written)
+        name, plugin = _asked(LATTICE_GROUP, written, load_s)
         lattices[name] = lattice_of(name, plugin)
     for written in named.functions:
-        name, plugin = _asked(FUNCTION_GROUP, written)
+        name, plugin = _asked(FUNCTION_GROUP, written, load_s)
         functions[name] = function_of(name, plugin)
     return Vocabulary(functions, lattices, named)
 
 
-def _asked(group: str, written: str) -> tuple[str, Any]:
+def _asked(group: str, written: str, load_s: float) -> tuple[str, Any]:
     """The plugin that `[distribution:]name@version` names."""
     word = _WORDS[group]
     place, _, wanted = written.rpartition(":")
@@ -66,7 +69,7 @@ def _asked(group: str, written: str) -> tuple[str, Any]:
     if len(points) > 1:
         offered = ", ".join(f"{_distribution(each)}:{name}" for each in points)
         raise _refused(f"the {word} {name} is offered more than once: write one of {offered}")
-    plugin = _loaded(points[0])
+    plugin = _loaded(points[0], load_s)
     if isinstance(plugin, UsageError):
         raise _refused(str(plugin))
     if plugin.version != version:
@@ -83,13 +86,16 @@ def _asked(group: str, written: str) -> tuple[str, Any]:
 
 
 @cache
-def _loaded(point: EntryPoint) -> Any:
+def _loaded(point: EntryPoint, load_s: float) -> Any:
     """The plugin of an entry point, once its laws have held, or why it is refused until the process ends."""
     outcome: list[Any] = []
     work = Thread(target=lambda: outcome.append(_tried(point)), daemon=True)
     work.start()
-    work.join(LOAD_S)
-    late = f"{_told(point)} was not loaded and checked within {LOAD_S:g} s: mend it, start again"
+    work.join(load_s)
+    late = (
+        f"{_told(point)} was not loaded and checked within {load_s:g} s (limits.plugin_load_s): mend "
+        "it, or allow more, and start again"
+    )
     return outcome[0] if outcome else _refused(late)
 
 

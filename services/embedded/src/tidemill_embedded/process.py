@@ -176,7 +176,7 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
             limits=Limits(row_bytes_max=chosen.limits.row_bytes_max),
         )
         stack.push_async_callback(collections.close)
-        metrics, shapes, readers = Metrics(clock), Shapes(), Readers()
+        metrics, shapes, readers = Metrics(clock), Shapes(chosen.limits.plugin_load_s), Readers()
         peers, claimants = _peers(chosen, clock, stack) if roles else (None, None)
         feeds = LocalFeeds(readers) if peers is None else PeerFeeds(readers, peers, clock)
         board = JobBoard()

@@ -22,6 +22,7 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
+from tidemill_compute.plugins import LOAD_S
 from tidemill_compute.settings import ComputeSettings
 from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
@@ -139,6 +140,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     row_bytes_max: int = ROW_BYTES_MAX
     """The longest row that may be written to a collection; an answer has room for 64 MiB."""
+
+    plugin_load_s: float = LOAD_S
+    """Seconds that loading a plugin of a view and checking its laws may take."""
 
     parquet_cells_max: int = CELLS_MAX
     """Rows times columns of one Parquet file that a source reads."""

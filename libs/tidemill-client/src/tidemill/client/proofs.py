@@ -78,11 +78,18 @@ def _label(node: Mapping[str, Json]) -> Text:
     if isinstance(rule, str):
         label.append(f"   by {cell(rule)}", style="not bold dim")
     if node.get("kind") not in (None, "", "derived"):
-        label.append(f"   {cell(node['kind'])}", style="not bold cyan")
+        kind = cell(node["kind"])
+        label.append(f"   {_IN_WORDS.get(kind, kind)}", style="not bold cyan")
     for key, value in node.items():
         if key not in _SHOWN and value not in (None, "", [], {}):
             label.append(f"   {key}: {cell(value)}", style="not bold cyan")
     return label
 
 
+_IN_WORDS = {
+    "values_differ": "other values", "no_match": "nothing there", "not_together": "never together",
+    "guard_false": "guard is false", "not_definite": "not definite yet", "no_tick": "no tick",
+    "handed": "handed on", "view": "of another view", "present": "it is there",
+}  # fmt: skip
+"""Kinds of nodes as people say them, where programs have another word."""
 _SHOWN = frozenset({"fact", "rule", "text", "kind", CHILDREN})

@@ -83,20 +83,27 @@ def presences_of(
             reason="TickedProgram",
         )
     engine = Engine(checked)
-    if any("(" in asked for asked in predicates):
-        return [line for asked in predicates for line in _answers(engine, asked, upper)]
-    unknown = sorted(set(predicates) - set(checked.columns))
-    if unknown:
-        raise UsageError(f"the program has no {', '.join(unknown)}", reason="UnknownPredicate")
-    derived = dict.fromkeys(r.head.application.name for r in program.rules if r.has_formula)
     try:
-        evaluation = engine.evaluate({}, upper=upper)
+        return _told(engine, predicates, upper)
     except MemoryError:
         raise UsageError(
             "the program ran out of memory: some rule goes on deriving larger or more values, as one "
             "that feeds itself does; bound it by a guard, or ask for one goal",
             reason="MemoryExhausted",
         ) from None
+
+
+def _told(engine: Engine, predicates: Sequence[str], upper: int) -> list[str]:
+    """What is present of goals, or of predicates and what failed."""
+    checked = engine.checked
+    if any("(" in asked for asked in predicates):
+        return [line for asked in predicates for line in _answers(engine, asked, upper)]
+    unknown = sorted(set(predicates) - set(checked.columns))
+    if unknown:
+        raise UsageError(f"the program has no {', '.join(unknown)}", reason="UnknownPredicate")
+    rules = checked.program.rules
+    derived = dict.fromkeys(r.head.application.name for r in rules if r.has_formula)
+    evaluation = engine.evaluate({}, upper=upper)
     lines: list[str] = []
     for predicate in predicates or derived:
         lines += _lines(evaluation.presences.get(predicate, []))

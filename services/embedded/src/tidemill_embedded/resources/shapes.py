@@ -41,7 +41,7 @@ from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
 from tidemill_compute.events.fold import late_events
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
-from tidemill_compute.plugins import vocabulary_of
+from tidemill_compute.plugins import LOAD_S, vocabulary_of
 from tidemill_compute.views.record_rows import (
     PredicateShape,
     record_of,
@@ -227,7 +227,8 @@ class _Arranged:
 class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugin_load_s: float = LOAD_S) -> None:
+        self._plugin_load_s = plugin_load_s
         audit = shape_of_relation("audit", AUDIT_SCHEMA)
         self._named = {AUDIT: Named(AUDIT, AUDIT, SYSTEM, ASIDE, audit)}
         self._views: dict[str, PlannedView] = {}
@@ -371,7 +372,8 @@ class Shapes:
         inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         with located(resource, "spec"):
-            words = vocabulary_of(vocabulary.Named(spec.lattices, spec.functions))
+            named = vocabulary.Named(spec.lattices, spec.functions)
+            words = vocabulary_of(named, self._plugin_load_s)
         checked = check(program, Catalog(schemas, readable=self._predicates()), words)
         with located(resource, "spec", "engine"):
             check_engine(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,3 +40,22 @@ def test_a_change_that_breaks_callers_or_rules_is_found(
     assert (found.returncode == 0) == (says is None), found.stdout + found.stderr
     if says is not None:
         assert says in found.stdout + found.stderr
+
+
+def test_what_protos_ask_for_is_no_older_than_what_wrote_them() -> None:
+    """Generated code refuses an older runtime when it is imported: a floor below it promises what fails."""
+    folder = ROOT / "libs/tidemill-protos"
+    asked = {
+        name: tuple(map(int, version.split(".")))
+        for name, version in re.findall(
+            r'"(\w+)>=([\d.]+)', (folder / "pyproject.toml").read_text()
+        )
+    }
+    messages = next(folder.rglob("*_pb2.py")).read_text()
+    stubs = next(folder.rglob("*_pb2_grpc.py")).read_text()
+    wrote = re.search(r"Domain\.PUBLIC,\s+(\d+),\s+(\d+),\s+(\d+),", messages)
+    linked = re.search(r"GRPC_GENERATED_VERSION = '(\d+)\.(\d+)\.(\d+)'", stubs)
+    assert wrote is not None
+    assert linked is not None
+    assert asked["protobuf"] >= tuple(map(int, wrote.groups()))
+    assert asked["grpcio"] >= tuple(map(int, linked.groups()))

@@ -49,6 +49,23 @@ def test_pods_are_what_the_api_takes(settings: PodSettings) -> None:
 
 
 @pytest.mark.parametrize("settings", [PLAIN, FULL])
+def test_k7_pods_of_jobs_may_fill_neither_the_disk_nor_the_memory_of_their_node(
+    settings: PodSettings,
+) -> None:
+    """Of executors Spark adds requests and limits of memory to those of the template."""
+    driver, executor = (pod["spec"]["containers"][0]["resources"] for pod in both(settings))
+    disk = {"ephemeral-storage": f"{settings.disk_mb}Mi"}
+    assert executor == {"requests": {"ephemeral-storage": "256Mi"}, "limits": disk}
+    assert driver["limits"].items() >= disk.items()
+    assert driver["requests"]["memory"] == driver["limits"]["memory"]
+    assert set(driver["requests"]) == {"ephemeral-storage", "cpu", "memory"}
+    for pod in both(settings):
+        volumes = [v["emptyDir"] for v in pod["spec"]["volumes"] if "emptyDir" in v]
+        assert volumes
+        assert all(each["sizeLimit"] == disk["ephemeral-storage"] for each in volumes)
+
+
+@pytest.mark.parametrize("settings", [PLAIN, FULL])
 def test_pods_fit_the_restricted_standard_and_write_nothing_into_their_image(
     settings: PodSettings,
 ) -> None:

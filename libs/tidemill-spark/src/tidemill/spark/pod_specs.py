@@ -131,14 +131,12 @@ def driver_pod(
             {"name": "rpc", "containerPort": DRIVER_PORT},
             {"name": "blocks", "containerPort": BLOCKS_PORT},
         ],
-        "resources": {
-            "requests": {"cpu": settings.driver_cpu, "memory": f"{memory}Mi"},
-            "limits": {"memory": f"{memory}Mi"},
-        },
         # The end of the log is all that an API server without a node keeps of it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **container_of(settings),
     }
+    container["resources"]["requests"] |= {"cpu": settings.driver_cpu, "memory": f"{memory}Mi"}
+    container["resources"]["limits"] |= {"memory": f"{memory}Mi"}
     spec: Json = {
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": True,
@@ -247,6 +245,9 @@ def scaled(megabytes: int, growth: float) -> int:
     return int(megabytes * growth)
 
 
+DISK_ASKED_MB = 256
+"""What a pod of a job asks for of the disk of its node; what it may have is a setting."""
+
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "NUMBA_CACHE_DIR": f"{HOME}/machine-code",
@@ -273,6 +274,11 @@ def container_of(settings: PodSettings, *, image: bool = True) -> Json:
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": mounts,
+        # Of executors Spark adds processor and memory, with a limit of the latter.
+        "resources": {
+            "requests": {"ephemeral-storage": f"{min(settings.disk_mb, DISK_ASKED_MB)}Mi"},
+            "limits": {"ephemeral-storage": f"{settings.disk_mb}Mi"},
+        },
     }  # fmt: skip
     if image:
         what |= {"image": settings.image, "imagePullPolicy": settings.image_pull_policy}

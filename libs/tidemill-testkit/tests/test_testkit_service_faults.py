@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,9 +24,18 @@ from tidemill.testkit.faults.proxies import proxies
 from tidemill.testkit.service_faults.effects import check_effects
 from tidemill.testkit.service_faults.machine import Machine, Used, share_of_ours
 from tidemill.testkit.service_faults.outcome import Outcome
-from tidemill.testkit.service_faults.scene import ALIVE_MS, SKEW_MS
+from tidemill.testkit.service_faults.poison import records as poisoned_records
+from tidemill.testkit.service_faults.scene import ALIVE_MS, FLIGHTS, METER, SKEW_MS
 from tidemill.testkit.service_faults.trouble import Parts, Trouble, said_of_work
-from tidemill.testkit.service_faults.truth import Topic, Truth, bound_by, difference
+from tidemill.testkit.service_faults.truth import (
+    Flight,
+    Reading,
+    Topic,
+    Truth,
+    bound_by,
+    difference,
+    row_of,
+)
 
 AT = 1_700_000_000_000
 
@@ -224,3 +237,73 @@ async def test_who_keeps_what_others_have_is_found(
     trouble = Trouble(Place(), Random(0), outcome)  # type: ignore[arg-type]  # all of a scene that is asked for
     await trouble._let_go("reclock-a", Parts({("reclock", "Source/book"): 3}))
     assert outcome.violations == violations
+
+
+def test_a4_the_truth_reads_no_poison_as_a_row() -> None:
+    assert row_of(flight("N1", 7, 1, 2), Flight) == Flight("N1", 7, 1, 2)
+    for topic, kind in ((FLIGHTS, Flight), (METER, Reading)):
+        assert [
+            name for name, value in poisoned_records(topic).items() if row_of(value, kind)
+        ] == []
+
+
+STORM = """
+import asyncio, sys
+from contextlib import asynccontextmanager
+from tidemill.testkit.service_faults import __main__ as program
+
+@asynccontextmanager
+async def servers():
+    open("begun", "w").close()
+    try:
+        yield
+    finally:
+        open("ended", "w").close()
+
+async def run(*_, **__):
+    async with servers():
+        await asyncio.sleep(600)
+
+program.run = run
+sys.exit(program.main(["--seconds", "1"]))
+"""
+"""A storm whose servers are files."""
+
+
+def test_a4_a_storm_that_is_told_to_end_ends_what_it_has_begun(tmp_path: Path) -> None:
+    storm = subprocess.Popen([sys.executable, "-c", STORM], cwd=tmp_path)
+    appeared(tmp_path / "begun")
+    storm.send_signal(signal.SIGTERM)
+    assert storm.wait(60) == 128 + signal.SIGTERM
+    assert (tmp_path / "ended").exists()
+
+
+def test_a4_processes_of_a_run_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from pathlib import Path
+from tidemill.testkit.fleet import fleet
+with fleet(Path({str(tmp_path)!r})) as system:
+    member = system.start("query-a", "query")
+    Path("pid").write_text(f"{{member.pid}} {{system._zygote.pid}}")
+    Path("begun").touch()
+    time.sleep(600)
+"""
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    appeared(tmp_path / "begun")
+    pids = (tmp_path / "pid").read_text().split()
+    assert all(Path("/proc", pid).exists() for pid in pids)
+    run.kill()
+    run.wait(60)
+    deadline = time.monotonic() + 60
+    while any(Path("/proc", pid).exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def appeared(file: Path) -> None:
+    """Wait for a file."""
+    deadline = time.monotonic() + 120
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.testkit.service_faults.endpoints import ANSWERS
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.run import Pace, run
 
@@ -19,8 +20,15 @@ FAULTS = (
     "silent s3", "refusing s3", "slow s3", "cut s3",
 )  # fmt: skip
 FELT = (
+    "rows of a table refused", "documents refused", "uploads refused or dropped", "announcements passed over",
     "Redis came back as another run", "redis was met silent", "redis was met slow", "s3 was met slow",
     "s3 was met silent", "connections to redis cut",
+)  # fmt: skip
+
+
+POISON = (
+    "records", "records of Avro", "lines of files", "files", "rows of a table", "documents", "uploads",
+    "announcements",
 )  # fmt: skip
 
 
@@ -50,9 +58,16 @@ def happened_all(outcome: Outcome) -> None:
     assert {kind for kind in FELT if not felt.get(kind)} == set()
     for kind in ("kill ", "pause ", "kill both of "):
         assert any(name.startswith(kind) for name in faults), faults
+    for what in POISON:
+        assert outcome.happened[f"poison, {what}"], what
+    for who in ("registry", "target"):
+        for answer in ANSWERS:
+            assert faults.get(f"{who} answers {answer}"), (who, answer)
     for what in (
         "answers checked", "rows in them", "answers asked for twice", "reads at a held time", "since moved",
         "holds that since stood at", "effects of tell-file", "effects of tell-topic", "effects of tell-redis",
+        "effects of tell-http", "dead letters of meter", "dead letters of drop", "rows of grain/deadletters", "rows of grain",
+        "rows of drop", "rows pushed",
         "dead letters of flights", "dead letters of crew", "inserts written", "objects of the store checked", "records written",
         "parts that one process works on",
     ):  # fmt: skip

@@ -6,6 +6,7 @@ Starting a process costs a fork instead of seconds of imports, so that tests may
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -23,6 +24,9 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import frontier
 from tidemill_embedded.up import up
+
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process gets when its parent ends."""
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
@@ -61,6 +65,8 @@ def _become(arguments: list[str], folder: str, log: str) -> None:
     """Run the command in this process; never returns."""
     code = 1
     try:
+        # Whatever ends this one's parent, as when a run is killed, ends it as well.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.chdir(folder)
         written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -6,13 +6,17 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tidemill.testkit.service_faults.run import run
+
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # what a killed server leaves to say is not news here
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-services-{asked.seed}-"))
-    outcome = asyncio.run(run(folder, asked.seed, asked.seconds, say=partial(print, flush=True)))
+    say = partial(print, flush=True)
+    try:
+        outcome = asyncio.run(ended_by_signals(run(folder, asked.seed, asked.seconds, say=say)))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        print(f"ended by a signal; logs: {folder}")
+        return 128 + signal.SIGTERM
     print("\n".join(outcome.lines()))
     if outcome.violations:
         print(
@@ -34,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     shutil.rmtree(folder)
     return 0
+
+
+async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; SIGTERM cancels it, so that it ends the servers and processes that it has begun."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 if __name__ == "__main__":

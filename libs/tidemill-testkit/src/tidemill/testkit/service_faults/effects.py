@@ -12,7 +12,7 @@ from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.scene import ALARMS, Scene
 from tidemill.testkit.service_faults.truth import Topic
 
-TARGETS = ("tell-file", "tell-topic", "tell-redis")
+TARGETS = ("tell-file", "tell-topic", "tell-redis", "tell-http")
 
 
 async def effects(scene: Scene, alarms: Topic) -> dict[str, Counter[int]]:
@@ -29,6 +29,7 @@ async def effects(scene: Scene, alarms: Topic) -> dict[str, Counter[int]]:
         "tell-file": Counter(map(_event, lines)),
         "tell-topic": Counter(map(_event, alarms.records[0].values())),
         "tell-redis": Counter(_event(entry[b"body"]) for _, entry in entries),
+        "tell-http": Counter(map(_event, scene.endpoints.done.values())),
     }
 
 

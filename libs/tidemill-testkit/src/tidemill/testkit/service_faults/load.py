@@ -48,6 +48,8 @@ class Load:
         self._latest = [0] * PARTITIONS[FLIGHTS]
         self._crew: dict[int, dict[str, Any] | None] = {}
         """The rows of the crew as acknowledged; a key that is not here is new, or nobody knows its row."""
+        self._broken = False
+        """Whether a change was written that does not follow: the first that may be one is."""
 
     @property
     def promised(self) -> int:
@@ -78,7 +80,7 @@ class Load:
         row = json.dumps({"seats": self._random.randrange(SEATS_MAX)}).encode()
         value = None if self._random.random() < GONE_SHARE else row
         entry = Entry(f"P{plane}".encode(), value, plane % PARTITIONS[BOOK])
-        await self._append_entries(BOOK, [entry])
+        await self.append(BOOK, [entry])
 
     async def _change_crew(self) -> None:
         """A row is made, changed or removed as Debezium would say it, or stated anew where nobody knows it."""
@@ -94,16 +96,19 @@ class Load:
         else:
             op = "u"
         before = held if op in "ud" else None
-        if before is not None and self._random.random() < BROKEN_SHARE:
+        share = self._random.random()
+        if before is not None and (share < BROKEN_SHARE or not self._broken):
             # A part of the history is missing: it is no change of what is there, and changes nothing.
             before, wrong = {**before, "plane": "never"}, True
         else:
             wrong = False
         change = json.dumps({"op": op, "before": before, "after": after}).encode()
         entry = Entry(json.dumps({"id": key}).encode(), change, key % PARTITIONS[CREW])
-        if not await self._append_entries(CREW, [entry]):
+        if not await self.append(CREW, [entry]):
             self._crew.pop(key, None)
-        elif not wrong:
+        elif wrong:
+            self._broken = True
+        else:
             self._crew[key] = after
 
     async def mark(self, k: int) -> None:
@@ -130,9 +135,10 @@ class Load:
             )
 
     async def _append(self, topic: str, partition: int, rows: list[bytes]) -> bool:
-        return await self._append_entries(topic, [Entry(None, row, partition) for row in rows])
+        return await self.append(topic, [Entry(None, row, partition) for row in rows])
 
-    async def _append_entries(self, topic: str, entries: list[Entry]) -> bool:
+    async def append(self, topic: str, entries: list[Entry]) -> bool:
+        """Write records; whether that was acknowledged."""
         try:
             places = await self._log.append(topic, entries)
         except (Unavailable, Indeterminate) as error:
@@ -189,6 +195,8 @@ class Ledger:
     def check(self, found: dict[int, int]) -> None:
         """What was acknowledged is there once, what was refused is not."""
         expected = {"written": {1}, "refused": {0}, "unknown": {0, 1}}
+        strange = sorted(found.keys() - self._said.keys())
+        self._outcome.expect(not strange, f"the ledger has rows that were refused: {strange[:3]}")
         for number, said in self._said.items():
             there = found.get(number, 0)
             self._outcome.expect(

@@ -19,10 +19,12 @@ from tidemill.testkit.service_faults.effects import check_effects, effects
 from tidemill.testkit.service_faults.load import Ledger, Load
 from tidemill.testkit.service_faults.machine import Machine
 from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.poison import Poison, prepare_files
 from tidemill.testkit.service_faults.scene import (
     BOOK,
     CREW,
     FLIGHTS,
+    GRAIN,
     METER,
     PARTITIONS,
     PROCESSES,
@@ -89,6 +91,8 @@ class Run:
         self._frontiers = Frontiers(place, self._load, self.outcome)
         self._answers = Answers(place, self._frontiers, Random(f"{seed} answers"), self.outcome)
         self._trouble = Trouble(place, Random(f"{seed} trouble"), self.outcome)
+        place.endpoints.random, place.endpoints.outcome = Random(f"{seed} endpoints"), self.outcome
+        self._poison = Poison(place, self._log, self._load, Random(f"{seed} poison"), self.outcome)
         self._machine = Machine(place.clock, place.marks)
         self._marks = 1_000
 
@@ -99,7 +103,7 @@ class Run:
         watching = [
             asyncio.create_task(each.follow()) for each in self._topics.values()
         ] + self._tasks(self._frontiers.run(), self._answers.run(), self._trouble.revive())
-        load = self._tasks(self._load.run(), self._ledger.run())
+        load = self._tasks(self._load.run(), self._ledger.run(), self._poison.run())
         try:
             await self._recovered()
             storm_s = STORM_S if seconds >= 2 * STORM_S else seconds
@@ -133,6 +137,7 @@ class Run:
         """Topics, processes and resources, before anything goes wrong."""
         for name, partitions in PARTITIONS.items():
             await self._log.create_topic(name, partitions)
+        prepare_files(self._scene.folder)
         for name in PROCESSES:
             self._scene.begin(name)
         text = (self._scene.folder / "resources.yaml").read_text()
@@ -216,7 +221,7 @@ class Run:
 
     async def _check(self) -> None:
         """What was answered and done so far, while the load goes on."""
-        for name in (FLIGHTS, METER, BOOK, CREW):
+        for name in (FLIGHTS, METER, BOOK, CREW, GRAIN):
             await self._topics[name].caught_up()
         self._truth.take()
         self._answers.check(self._truth)
@@ -250,6 +255,8 @@ class Run:
         for row, count in rows_of("ledger", ledger.table).items():
             found[int(str(row[0]))] += count
         self._ledger.check(found)
+        await self._check_letters(METER, self._truth.bad_readings())
+        await self._poison.check(self._asked, self._topics[GRAIN])
         await self._trouble.check_work()
         await self._check_store()
 

@@ -30,6 +30,7 @@ from tidemill.shard.stores import (
 from tidemill.testkit.faults.proxies import Proxies, proxies
 from tidemill.testkit.fleet import Fleet, Member, fleet
 from tidemill.testkit.servers import Server, kafka_server, object_server, redis_server
+from tidemill.testkit.service_faults.endpoints import Endpoints, endpoints
 
 LEASE_S_MAX = 24.0
 BROKERS = 3
@@ -40,8 +41,11 @@ RETAIN_MS = 20_000
 LATE = 30
 VIPS: Final = ("N1", "N2", "N3")
 FLIGHTS, METER, ALARMS, BOOK, CREW = "flights", "meter", "alarms", "book", "crew"
+GRAIN, WEB, DROP, SPOIL = "grain", "web", "drop", "spoil"
+"""What is there to be poisoned: records of Avro, uploads, a file, a file that is spoiled."""
+
 PARTITIONS: Mapping[str, int] = MappingProxyType(
-    {FLIGHTS: 3, METER: 2, ALARMS: 1, BOOK: 2, CREW: 2}
+    {FLIGHTS: 3, METER: 2, ALARMS: 1, BOOK: 2, CREW: 2, GRAIN: 1}
 )
 READERS = 2
 """Among so many processes of ingest the partitions of a source are shared, where they are."""
@@ -148,6 +152,42 @@ metadata: {{name: tell-redis}}
 spec: {{view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {{redis: {{url: "REDIS", stream: alarms}}}}}}
 """
 
+_TICKS = f"timestampInterval: {TICK_MS}ms"
+POISONED = f"""
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {GRAIN}}}
+spec:
+  kafka: {{topic: {GRAIN}}}
+  format: {{avro: {{registry: {{url: "ENDPOINTS"}}}}}}
+  columns: [{{name: n, type: int}}, {{name: d, type: text}}]
+  {_TICKS}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {WEB}}}
+spec: {{http: {{}}, columns: [{{name: id, type: int}}], {_TICKS}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {DROP}}}
+spec: {{file: {{path: {DROP}.csv, format: csv}}, columns: [{{name: n, type: int}}], {_TICKS}}}
+---
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: {SPOIL}}}
+spec: {{file: {{path: {SPOIL}.csv, format: csv}}, columns: [{{name: n, type: int}}], {_TICKS}}}
+"""
+"""Resources that nothing else reads, each of which poison comes in by."""
+
+TOLD = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Action
+metadata: {name: tell-http}
+spec: {view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {http: {url: "ENDPOINTS/alarms"}}}
+"""
+"""An action whose target answers poison."""
+
 
 @dataclass(slots=True)
 class Scene:
@@ -160,6 +200,7 @@ class Scene:
     kafka: Server
     redis: Server
     proxies: Proxies
+    endpoints: Endpoints
     consensus: str
     """The versions, past the proxy."""
     blob: BlobPlace
@@ -255,6 +296,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         system = stack.enter_context(fleet(folder, lease_s))
         blob = f"s3://tidemill/{own}?endpoint={objects.address}"
         ends = {"redis": _port(redis.address), "s3": _port(objects.address)}
+        served = await waiting.enter_async_context(endpoints())
         between = await waiting.enter_async_context(proxies(ends))
         through = {name: (f":{ends[name]}", f":{port}") for name, port in between.ports.items()}
         url = redis.address.replace(*through["redis"])
@@ -268,9 +310,10 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
             "log": f"kafka:{kafka.address}",
             "retry_s_max": 2.0,
         }
-        (folder / "resources.yaml").write_text(RESOURCES.replace("REDIS", url))
+        text = "---".join([RESOURCES.replace("REDIS", url), POISONED, TOLD])
+        (folder / "resources.yaml").write_text(text.replace("ENDPOINTS", served.url))
         made = Scene(
-            folder, clock, lease_s, system, kafka, redis, between, f"{redis.address}?prefix={own}",
+            folder, clock, lease_s, system, kafka, redis, between, served, f"{redis.address}?prefix={own}",
             BlobPlace(blob, "test", "test-secret"),
         )  # fmt: skip
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -37,18 +39,28 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "crew/remap": ("lo", "hi", "offset"),
         "flights/deadletters": ("partition", "offset"),
         "crew/deadletters": ("partition", "offset"),
+        "meter/deadletters": ("partition", "offset"),
+        "grain/deadletters": ("partition", "offset"),
+        "drop/deadletters": ("partition", "offset"),
+        "grain": ("n",),
+        "drop": ("n",),
+        "web": ("id",),
     }
 )
 """What is compared of each collection, in this order."""
+
+
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What a column of whole numbers holds; neither a fraction nor a truth value is one."""
 
 
 class Flight(msgspec.Struct, frozen=True):
     """A row of the stream of events."""
 
     plane: str
-    delay: int
-    at: int
-    id: int
+    delay: Whole
+    at: Whole
+    id: Whole
 
     @property
     def expires(self) -> int:
@@ -59,8 +71,13 @@ class Flight(msgspec.Struct, frozen=True):
 class Reading(msgspec.Struct, frozen=True):
     """A row of the stream on the system timeline."""
 
-    n: int
-    k: int
+    n: Whole
+    k: Whole
+
+
+Row = TypeVar("Row", Flight, Reading)
+MARKS = re.compile("[\u0300-\u036f]{31}")
+"""More combining marks in a row than any text may have."""
 
 
 class Topic:
@@ -105,10 +122,26 @@ class Topic:
 def decoded(record: bytes) -> dict[str, int | str] | None:
     """A record's object; None for one that is to be a dead letter."""
     try:
-        found = json.loads(record)
-    except ValueError:
+        found = json.loads(record, parse_constant=_none_of_json)
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _none_of_json(word: str) -> None:
+    """NaN and Infinity: Python would read them. Raises: ValueError."""
+    raise ValueError(word)
+
+
+def row_of(record: bytes, kind: type[Row]) -> Row | None:
+    """The row of a record; None for one that is to be a dead letter: no object, another type, too many marks."""
+    found = decoded(record)
+    try:
+        row = None if found is None else msgspec.convert(found, kind)
+    except msgspec.ValidationError:
+        return None
+    texts = [] if found is None else [each for each in found.values() if isinstance(each, str)]
+    return None if any(map(MARKS.search, texts)) else row
 
 
 class Truth:
@@ -131,11 +164,10 @@ class Truth:
         """Take in what has been read of the events since the last time."""
         for partition, records in enumerate(self._flights.records):
             for offset in range(self._taken[partition], len(records)):
-                row = decoded(records[offset])
-                if row is None:
+                flight = row_of(records[offset], Flight)
+                if flight is None:
                     self.bad[partition, offset] += 1
                     continue
-                flight = msgspec.convert(row, Flight)
                 if flight.at < self._latest[partition] - SKEW_MS:
                     self.disordered.append(flight)
                 self._latest[partition] = max(self._latest[partition], flight.at)
@@ -182,9 +214,18 @@ class Truth:
         for partition, offset in bound.items():
             records = self._meter.records[partition]
             for place in range(offset):
-                row = decoded(records[place])
+                row = row_of(records[place], Reading)
                 if row is not None:
-                    yield msgspec.convert(row, Reading)
+                    yield row
+
+    def bad_readings(self) -> Counter[tuple[int, int]]:
+        """The places of records of the other stream that are no rows."""
+        return Counter(
+            (partition, offset)
+            for partition, records in enumerate(self._meter.records)
+            for offset, record in records.items()
+            if row_of(record, Reading) is None
+        )
 
     def readings_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
         """What that stream and the view over it hold where the bindings say so much."""

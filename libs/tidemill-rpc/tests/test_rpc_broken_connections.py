@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 
 import grpc
 import grpc.aio
@@ -19,7 +18,7 @@ from tidemill.rpc.client_services import ServiceClient
 from tidemill.rpc.messages import Delivered, Event, Progress, Work
 from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.testkit.faults.proxy import Proxy
-from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
 from tidemill.time import Indeterminate, TidemillError, Unavailable, frontier
 
 BREAKS = 12
@@ -52,21 +51,8 @@ async def drained(stream: AsyncIterator[object]) -> None:
         await asyncio.wait_for(anext(stream), 60)
 
 
-@asynccontextmanager
-async def behind_proxy() -> AsyncIterator[tuple[Busy, Proxy]]:
-    handlers = Busy()
-    server = await serve("127.0.0.1:0", handlers, handlers, handlers)
-    proxy = Proxy(server.port)
-    await proxy.start()
-    try:
-        yield handlers, proxy
-    finally:
-        await proxy.stop()
-        await server.stop(0)
-
-
 async def test_a_stream_whose_connection_breaks_at_any_moment_is_unavailable() -> None:
-    async with behind_proxy() as (_, proxy):
+    async with behind_proxy(Busy()) as (_, proxy):
         for messages in range(BREAKS):
             async with AsyncClient(f"127.0.0.1:{proxy.port}") as client:
                 events = client.subscribe("flights")
@@ -79,7 +65,7 @@ async def test_a_stream_whose_connection_breaks_at_any_moment_is_unavailable() -
 
 
 async def test_a_write_whose_connection_breaks_may_have_happened() -> None:
-    async with behind_proxy() as (handlers, proxy):
+    async with behind_proxy(Busy()) as (handlers, proxy):
         for _ in range(BREAKS):
             handlers.asked.clear()
             async with AsyncClient(f"127.0.0.1:{proxy.port}") as client:
@@ -91,7 +77,7 @@ async def test_a_write_whose_connection_breaks_may_have_happened() -> None:
 
 
 async def test_a_connection_that_is_closed_beside_its_calls_cancels_nobody() -> None:
-    async with behind_proxy() as (handlers, proxy):
+    async with behind_proxy(Busy()) as (handlers, proxy):
         client = AsyncClient(f"127.0.0.1:{proxy.port}")
         pushing = asyncio.create_task(client.push("web", [b"{}"]))
         events = client.subscribe("flights")

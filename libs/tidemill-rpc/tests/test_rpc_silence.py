@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import grpc.aio
 import pytest
@@ -14,9 +14,7 @@ from tidemill.query.v1 import query_pb2, query_pb2_grpc
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Event, Progress
-from tidemill.rpc.server import serve
-from tidemill.testkit.faults.proxy import Proxy
-from tidemill.testkit.handlers_memory import MemoryHandlers, flights
+from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
 from tidemill.time import Unavailable, frontier
 
 SILENCE_S = 1.2
@@ -40,23 +38,10 @@ class Quiet(MemoryHandlers):
             self.closed.append(goal)
 
 
-@asynccontextmanager
-async def behind_proxy() -> AsyncIterator[tuple[Quiet, Proxy]]:
-    handlers = Quiet()
-    server = await serve("127.0.0.1:0", handlers, handlers, handlers)
-    proxy = Proxy(server.port)
-    await proxy.start()
-    try:
-        yield handlers, proxy
-    finally:
-        await proxy.stop()
-        await server.stop(0)
-
-
 async def test_a_subscription_over_a_network_that_fell_silent_ends_as_unavailable() -> None:
     dialer = Dialer(silence_s=SILENCE_S)
     async with (
-        behind_proxy() as (_, proxy),
+        behind_proxy(Quiet()) as (_, proxy),
         AsyncClient(f"127.0.0.1:{proxy.port}", dialer=dialer) as client,
     ):
         events = client.subscribe("flights")
@@ -69,7 +54,7 @@ async def test_a_subscription_over_a_network_that_fell_silent_ends_as_unavailabl
 
 async def test_the_silence_was_one_that_a_call_without_pings_does_not_notice() -> None:
     async with (
-        behind_proxy() as (_, proxy),
+        behind_proxy(Quiet()) as (_, proxy),
         grpc.aio.insecure_channel(f"127.0.0.1:{proxy.port}") as channel,
     ):
         stub = query_pb2_grpc.QueryServiceStub(channel)
@@ -95,7 +80,7 @@ async def test_a_subscription_with_nothing_to_say_is_left_alone(
     monkeypatch.setattr(grpc.aio, "insecure_channel", however_late_the_answer)
     dialer = Dialer(silence_s=SILENCE_S)
     async with (
-        behind_proxy() as (handlers, proxy),
+        behind_proxy(Quiet()) as (handlers, proxy),
         AsyncClient(f"127.0.0.1:{proxy.port}", dialer=dialer) as client,
     ):
         events = client.subscribe("flights")

@@ -247,14 +247,20 @@ class System:
                 await self._shared.work.refresh()
             await self._finish_deleting()
             await self._world.discover()
-            if self._shared is not None and self._shared.work.named_at != self._store.upper:
-                continue  # read anew meanwhile: names are of an older catalog
+            # IMPORTANT: the version of which the names are. Whatever comes of a plan is thrown away once another one
+            # has been read: a refusal, and by `put` what would be written.
+            named_at = self._store.upper if self._shared is None else self._shared.work.named_at
             now_ms = self._world.clock.now_ms()
-            plan = await plan_apply(documents, self._store, self._world, now_ms, by)
+            try:
+                plan = await plan_apply(documents, self._store, self._world, now_ms, by)
+            except TidemillError:
+                if named_at == self._store.upper:
+                    raise
+                continue
             if not plan.created and not plan.configured:
                 return plan
             try:
-                await self._store.put([*plan.created, *plan.configured], plan.planned_at)
+                await self._store.put([*plan.created, *plan.configured], named_at)
             except CatalogMoved:
                 for stored in plan.created:
                     self._world.shapes.forget(stored.resource.name)

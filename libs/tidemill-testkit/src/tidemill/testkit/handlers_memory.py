@@ -7,8 +7,10 @@ Obvious rather than complete: goals are answered with the whole collection of th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -40,6 +42,8 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     UpperMismatch,
 )
+from tidemill.rpc.server import serve
+from tidemill.testkit.faults.proxy import Proxy
 from tidemill.time import (
     AlreadyUsed,
     BeforeSince,
@@ -346,3 +350,19 @@ def flights(rows: int = 3) -> Held:
         }
     )
     return Held(updates, frontier(10), frontier(10 + rows))
+
+
+H = TypeVar("H", bound=MemoryHandlers)
+
+
+@asynccontextmanager
+async def behind_proxy(handlers: H) -> AsyncIterator[tuple[H, Proxy]]:
+    """These handlers in a server, and the proxy that its clients are to ask."""
+    server = await serve("127.0.0.1:0", handlers, handlers, handlers)
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        yield handlers, proxy
+    finally:
+        await proxy.stop()
+        await server.stop(0)

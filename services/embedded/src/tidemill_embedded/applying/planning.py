@@ -72,7 +72,6 @@ class Plan:
     created: tuple[Stored, ...]
     configured: tuple[Stored, ...]
     unchanged: tuple[Resource, ...]
-    planned_at: int
 
 
 def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
@@ -167,7 +166,6 @@ async def plan_apply(
     for resource in resources:
         permit_names(resource, by)
         check_resource(resource, world.places)
-    planned_at = store.upper
     bound = await world.collections.ids()
     fresh: list[Stored] = []
     configured: list[Stored] = []
@@ -202,7 +200,7 @@ async def plan_apply(
         for name in names:
             world.shapes.forget(name)
         raise
-    return Plan(tuple(created), (*mended, *configured), tuple(unchanged), planned_at)
+    return Plan(tuple(created), (*mended, *configured), tuple(unchanged))
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:

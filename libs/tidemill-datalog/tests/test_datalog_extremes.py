@@ -19,6 +19,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, Value, format_record, parse_record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.why_not import why_not
 from tidemill.testkit.tidelog import DERIVED, EXTREME, UPPER, Example, inputs, programs
 from tidemill.testkit.twins.pointwise import answers
 
@@ -218,3 +219,41 @@ def test_w11_infinity_is_a_whole_number_that_only_compares(
 ) -> None:
     for found in every_answer(program(text, e="int"), facts(e=[(1,)])):
         assert found == (records, errors)
+
+
+FAR = 1 << 53
+near_far = st.integers(FAR - 2, FAR + 6) | st.integers(-FAR - 4, -FAR + 2) | st.integers(-2, 2)
+
+
+@LAW
+@given(st.sets(near_far, max_size=5), st.sets(near_far, max_size=5))
+def test_w12_a_fact_and_its_absence_never_both_hold_whatever_is_float_and_whole(
+    whole: set[int], others: set[int]
+) -> None:
+    """W12: beyond 2^53 several whole numbers are one float, for a join and for `not` alike."""
+    checked = program(
+        "both(x) := f(x) ^ a(x); none(x) := f(x) ^ not a(x);"
+        "also(x) := a(x) ^ f(x); less(x) := a(x) ^ not f(x);"
+        "kept(k, x) := g(k, x) ^ not b(k, x);",
+        f="float", a="int", g="text float", b="text int",
+    )  # fmt: skip
+    floats = sorted({float(each) for each in others})
+    held = facts(
+        a=[(each,) for each in sorted(whole)], f=[(each,) for each in floats],
+        b=[("k", each) for each in sorted(whole)],
+        g=[(key, each) for key in ("k", "l") for each in floats],
+    )  # fmt: skip
+    twin, *found = every_answer(checked, held)
+    for each in found:
+        assert each == twin
+    widened = {float(each) for each in whole}
+    wanted = {format_record(Record("none", (each,))) for each in floats if each not in widened}
+    assert {text for text in twin[0] if text.startswith("none")} == wanted
+
+
+def test_w12_why_not_names_the_whole_number_that_is_the_float() -> None:
+    """W12: a reason follows the same comparison as the engines."""
+    checked = program("none(x) := f(x) ^ not a(x);", f="float", a="int")
+    held = facts(f=[(float(FAR),)], a=[(FAR + 1,)])
+    (reason,) = why_not(checked, held, parse_record(f"none({FAR}.0)"), 0, upper=1)
+    assert reason.render() == f"rule 1: blocked by a({FAR + 1})"

@@ -21,7 +21,13 @@ from tidemill.datalog.evaluation.forms import (
     Wildcard,
     variables_of,
 )
-from tidemill.datalog.evaluation.runtime import tick_at, ticks, usable_clock
+from tidemill.datalog.evaluation.runtime import (
+    ANY_VALUE,
+    rows_like,
+    tick_at,
+    ticks,
+    usable_clock,
+)
 from tidemill.datalog.evaluation.tables import EXPIRES, FIRST, PARAFACTS, TIME, Key, Row, Table
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.presence import END
@@ -226,13 +232,7 @@ class Matcher:
                 clock_row(offset, period, time) for time in ticks(offset, period, None, self._last)
             )
         else:
-            positions = tuple(at for at, term in enumerate(wanted, 1) if term is not WILD)
-            table = self._tables(absent.predicate)
-            if positions:
-                key = tuple(wanted[at - 1] for at in positions)
-                rows = table.index(positions).get(key[0] if len(key) == 1 else key, [])
-            else:
-                rows = table.rows
+            rows = rows_like(self._tables(absent.predicate), wanted, absent.widened)
         for row in rows:
             shown = [(self.parafact(row, name), terms) for name, terms in lattices]
             if all(values is not None and _same(terms, values) for values, terms in shown):
@@ -241,8 +241,8 @@ class Matcher:
         return None
 
     def wanted(self, term: Expression | Wildcard, bound: Mapping[str, Value]) -> Any:
-        """The value an absence asks for, WILD for `_`."""
-        return WILD if isinstance(term, Wildcard) else self.value(term, bound)
+        """The value an absence asks for, ANY_VALUE for `_`."""
+        return ANY_VALUE if isinstance(term, Wildcard) else self.value(term, bound)
 
     def value(self, expression: Expression, bound: Mapping[str, Value]) -> Value:
         """The value of an expression. Raises: Failed."""
@@ -265,13 +265,9 @@ class Matcher:
         return result
 
 
-WILD = object()
-"""Stands for `_` among wanted values."""
-
-
 def _same(wanted: Sequence[Any], values: Sequence[Value]) -> bool:
     return all(
-        each is WILD or equal(each, value) for each, value in zip(wanted, values, strict=True)
+        each is ANY_VALUE or equal(each, value) for each, value in zip(wanted, values, strict=True)
     )
 
 

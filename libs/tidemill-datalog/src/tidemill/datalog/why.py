@@ -18,9 +18,9 @@ from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
+from tidemill.datalog.evaluation.runtime import ANY_VALUE
 from tidemill.datalog.evaluation.tables import Key, Row
 from tidemill.datalog.matching import (
-    WILD,
     Bindings,
     Match,
     clock_row,
@@ -433,7 +433,7 @@ def absence_text(absent: AbsentForm, bound: Bindings, moment: Moment) -> str:
 
     def shown(terms: Iterable[Any]) -> str:
         values = [matcher.wanted(term, bound) for term in terms]
-        return ", ".join("_" if value is WILD else format_value(value) for value in values)
+        return ", ".join("_" if value is ANY_VALUE else format_value(value) for value in values)
 
     parts = [f"not {absent.predicate}({shown(absent.terms)})"]
     parts += [f"@{name}({shown(terms)})" for name, terms in absent.lattices]

@@ -167,13 +167,13 @@ def _rows_of(step: Step, tables: Mapping[int, Table], match_only: bool) -> Any:
 
 
 def _cover_of(absent: AbsentForm, tables: Callable[[str], Table], around: Surroundings) -> Any:
-    sizes = [(name, len(terms)) for name, terms in absent.lattices]
     if absent.is_clock:
+        sizes = [(name, len(terms)) for name, terms in absent.lattices]
         return clock_cover(sizes, around.upper, around.frozen)
     table = tables(absent.predicate)
     if absent.by_columns:
         return table.cover(tuple(position for position, _ in absent.columns()))
-    return lattice_cover(table, sizes, len(absent.terms), observer(around.lattices))
+    return lattice_cover(table, absent, observer(around.lattices))
 
 
 def scope_of(form: RuleForm, of_atoms: Mapping[int, Readable], around: Surroundings) -> Scope:

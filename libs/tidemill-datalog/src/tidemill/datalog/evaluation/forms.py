@@ -100,11 +100,16 @@ class AtomForm:
 
 @dataclass(frozen=True, slots=True)
 class AbsentForm:
-    """An atom under `not`: expressions over bound variables, or wildcards."""
+    """An atom under `not`: expressions over bound variables, or wildcards.
+
+    `widened` are the positions, from 1, at which a float is asked of a column of whole numbers: as where a
+    fact is joined, each of them is the float that it widens to.
+    """
 
     predicate: str
     terms: tuple[Expression | Wildcard, ...]
     lattices: tuple[tuple[str, tuple[Expression | Wildcard, ...]], ...] = ()
+    widened: tuple[int, ...] = ()
 
     @property
     def is_clock(self) -> bool:
@@ -114,7 +119,7 @@ class AbsentForm:
     @property
     def by_columns(self) -> bool:
         """Whether the values of columns of the key decide: arguments, and at most one bound time."""
-        if self.is_clock or len(self.lattices) > 1:
+        if self.is_clock or self.widened or len(self.lattices) > 1:
             return False
         return all(
             name == "time" and not isinstance(terms[0], Wildcard) for name, terms in self.lattices

@@ -9,10 +9,19 @@ from types import CodeType
 from typing import Any
 
 from tidemill.datalog.evaluation.expressions import RUNTIME as OPERATORS
-from tidemill.datalog.evaluation.tables import PARAFACTS, START, STOP, TIME, Row, Table
+from tidemill.datalog.evaluation.forms import AbsentForm
+from tidemill.datalog.evaluation.tables import PARAFACTS, START, STOP, TIME, Readable, Row, Table
 from tidemill.datalog.lattices import Lattice, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise, subtract
-from tidemill.datalog.values import OVERFLOW, PERIOD_NOT_POSITIVE, WRONG_TYPE, Failed, Value, equal
+from tidemill.datalog.values import (
+    FLOAT_EXACT_MAX,
+    OVERFLOW,
+    PERIOD_NOT_POSITIVE,
+    WRONG_TYPE,
+    Failed,
+    Value,
+    equal,
+)
 
 ANY_VALUE = object()
 """Stands for `_` among the values that an atom under `not` is asked for."""
@@ -106,21 +115,38 @@ def observer(lattices: Mapping[str, Lattice]) -> Callable[[Parafacts, str], Any]
     return seen
 
 
+def rows_like(table: Readable, wanted: Sequence[Any], widened: Sequence[int] = ()) -> Iterable[Row]:
+    """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as their floats.
+
+    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one, all rows
+    that have the other arguments.
+    """
+    far = [at for at in widened if is_far(wanted[at - 1])]
+    known = [at for at, value in enumerate(wanted, 1) if value is not ANY_VALUE and at not in far]
+    rows: Iterable[Row] = table.rows
+    if known:
+        key = tuple(wanted[at - 1] for at in known)
+        rows = table.index(tuple(known)).get(key[0] if len(key) == 1 else key, ())
+    if not far:
+        return rows
+    return [row for row in rows if all(equal(row[TIME + at], wanted[at - 1]) for at in far)]
+
+
+def is_far(value: object) -> bool:
+    """Whether a value is a float that several whole numbers may widen to."""
+    return type(value) is float and not -FLOAT_EXACT_MAX < value < FLOAT_EXACT_MAX
+
+
 def lattice_cover(
-    table: Table, absent_lattices: Sequence[tuple[str, int]], arity: int, seen: Callable[..., Any]
+    table: Table, absent: AbsentForm, seen: Callable[..., Any]
 ) -> Callable[[tuple[Any, ...]], list[Interval]]:
     """When facts that carry the asked parafacts are present, for atoms under `not` that match such."""
+    arity = len(absent.terms)
+    absent_lattices = [(name, len(terms)) for name, terms in absent.lattices]
 
     def cover(values: tuple[Any, ...]) -> list[Interval]:
-        wanted = values[:arity]
-        positions = tuple(at for at in range(arity) if wanted[at] is not ANY_VALUE)
-        rows: Iterable[Row] = table.rows
-        if positions:
-            key = tuple(wanted[at] for at in positions)
-            index = table.index(tuple(at + 1 for at in positions))
-            rows = index.get(key[0] if len(key) == 1 else key, ())
         found = []
-        for row in rows:
+        for row in rows_like(table, values[:arity], absent.widened):
             at = arity
             for name, size in absent_lattices:
                 if not carries(row, name, values[at : at + size], seen):

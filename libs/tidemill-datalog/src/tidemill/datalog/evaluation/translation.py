@@ -159,7 +159,14 @@ class _Translation:
             of = self._lattice_types(atom.predicate, parafact.lattice, len(parafact.terms))
             asked = [term(mine, kind) for mine, kind in zip(parafact.terms, of, strict=True)]
             lattices.append((parafact.lattice, tuple(asked)))
-        return AbsentForm(atom.predicate, tuple(terms), tuple(lattices))
+        widened = [
+            position
+            for position, (mine, kind) in enumerate(zip(terms, kinds, strict=True), 1)
+            if kind is Type.INT
+            and not isinstance(mine, Wildcard | Constant)
+            and type_of(mine, self._types) is Type.FLOAT
+        ]
+        return AbsentForm(atom.predicate, tuple(terms), tuple(lattices), tuple(widened))
 
     def _as_kept(self, expression: Expression, kind: Type) -> Expression:
         """An expression as a column of a type holds its values: whole numbers are floats in one of floats."""

@@ -16,6 +16,7 @@ from tidemill.datalog.evaluation.runtime import (
     carries,
     decorate,
     observer,
+    rows_like,
     usable_clock,
 )
 from tidemill.datalog.evaluation.tables import TIME, Key, Row
@@ -26,7 +27,7 @@ from tidemill.datalog.incremental.joining import Join, Joins
 from tidemill.datalog.incremental.surroundings import Present, Told
 from tidemill.datalog.lattices import TALLIES, Parafacts, merge_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant
-from tidemill.datalog.values import Failed
+from tidemill.datalog.values import Failed, widen
 
 _NONE: list[Any] = []
 """Shared by all matches of rules without `not`; never changed."""
@@ -437,12 +438,22 @@ class _Absence:
             )
         self._key_at = self.table.key_at(self._positions)
         self._index = self.table.index(self._positions)
+        if form.widened:
+            self._key_at = self._widened_key
 
     def place(self, wanted: Any) -> Any:
         """The key in the index of what a match asks for."""
         if self._by_columns or self.form.is_clock:
             return wanted
         known = tuple(wanted[position - 1] for position in self._positions)
+        return known[0] if len(known) == 1 else known
+
+    def _widened_key(self, row: Row) -> Any:
+        """What stands for a row where floats are asked of its whole numbers."""
+        known = tuple(
+            widen(row[TIME + at]) if at in self.form.widened else row[TIME + at]
+            for at in self._positions
+        )
         return known[0] if len(known) == 1 else known
 
     def places(self, old: Row | None, new: Row | None) -> set[Any]:
@@ -456,7 +467,11 @@ class _Absence:
         if self.form.is_clock:
             return self._clock_blocks(wanted, match, matches)
         lattices = wanted[self._arity :]
-        return any(self._carries(row, lattices) for row in self._index.get(self.place(wanted), ()))
+        if self.form.widened:
+            rows = rows_like(self.table, wanted[: self._arity], self.form.widened)
+        else:
+            rows = self._index.get(self.place(wanted), ())
+        return any(self._carries(row, lattices) for row in rows)
 
     def _carries(self, row: Row, lattices: Sequence[Any]) -> bool:
         at = 0

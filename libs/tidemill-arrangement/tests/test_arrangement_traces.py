@@ -119,6 +119,25 @@ def test_a_cut_holds_exactly_the_updates_before_it(schedule: Any, data: st.DataO
                 spine.through(upper)
 
 
+@pytest.mark.rule("A2")
+def test_batches_stay_apart_until_the_physical_frontier_has_passed_them() -> None:
+    spine: Spine[int, RowBatch[str, int]] = Spine(U64_TIME)
+    rows = [("abc"[at % 3], at, 1) for at in range(6)]
+    for at, row in enumerate(rows):
+        spine.insert(RowBatch.of(U64_TIME, frontier(at), frontier(at + 1), [row]))
+    for passed in (0, 4):
+        if passed:
+            spine.set_physical(frontier(passed))
+        spine.settle()
+        for cut in range(1, 7):
+            if cut < passed:
+                with pytest.raises(UsageError):
+                    spine.through(frontier(cut))
+            else:
+                assert sorted(updates_of(spine.through(frontier(cut)))) == sorted(rows[:cut])
+    assert [len(batch) for batch in spine.batches()] == [4, 1, 1]
+
+
 @pytest.mark.rule("A3")
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=80), st.sampled_from([1, 4, 1000]))

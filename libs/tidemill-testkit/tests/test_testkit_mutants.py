@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tidemill.testkit.mutants.__main__ import TURNS
 from tidemill.testkit.mutants.recorded import Mutant, mutated, recorded, turn
 from tidemill.testkit.mutants.trying import Trial, Verdict, trial
-from tidemill.testkit.rules import marked_tests
+from tidemill.testkit.rules import PROMISES, marked_tests
 from tidemill.time import UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,6 +47,15 @@ def tries() -> Iterator[Trial]:
 def test_the_mutants_whose_turn_it_is_are_killed(mutant: Mutant, tries: Trial) -> None:
     verdict, printed = tries.tried(mutant)
     assert verdict is Verdict.KILLED, printed
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert sorted(set(PROMISES) - {mutant.rule for mutant in MUTANTS}) == []
+
+
+def test_no_change_is_recorded_twice() -> None:
+    changes = [(mutant.file, mutant.before, mutant.after) for mutant in MUTANTS]
+    assert len(set(changes)) == len(changes)
 
 
 def test_in_as_many_turns_as_there_are_each_mutant_is_tried_once() -> None:

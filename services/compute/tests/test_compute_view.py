@@ -527,6 +527,41 @@ async def test_a_view_comes_as_far_as_the_input_that_is_furthest_behind(seed: in
     assert apart > 0
 
 
+@pytest.mark.rule("C2", "C3", "MV3")
+async def test_a_view_has_both_frontiers_and_its_readers_keep_since() -> None:
+    world = World("never(h) := host(h) ^ ping(h, 99);  here(h) := host(h);", 2)
+    await world.create()
+    outputs = [*(name for name, _ in world.target.outputs.values()), "v/errors"]
+    for name in outputs:
+        await world.now.retain(name, 5)
+    await world.feed(0, 10)
+    await follow(world, world.view(world.process(Fuse(None)), 5), 10)
+    reader = await world.now.read_hold("v/here", owner="reader", lease_ms=None)
+    assert reader.frontier == frontier(5)
+    await world.feed(10, END)
+    await follow(world, world.view(world.process(Fuse(None)), 5), END)
+    statuses = {name: await world.now.status(name) for name in outputs}
+    assert {status.upper for status in statuses.values()} == {frontier(END)}
+    assert statuses["v/here"].since == reader.frontier
+    assert statuses["v/never"].since == frontier(END - 5)
+    await world.now.drop(reader)
+    assert (await world.now.status("v/here")).since == frontier(END - 5)
+
+
+@pytest.mark.rule("MV7", "D2")
+@pytest.mark.parametrize(
+    "name", ["join and absence", "solutions that outlive what established them"]
+)
+async def test_what_is_no_output_is_rebuilt_after_a_restart(name: str) -> None:
+    world = World(PROGRAMS[name], 2)
+    await world.create()
+    for upper in range(4, END + 1, 4):
+        await world.feed(upper - 4, upper)
+        # Another process each time: of the inputs and of what follows from them it knows nothing.
+        await follow(world, world.view(world.process(Fuse(None)), 5), upper)
+    assert await world.contents() == expected(world.program, world.history)
+
+
 @pytest.mark.rule("MV4", "C1")
 @pytest.mark.parametrize("name", ["join and absence", "aggregates and clocks"])
 async def test_a_view_that_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest(

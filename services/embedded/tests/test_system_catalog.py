@@ -410,6 +410,13 @@ spec:
 
 
 @pytest.mark.rule("MV1")
+async def test_a_view_is_installed_with_all_its_outputs(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        assert await apply(process, SOURCE, TABLE, TWO) == [Outcome.CREATED] * 3
+        assert {"two/here", "two/gone"} <= set(await process.world.collections.ids())
+
+
+@pytest.mark.rule("MV1")
 async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

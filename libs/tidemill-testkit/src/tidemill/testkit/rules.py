@@ -27,6 +27,7 @@ FAMILIES: Mapping[str, str] = {
     "P": "Invariants of durable collections",
     "G": "Reclocking",
     "A": "Arrangements",
+    "R": "The language",
 }
 
 PROMISES: Mapping[str, str] = {
@@ -132,6 +133,35 @@ PROMISES: Mapping[str, str] = {
     "A4": "a clone of a handle holds what the handle holds",
     "A5": "what a handle holds is readable for it, whatever others release",
     "A6": "an import gives each update once",
+    "R1": "an event is its predicate, arguments and time: the same one twice is one",
+    "R2": "a variable that comes twice takes equal values, any other expression in an atom is a condition",
+    "R3": "of alternative derivations the parafacts merge, and the latest expiry counts",
+    "R4": "what a join derives has the latest time and the earliest expiry of what it matched",
+    "R5": "atoms join what is present together, on intervals without their end",
+    "R6": "skew never widens presence",
+    "R7": "one event may satisfy several atoms",
+    "R8": "upper of a stream is its largest time less the skew: what is at it comes in",
+    "R9": "answers do not depend on the order of arrival within the skew",
+    "R10": "a late event is rejected and told, or present from upper on with its own time",
+    "R11": "an atom that names a parafact matches what carries it, with an equal value",
+    "R12": "a parafact that the head writes takes the place of what was passed",
+    "R13": "an action fires once for each event, whatever becomes of it",
+    "R14": "what ~ names is not passed",
+    "R15": "a stated fact is timeless and always present",
+    "R16": "all expressions of a guard have to hold",
+    "R17": "a name that where defines is a condition in an atom, not a match",
+    "R18": "whole numbers are divided toward zero, and the remainder matches",
+    "R19": "an expression that fails drops its solution, is told, and the rest goes on",
+    "R21": "a head that names a lattice aggregates over the solutions of its rule",
+    "R22": "aggregates count solutions, and averages meet as over all contributions",
+    "R24": "a change of an aggregate retracts the old value",
+    "R25": "a time that the head writes tells groups apart",
+    "R26": "a clock ticks at its offset and every period after it, as upper reaches it",
+    "R27": "a recursion comes to one fixed point, and may not match parafacts of itself",
+    "R28": "what not matches is bound elsewhere",
+    "R29": "a variable is not both in the fact of a head and in a parafact",
+    "R33": "whole numbers in a column of floats are floats",
+    "R35": "a recursion that computes values needs a guard that bounds them",
 }
 
 
@@ -150,14 +180,28 @@ def marked_tests(root: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    tables = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and _name(decorator.func) == "rule":
-                for argument in decorator.args:
-                    if isinstance(argument, ast.Constant):
-                        yield str(argument.value), node.name
+            for rule in dict.fromkeys(_rules_in(decorator, tables)):
+                yield rule, node.name
+
+
+def _rules_in(expression: ast.expr, tables: Mapping[str, ast.expr]) -> Iterator[str]:
+    """The rules of a marker, or of the markers in a table of parameters."""
+    for part in ast.walk(expression):
+        if isinstance(part, ast.Call) and _name(part.func) == "rule":
+            yield from (str(a.value) for a in part.args if isinstance(a, ast.Constant))
+        elif isinstance(part, ast.Name) and part.id in tables:
+            yield from _rules_in(tables[part.id], {})
 
 
 def _name(function: ast.expr) -> str:

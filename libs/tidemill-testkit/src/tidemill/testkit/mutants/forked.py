@@ -12,6 +12,8 @@ import signal
 import sys
 from types import FrameType
 
+PROFILE = "mutants"
+"""As `ci`, without making failing examples small."""
 PRELOADED = (
     "grpc.aio",
     "hypothesis.strategies",
@@ -30,6 +32,11 @@ def serve() -> None:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # noqa: TID251  as tidemill.testkit.servers
     for name in PRELOADED:
         importlib.import_module(name)
+    hypothesis = sys.modules["hypothesis"]
+    searching = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # nobody reads the example
+    hypothesis.settings.register_profile(
+        PROFILE, hypothesis.settings.get_profile("ci"), phases=searching
+    )
     for line in sys.stdin:
         wanted = json.loads(line)
         pid = os.fork()

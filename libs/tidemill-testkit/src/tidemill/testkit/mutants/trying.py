@@ -13,12 +13,19 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
+from tidemill.testkit.mutants.forked import PROFILE
 from tidemill.testkit.mutants.recorded import Mutant, mutated
 from tidemill.time import UsageError
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
+"""For the test of one mutant; one that takes longer has noticed."""
+UNCHANGED_S = 1_800
+"""For all tests on the code as it is."""
 _FAILED, _PASSED = 1, 0
-_OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
+_OPTIONS = [
+    "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore:Module already imported",
+    f"--hypothesis-profile={PROFILE}",
+]  # fmt: skip
 
 
 class Verdict(Enum):
@@ -63,25 +70,25 @@ class Trial:
             place, (self._tried, self._tried)
         )  # what was compiled of others is not taken for it
         try:
-            return self._run([mutant.test])
+            return self._run([mutant.test], TIMEOUT_S)
         finally:
             place.write_text(original)
             os.utime(place, ns=(kept.st_atime_ns, kept.st_mtime_ns))
 
     def unchanged(self, tests: Iterable[str]) -> tuple[Verdict, str]:
         """What these tests say of the checkout as it is."""
-        return self._run(list(tests))
+        return self._run(list(tests), UNCHANGED_S)
 
-    def _run(self, tests: list[str]) -> tuple[Verdict, str]:
+    def _run(self, tests: list[str], timeout_s: int) -> tuple[Verdict, str]:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         output = self._folder / "output"
-        wanted = {"arguments": [*_OPTIONS, *tests], "output": str(output), "timeout_s": TIMEOUT_S}
+        wanted = {"arguments": [*_OPTIONS, *tests], "output": str(output), "timeout_s": timeout_s}
         self._server.stdin.write(json.dumps(wanted) + "\n")
         self._server.stdin.flush()
         code = json.loads(self._server.stdout.readline())
         if code is None:
-            return Verdict.KILLED, f"no end after {TIMEOUT_S} s"
+            return Verdict.KILLED, f"no end after {timeout_s} s"
         verdicts = {_FAILED: Verdict.KILLED, _PASSED: Verdict.SURVIVED}
         return verdicts.get(code, Verdict.BROKEN), output.read_text(errors="replace")
 

@@ -497,6 +497,37 @@ def test_s7_texts_that_grow_are_bounded_by_their_length_alone(guard: str, codes:
     assert codes_of(f't("a"); n(x) := t(x); {defined};') == codes
 
 
+@pytest.mark.parametrize(
+    ("head", "guard", "codes"),
+    [
+        ("x + 1", "x > 0", ["S112"]),
+        ("x + 1", "0 <= x", ["S112"]),
+        ("x + 1", "-x < 0", ["S112"]),
+        ("x + 1", "x > 0 && x != 7", ["S112"]),
+        ("x + 1", "x < 10 || x > 5", ["S112"]),
+        ("x + y", "x > 0", ["S112"]),
+        ("x - 1", "x < 10", ["S112"]),
+        ("x - y", "x <= 10", ["S112"]),
+        ("-1 + x", "x < 10", ["S112"]),
+        ("x + 1", "x < 10", []),
+        ("x + 1", "10 > x + 1 && x > 0", []),
+        ("x + 1", "x < 10 || x < 20", []),
+        ("x + 1", "abs(x) < 10", []),
+        ("x + y", "x + y <= 100", []),
+        ("x - 1", "x > 0", []),
+        ("x - y", "x > y", []),
+        ("x * 2", "x < 100", []),
+        ("-x", "x > 0", []),
+    ],
+)
+def test_s7_a_guard_bounds_values_where_they_go(head: str, guard: str, codes: list[str]) -> None:
+    """`x + 1` with `x > 0` counts for ever: values that grow need a bound above them, others one below."""
+    stated = "t(1); s(2); n(x) := t(x); "
+    assert codes_of(f"{stated}n({head}) := n(x) ^ s(y) if {guard};") == codes
+    defined = f"n(z) := n(x) ^ s(y) if g where z = {head}, g = {guard};"
+    assert codes_of(stated + defined) == codes
+
+
 def test_s7_parentheses_by_the_hundreds_are_no_recursion_of_ours() -> None:
     assert codes_of("p(" + "(" * 5_000 + "1" + ")" * 5_000 + ");") == []
     assert codes_of("t(1); p(x) := t(x) if " + "-(" * 400 + "x" + ")" * 400 + " > 2;") == ["E009"]

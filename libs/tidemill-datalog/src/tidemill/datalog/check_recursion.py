@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.datalog.ast import Binary, Call, Expression, Literal, Variable, Wildcard, walk
+from tidemill.datalog.ast import (
+    Binary,
+    Call,
+    Expression,
+    Literal,
+    Unary,
+    Variable,
+    Wildcard,
+    walk,
+)
 from tidemill.datalog.checked import SEMILATTICES, ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.monotonicity import Unfinished
@@ -13,6 +22,8 @@ from tidemill.datalog.scope import names_in
 from tidemill.datalog.strata import Edge, EdgeKind, PredicateGraph
 
 _BOUNDING = frozenset(("<", "<=", ">", ">=", "=="))
+_PARTS_MAX, _DEPTH_MAX = 5_000, 200
+"""Expressions are no larger, their definitions in their places."""
 
 
 def check_cycles(
@@ -115,11 +126,12 @@ def _unbounded_values(
         if bounded is None:
             bounded = _bounded_variables(rule)
         grows = _grows_texts(computed, rule)
-        if not names & (bounded.lengths if grows else bounded.values):
-            name = min(names & recursive)
+        steps = _steps(computed, frozenset(recursive), rule)
+        if not names & (bounded.lengths if grows else bounded.for_steps(steps)):
+            name, sign = min(names & recursive), ">" if steps == {-1} else "<"
             yield Diagnostic(
                 "S112", "a recursion computes ever new values", term.span, file,
-                f"bound `{name}` in the guard: if {f'length({name})' if grows else name} < …",
+                f"bound `{name}` in the guard: if {f'length({name})' if grows else name} {sign} …",
             )  # fmt: skip
 
 
@@ -138,10 +150,55 @@ def _grows_texts(computed: Expression, rule: ResolvedRule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """The variables that stand in some comparison of the guard other than `!=`, and those whose length it bounds."""
+    """The variables that a guard keeps below something, those that it keeps above, and those whose length it bounds."""
 
-    values: set[str]
-    lengths: set[str]
+    below: frozenset[str] = frozenset()
+    above: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Bounded) -> _Bounded:
+        return _Bounded(
+            self.below | other.below, self.above | other.above, self.lengths | other.lengths
+        )
+
+    def __and__(self, other: _Bounded) -> _Bounded:
+        return _Bounded(
+            self.below & other.below, self.above & other.above, self.lengths & other.lengths
+        )
+
+    def for_steps(self, steps: frozenset[int]) -> frozenset[str]:
+        """The variables that are bounded where steps of these signs lead; on either side where steps lead both ways."""
+        if steps == {1}:
+            return self.below
+        return self.above if steps == {-1} else self.below | self.above
+
+
+def _steps(computed: Expression, recursive: frozenset[str], rule: ResolvedRule) -> frozenset[int]:
+    """Where a sum leads from a recursive value: 1 up, -1 down, both where that cannot be told.
+
+    What is not known is taken to be above zero.
+    """
+    signs: set[int] = set()
+    came = 0
+    waiting, seen = [(computed, 1)], 0
+    while waiting:
+        part, sign = waiting.pop()
+        seen += 1
+        if isinstance(part, Variable) and part.name in rule.definitions and seen < _PARTS_MAX:
+            waiting.append((rule.definitions[part.name], sign))
+        elif isinstance(part, Variable) and part.name in recursive and sign > 0 and not came:
+            came = 1
+        elif isinstance(part, Binary) and part.operator in ("+", "-") and seen < _PARTS_MAX:
+            waiting += [(part.left, sign), (part.right, sign if part.operator == "+" else -sign)]
+        elif isinstance(part, Unary) and part.operator == "-":
+            waiting.append((part.operand, -sign))
+        elif isinstance(part, Literal) and isinstance(part.value, int | float):
+            signs.add(sign if part.value > 0 else -sign)
+        elif isinstance(part, Variable):
+            signs.add(sign)
+        else:
+            return frozenset((1, -1))
+    return frozenset(signs) if came and signs else frozenset((1, -1))
 
 
 def _shorter_than(part: Binary, rule: ResolvedRule) -> set[str]:
@@ -160,20 +217,53 @@ def _shorter_than(part: Binary, rule: ResolvedRule) -> set[str]:
 
 
 def _bounded_variables(rule: ResolvedRule) -> _Bounded:
-    found: set[str] = set()
-    lengths: set[str] = set()
-    seen: set[str] = set()
-    waiting = list(rule.guards)
+    found = _Bounded()
+    for guard in rule.guards:
+        found |= _bounded_by(guard, rule, 0)
+    return found
+
+
+def _bounded_by(guard: Expression, rule: ResolvedRule, depth: int) -> _Bounded:
+    """What a condition bounds where it is true; of `a || b` what both do."""
+    if isinstance(guard, Variable) and guard.name in rule.definitions and depth < _DEPTH_MAX:
+        return _bounded_by(rule.definitions[guard.name], rule, depth + 1)
+    if not isinstance(guard, Binary):
+        return _Bounded()
+    if guard.operator in ("&&", "||"):
+        left, right = (_bounded_by(side, rule, depth + 1) for side in (guard.left, guard.right))
+        return left | right if guard.operator == "&&" else left & right
+    if guard.operator not in _BOUNDING:
+        return _Bounded()
+    names = names_in(guard, rule.definitions)
+    lengths = frozenset(_shorter_than(guard, rule))
+    if guard.operator == "==":
+        return _Bounded(names, names, lengths)
+    small, great = guard.left, guard.right
+    if guard.operator in (">", ">="):
+        small, great = great, small
+    below, above = _sides(small, rule)
+    downwards, upwards = _sides(great, rule)
+    return _Bounded(below | upwards, above | downwards, lengths)
+
+
+def _sides(expression: Expression, rule: ResolvedRule) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that grow with an expression, and those that fall with it; both for what is no sum."""
+    rising: set[str] = set()
+    falling: set[str] = set()
+    waiting, seen = [(expression, 1)], 0
     while waiting:
-        for part in walk(waiting.pop()):
-            if isinstance(part, Binary) and part.operator in _BOUNDING:
-                found |= names_in(part, rule.definitions)
-                lengths |= _shorter_than(part, rule)
-            elif (
-                isinstance(part, Variable)
-                and part.name in rule.definitions
-                and part.name not in seen
-            ):
-                seen.add(part.name)
-                waiting.append(rule.definitions[part.name])
-    return _Bounded(found, lengths)
+        part, sign = waiting.pop()
+        seen += 1
+        if isinstance(part, Variable) and part.name not in rule.definitions:
+            (rising if sign > 0 else falling).add(part.name)
+        elif isinstance(part, Variable) and seen < _PARTS_MAX:
+            waiting.append((rule.definitions[part.name], sign))
+        elif isinstance(part, Binary) and part.operator in ("+", "-") and seen < _PARTS_MAX:
+            waiting += [(part.left, sign), (part.right, sign if part.operator == "+" else -sign)]
+        elif isinstance(part, Unary) and part.operator == "-":
+            waiting.append((part.operand, -sign))
+        else:
+            names = names_in(part, rule.definitions)
+            rising |= names
+            falling |= names
+    return frozenset(rising), frozenset(falling)

@@ -11,7 +11,7 @@ import pytest
 from tidemill.client.rows import read_rows, table_of
 from tidemill.client.sql import TableName, select
 from tidemill.rpc.messages import ColumnInfo
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 
 COLUMNS = (ColumnInfo("k", "string"), ColumnInfo("f", "double"))
 
@@ -39,3 +39,16 @@ def test_w12_sql_refuses_columns_that_it_cannot_tell_apart() -> None:
     with pytest.raises(UsageError, match="the columns a and A of t are one to SQL"):
         select('select "A" from t', {TableName("", "t"): table})
     assert select('select "a" from t', {TableName("", "t"): table.select(["A"])}).to_pylist()
+
+
+def test_s9_sql_that_wants_more_memory_than_it_may_is_refused_and_says_so() -> None:
+    """A cross join that is sorted does not fit in 50 MB; one that is counted holds nothing."""
+    table = pa.table({"x": pa.array(range(10_000), pa.int64())})
+    name = TableName("", "t")
+    with pytest.raises(Exhausted, match="--memory") as caught:
+        select("select a.x, b.x y from t a, t b order by a.x * b.x, y", {name: table}, "50MB")
+    assert caught.value.setting == "--memory"
+    counted = select("select count(*) n from t a, t b", {name: table}, "50MB")
+    assert counted.column("n").to_pylist() == [100_000_000]
+    with pytest.raises(UsageError, match="no size"):
+        select("select 1", {}, "much")

@@ -73,6 +73,9 @@ def sql(
     written: Written = Rows.table,
     wait: Wait = False,
     timeout: Timeout = None,
+    memory: Annotated[
+        str, typer.Option("--memory", help="What the SELECT may hold.", metavar="SIZE")
+    ] = "4GB",
 ) -> None:
     """Ask in SQL over collections, all at one instant.
 
@@ -89,7 +92,8 @@ def sql(
         from tidemill.client.rendering import print_rows
 
         with connect_to(context.obj) as client, _waiting("asking"):
-            answer = client.sql(select, as_of, timeout_s=_patience(wait, timeout))
+            patience = _patience(wait, timeout)
+            answer = client.sql(select, as_of, timeout_s=patience, memory=memory)
         print_rows(answer.table, written, answer.as_of, answer.collections)
 
 

@@ -87,11 +87,16 @@ class Client:
         return replace(answer, table=shown_rows(answer.table))
 
     def sql(
-        self, select: str, as_of: Instant = None, *, timeout_s: float | None = None
+        self,
+        select: str,
+        as_of: Instant = None,
+        *,
+        timeout_s: float | None = None,
+        memory: str = "4GB",
     ) -> SqlAnswer:
         """A SELECT over exactly the collections it names, all at one instant.
 
-        `delays.late` and `"delays/late"` name the same collection.
+        `delays.late` and `"delays/late"` name the same collection. Raises: Exhausted where DuckDB wants more than `memory`.
         """
         # DuckDB is loaded by those who use it.
         from tidemill.client import sql
@@ -103,7 +108,7 @@ class Client:
             found = self._calls.tables(asked, instant(as_of), timeout_s)
         tables = {name: plain_rows(found[name.collection].table) for name in names}
         return SqlAnswer(
-            table=sql.select(select, tables),
+            table=sql.select(select, tables, memory),
             as_of=next((answer.as_of for answer in found.values()), None),
             collections={name: (a.since, a.upper) for name, a in found.items()},
         )

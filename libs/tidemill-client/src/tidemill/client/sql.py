@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,14 @@ def tables_named(text: str) -> list[TableName]:
     return list(dict.fromkeys(_tables(tree["statements"][0], frozenset())))
 
 
-def select(text: str, tables: Mapping[TableName, pa.Table]) -> pa.Table:
+def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB") -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
     Raises UsageError with DuckDB's message if the query does not fit the tables, and for a table whose
-    columns SQL cannot tell apart.
+    columns SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of which goes to disk.
     """
     with duckdb.connect(":memory:") as connection:
+        _limit(connection, memory)
         for number, (name, table) in enumerate(tables.items()):
             _refuse_alike(name, table)
             connection.register(f"_snapshot{number}", table)
@@ -65,9 +66,23 @@ def select(text: str, tables: Mapping[TableName, pa.Table]) -> pa.Table:
         connection.execute("SET lock_configuration = true")
         try:
             found: pa.Table = connection.sql(text).to_arrow_table()
+        except duckdb.OutOfMemoryException as error:
+            raise Exhausted(
+                f"SQL refused: it wants more than {memory} of memory (--memory); read fewer rows, or allow more: {error}",
+                setting="--memory",
+            ) from error
         except duckdb.Error as error:
             raise UsageError(str(error), reason="sql") from error
         return found
+
+
+def _limit(connection: duckdb.DuckDBPyConnection, memory: str) -> None:
+    """Raises: UsageError for what is no size."""
+    try:
+        connection.execute("SET memory_limit = ?", [memory])
+        connection.execute("SET temp_directory = ''")
+    except duckdb.Error as error:
+        raise UsageError(f"no size of memory: {memory}; write as 4GB", reason="sql") from error
 
 
 def _refuse_alike(name: TableName, table: pa.Table) -> None:

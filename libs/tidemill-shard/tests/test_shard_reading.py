@@ -385,3 +385,38 @@ async def test_what_is_in_the_log_is_added_up_right_whatever_became_of_it() -> N
             await world.store.compact("c")
         held = await world.store.state("c")
         assert counted.of("c", held) == held.inline_bytes() > 0
+
+
+async def test_s9_reading_ends_where_who_asked_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`settled` hears of rows that are surely contents, `told` of all that is read; what they raise ends it."""
+    monkeypatch.setattr(reading, "APART_ROWS_MIN", 0)
+    world = World(Limits(inline_bytes_max=0, cache_bytes_max=0, part_bytes_max=2_000))
+    read = await world.create()
+    await world.write(0, 5, [(n, "x" * 50, 1, 1) for n in range(4_000)])
+    heard: list[int] = []
+    whole = await world.store.snapshot(read, 4, settled=heard.append)
+    every = await world.parts_read(world.store.snapshot(read, 4))
+    assert every > 5 * reading.TOGETHER
+    assert heard == sorted(heard)
+    assert heard[-1] >= whole.nbytes // 2
+
+    def enough(size: int) -> None:
+        if size > whole.nbytes // 20:
+            raise UsageError("enough")
+
+    async def given_up(**hears: Any) -> None:
+        for reading_ in (
+            world.store.snapshot(read, 4, **hears),
+            world.store.glance("c", 4, **hears),
+        ):
+            with pytest.raises(UsageError, match="enough"):
+                await reading_
+
+    total = [0]
+
+    def summed(size: int) -> None:
+        total[0] += size
+        enough(total[0])
+
+    assert await world.parts_read(given_up(settled=enough)) < every // 2
+    assert await world.parts_read(given_up(told=summed)) < every // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument
 from tidemill.rpc.server import serve
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
@@ -144,8 +144,93 @@ async def test_s9_reasons_are_looked_for_beside_the_event_loop(tmp_path: Path) -
         finally:
             reasons.proof = wanted
         assert explained.text
-        assert all(name.startswith("reasons") for name in threads)
+        assert all(name.startswith("questions") for name in threads)
         assert threads
+
+
+def greatest() -> str:
+    """A program of nearly the greatest allowed size: a long chain of rules."""
+    rules = [f"p{number + 1}(x) := p{number}(x) ^ words(x);" for number in range(1_500)]
+    return f'"p0(x) := words(x); {" ".join(rules)}"'
+
+
+async def test_s7_the_loop_turns_while_the_greatest_program_is_checked_and_explained(
+    tmp_path: Path,
+) -> None:
+    """The longest time between two turns of the loop is a small part of what the work takes: nothing stands still."""
+    async with limited(tmp_path) as (_, client):
+        await apply_table(client, "words", [])
+        view = VIEW.replace("PROGRAM", greatest().replace("words(x);", "words(x, x);", 1))
+        told: list[str] = []
+        for work in (
+            lambda: client.apply(documents(view)),
+            lambda: client.apply(documents(VIEW.replace("PROGRAM", greatest()))),
+            lambda: client.explain("copies", "plan"),
+            lambda: client.explain("copies", "svg"),
+        ):
+            try:
+                taken, longest = await stalls(work)
+            except UsageError as error:
+                told.append(str(error))
+                continue
+            assert longest < max(taken / 4, 1.0), f"the loop stood for {longest} s of {taken} s"
+        assert len(told) == 1
+
+
+async def stalls(work: Callable[[], Coroutine[Any, Any, object]]) -> tuple[float, float]:
+    """How long work took, and the longest time between two turns of the loop meanwhile."""
+    now = asyncio.get_running_loop().time
+    begun = last = now()
+    longest = 0.0
+    task = asyncio.ensure_future(work())
+    while not task.done():
+        await asyncio.sleep(0.001)
+        longest, last = max(longest, now() - last), now()
+    print(f"the loop stood for {longest:.2f} s of {now() - begun:.2f} s")
+    await task
+    return now() - begun, longest
+
+
+NUMBERS = TABLE.replace("type: text", "type: int")
+CROSS = VIEW.replace("name: copies", "name: crossed")
+MIB = 1 << 20
+
+
+async def test_s7_a_view_beyond_its_memory_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
+    """A cross join of two tables of 100,000 rows has 10¹⁰ rows; beside it a view and its answers stay right."""
+    limits = {"view_bytes": 200 * MIB, "question_memory_bytes": 20 * MIB}
+    async with limited(tmp_path, **limits) as (_, client):
+        for name in ("one", "two"):
+            await client.apply(documents(NUMBERS.replace("NAME", name)))
+            rows = pa.table({"x": pa.array(range(100_000), pa.int64())})
+            at = (await client.insert(name, rows)).time
+        good = VIEW.replace("PROGRAM", '"c(x) := one(x) ^ two(x);"')
+        bad = CROSS.replace("PROGRAM", '"k(x, y) := one(x) ^ two(y);"')
+        await client.apply(documents(good, bad))
+        answer = await client.snapshot("copies/c", at, 240)
+        assert answer.table.num_rows == 100_000
+        told = await until_exhausted(client, "crossed")
+        assert "limits.view_bytes" in told
+        assert "209,715,200" in told
+        more = (await client.insert("one", pa.table({"x": [200_000]}))).time
+        more = (await client.insert("two", pa.table({"x": [200_000]}))).time
+        assert (await client.ask("copies/c(200000)", more, 240)).table.num_rows == 1
+        with pytest.raises(Exhausted, match=r"limits\.question_memory_bytes"):
+            await client.explain("copies", "analyze")
+        with pytest.raises(Exhausted, match=r"limits\.question_memory_bytes"):
+            await client.why_not("copies/c(-1)")
+        assert "one(7)" in (await client.why("copies/c(7)")).text
+
+
+async def until_exhausted(client: AsyncClient, view: str) -> str:
+    """What a view says of itself once it has been given up."""
+    async with asyncio.timeout(240):
+        while True:
+            status = await client.describe("View", view)
+            if status.reason == "Exhausted":
+                assert not status.ready
+                return status.message
+            await asyncio.sleep(0.05)
 
 
 async def test_s9_a_capability_without_a_lease_has_the_longest_one(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,24 +40,36 @@ class Holds:
         *,
         where: pc.Expression | None = None,
         reading: Reading = EVERYTHING,
+        told: Callable[[int], None] | None = None,
     ) -> pa.Table:
-        """What the collection holds at `as_of`, as far as it is read: data columns and multiplicity."""
+        """What the collection holds at `as_of`, as far as it is read: data columns and multiplicity.
+
+        `told` hears of the bytes as they come, and may raise.
+        """
         rows = await self._collections.snapshot(
             self._held[collection],
             as_of,
             columns=reading.columns,
             equal=reading.equal,
             where=reading.where if where is None else where,
+            told=told,
         )
         return reading.whole(rows)
 
     async def changes(
-        self, collection: str, lower: int, upper: int, *, reading: Reading = EVERYTHING
+        self,
+        collection: str,
+        lower: int,
+        upper: int,
+        *,
+        reading: Reading = EVERYTHING,
+        told: Callable[[int], None] | None = None,
     ) -> pa.Table:
-        """All updates with lower <= _time < upper, as far as they are read."""
+        """All updates with lower <= _time < upper, as far as they are read; `told` as for a snapshot."""
         rows = await self._collections.changes(
-            self._held[collection], lower, upper, columns=reading.columns, where=reading.where
-        )
+            self._held[collection], lower, upper,
+            columns=reading.columns, where=reading.where, told=told,
+        )  # fmt: skip
         return reading.whole(rows)
 
     async def history(self, collection: str) -> pa.Table:

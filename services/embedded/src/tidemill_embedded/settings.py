@@ -192,6 +192,15 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer_bytes: int = 256 << 20
     """All rows of an answer, as columns; a subscription is none."""
 
+    view_bytes: int = 4 << 30
+    """What a view may hold in memory, by its own count: rows, matches, columns, what it reads."""
+
+    question_memory_bytes: int = 1 << 30
+    """What a question may hold in memory while it is answered, by the same count."""
+
+    question_s: float = 60.0
+    """How long a reason or an analysis may be looked for."""
+
     lease_ms: int = 7 * 86_400_000
     """The longest lease of a capability that a client takes, and that of one who asks for none."""
 
@@ -203,7 +212,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def of_questions(self) -> QuestionLimits:
         """Those of questions and their answers."""
-        return QuestionLimits(self.question_bytes, self.answer_bytes)
+        return QuestionLimits(
+            self.question_bytes, self.answer_bytes, self.question_memory_bytes, self.question_s
+        )
 
     @property
     def of_calls(self) -> CallLimits:

@@ -120,6 +120,9 @@ class SharedWork:
         refreshed.set()
         if any(self._planned.get(_key(stored)) != stored for stored in self._store.live()):
             await self._world.discover()
+        for stored in self._store.live():
+            if self._planned.get(_key(stored)) != stored:
+                await self._world.shapes.foresee(stored)
         # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
         live = {_key(stored): stored for stored in self._store.live()}
         self.named_at = self._store.upper

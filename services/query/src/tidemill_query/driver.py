@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.datalog.drawing import dot_of, svg_of
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.presence import Presence
@@ -53,6 +52,7 @@ from tidemill_query.histories import Histories
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
+from tidemill_query.working import Workers
 
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
@@ -60,9 +60,6 @@ NOTHING_BOUND = 1
 
 CHOICES_MAX = 8
 """So often an instant is chosen for a question that names none, before it is said that its history was let go."""
-
-REASONS_AT_ONCE = 2
-"""So many reasons are looked for at once: each takes a share of the interpreter."""
 
 T = TypeVar("T")
 
@@ -95,7 +92,7 @@ class QueryDriver:
         """
         self._explains = explains
         self._limits = limits or QuestionLimits()
-        self._reasoning = ThreadPoolExecutor(REASONS_AT_ONCE, "reasons")
+        self._workers = Workers(self._limits)
         self._collections = collections
         self._directory = directory
         self._clock = clock
@@ -171,11 +168,14 @@ class QueryDriver:
         await self._discover()
         return self._directory.find(name)
 
-    async def _answer(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
+    async def _answer(
+        self, collection: str, as_of: int | None, wait_s: float | None, others: int = 0
+    ) -> Answer:
+        """All rows, beside those of `others`, bytes that are in the same answer already."""
         at = await self._instant(collection, as_of, wait_s)
         status = await self._readable_at(collection, at)
-        table = await self._contents(collection, at)
-        self._refuse_large(table)
+        table = await self._contents(collection, at, others=others)
+        self._refuse_large(others + table.nbytes)
         return Answer(table, at, status.since, status.upper, collection)
 
     async def _readable_at(self, collection: str, at: int) -> CollectionStatus:
@@ -188,13 +188,29 @@ class QueryDriver:
             )  # fmt: skip
         return status
 
-    async def _contents(self, collection: str, at: int, equal: Equal | None = None) -> pa.Table:
-        """The rows at an instant: without a hold, which costs two commits, unless reading takes long."""
-        found = await self._collections.glance(collection, at, equal=equal)
+    async def _contents(
+        self, collection: str, at: int, equal: Equal | None = None, others: int | None = None
+    ) -> pa.Table:
+        """The rows at an instant: without a hold, which costs two commits, unless reading takes long.
+
+        Where all of them are the answer, beside `others`, reading ends as soon as that is too large.
+        """
+
+        def settled(size: int) -> None:
+            if others is not None:
+                self._refuse_large(others + size)
+
+        told = self._workers.allowance().take
+        found = await self._collections.glance(
+            collection, at, equal=equal, told=told, settled=settled
+        )
         if found is not None:
             return found
+        told = self._workers.allowance().take
         async with self._reading(collection, "query") as held:
-            return await self._collections.snapshot(held, at, equal=equal)
+            return await self._collections.snapshot(
+                held, at, equal=equal, told=told, settled=settled
+            )
 
     def _refuse_long(self, question: str) -> None:
         """Raises: UsageError for a question too long to be read on the event loop."""
@@ -206,21 +222,21 @@ class QueryDriver:
                 reason="limits",
             )
 
-    def _refuse_large(self, *tables: pa.Table) -> None:
+    def _refuse_large(self, size: int) -> None:
         """Raises: UsageError for an answer too large to be sent."""
-        size, most = sum(table.nbytes for table in tables), self._limits.answer_bytes
+        most = self._limits.answer_bytes
         if size > most:
             raise UsageError(
-                f"answer refused: its rows have {size:,} bytes, more than {most:,} "
+                f"answer refused: its rows have {size:,} bytes or more, more than {most:,} "
                 "(limits.answer_bytes); ask with literals, as in name(7, x), name fewer collections, "
                 "or subscribe",
                 reason="limits",
             )
 
-    async def _reasoned(self, reason: Callable[..., T], *given: object) -> T:
-        """What a reason says, found beside the event loop, some at a time."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reasoning, partial(reason, *given))
+    async def _reasoned(self, allowance: Allowance, reason: Callable[..., T], *given: object) -> T:
+        """What a reason says, found beside the event loop within an allowance."""
+        allowance.beside = allowance.held
+        return await self._workers.run(allowance, reason, *given, allowance)
 
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
@@ -238,7 +254,7 @@ class QueryDriver:
         status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, compiled.fixed)
         table = compiled.select(rows)
-        self._refuse_large(table)
+        self._refuse_large(table.nbytes)
         order = [(column, "ascending") for column in table.column_names if column != DIFF]
         if order:
             table = table.sort_by(order)
@@ -304,8 +320,8 @@ class QueryDriver:
                 at = min([await self._instant(each, None, wait_s) for each in ids.values()])
             found: dict[str, Answer] = {}
             for name, each in ids.items():
-                found[name] = await self._answer(each, at, wait_s)
-                self._refuse_large(*(answer.table for answer in found.values()))
+                others = sum(answer.table.nbytes for answer in found.values())
+                found[name] = await self._answer(each, at, wait_s, others)
             return found
 
         return await self._chosen(as_of, answers)
@@ -392,17 +408,20 @@ class QueryDriver:
 
         crossing = Crossing(self._directory.views(), self._explains, prove, borders)
         await crossing.extend(found, view, at)
-        return await self._reasoned(reasons.proved, asked, found, at)
+        return await self._workers.run(self._workers.allowance(), reasons.proved, asked, found, at)
 
     async def _proof(self, view: ViewOf, asked: Record, at: int) -> reasons.Found:
         """The proof down to the inputs of one view."""
         if view.ticks is not None:
             ways = reasons.proof_in_ticks
             return await self._explained_in_ticks(view, view.ticks, asked, at, ways)
-        scans = plans.scans_of_proof(view.program, asked)
-        inputs = await self._presences(view, self._begins(asked, at), at, scans)
+        allowance = self._workers.allowance()
+        scans = await self._workers.run(allowance, plans.scans_of_proof, view.program, asked)
+        inputs = await self._presences(view, self._begins(asked, at), at, scans, allowance)
         letters = await self._letters(view)
-        return await self._reasoned(reasons.proof, view.program, inputs, letters, asked, at, at + 1)
+        return await self._reasoned(
+            allowance, reasons.proof, view.program, inputs, letters, asked, at, at + 1
+        )
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
@@ -411,9 +430,10 @@ class QueryDriver:
     async def _absence(self, written: str, as_of: int | None) -> Explanation:
         view, asked, collection = self._question(written, blanks=True)
         upper = (await self._collections.status(collection)).upper
+        allowance = self._workers.allowance()
         if as_of is not None and upper.less_equal(as_of):
             return await self._reasoned(
-                reasons.absence, view.program, {}, (), asked, as_of, sole_time(upper)
+                allowance, reasons.absence, view.program, {}, (), asked, as_of, sole_time(upper)
             )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
@@ -422,10 +442,10 @@ class QueryDriver:
         # What comes after the instant may be what was missing at it.
         last = at if upper.empty else sole_time(upper) - 1
         until = max(at, min(last, at + self._settings.proof_history_ms))
-        inputs = await self._presences(view, self._begins(asked, at), until, {})
+        inputs = await self._presences(view, self._begins(asked, at), until, {}, allowance)
         letters = await self._letters(view)
         return await self._reasoned(
-            reasons.absence, view.program, inputs, letters, asked, at, until + 1
+            allowance, reasons.absence, view.program, inputs, letters, asked, at, until + 1
         )
 
     def _question(self, written: str, blanks: bool) -> tuple[ViewOf, Record, str]:
@@ -442,19 +462,24 @@ class QueryDriver:
         return max(0, begins - self._settings.proof_history_ms)
 
     async def _presences(
-        self, view: ViewOf, begins: int, until: int, scans: Mapping[str, Scan]
+        self,
+        view: ViewOf,
+        begins: int,
+        until: int,
+        scans: Mapping[str, Scan],
+        allowance: Allowance,
     ) -> dict[str, list[Presence]]:
         """What the inputs of a view held at some instant in [begins, until]."""
         return {
             predicate: await self._histories.presences(
-                readable, begins, until, scans.get(predicate)
+                readable, begins, until, allowance, scans.get(predicate)
             )
             for predicate, readable in view.inputs.items()
         }
 
     async def _explained_in_ticks(
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int,
-        reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int], T],
+        reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int, Allowance], T],
     ) -> T:  # fmt: skip
         """As for other programs, over the ticks; where there are several nodes, the first argument names one."""
         node = 0
@@ -467,9 +492,10 @@ class QueryDriver:
                 )
             node, asked = number, replace(asked, arguments=tuple(rest))
         begins = max(0, at - self._settings.proof_history_ms)
-        history = await self._histories.of_ticks(view, ticks, begins, at)
+        allowance = self._workers.allowance()
+        history = await self._histories.of_ticks(view, ticks, begins, at, self._workers, allowance)
         letters = await self._letters(view)
-        return await self._reasoned(reason, history, letters, asked, at, node, at + 1)
+        return await self._reasoned(allowance, reason, history, letters, asked, at, node, at + 1)
 
     async def _letters(self, view: ViewOf) -> list[Record]:
         """The events that came late to the inputs of a view, under the names that its program has for them."""
@@ -508,14 +534,16 @@ class QueryDriver:
         """A view as `plan`, `analyze`, `dot` or `svg`. Raises: UsageError for another form."""
         found = self._directory.view(view)
         if form in ("dot", "svg"):
-            return dot_of(found.program) if form == "dot" else svg_of(found.program)
+            drawn = dot_of if form == "dot" else svg_of
+            return await self._workers.run(self._workers.allowance(), drawn, found.program)
         if form not in ("plan", "analyze"):
             raise UsageError(f"no such form of a plan: {form}; use plan, analyze, dot or svg")
         lines = [f"view {found.name}", *([found.kept] if found.kept else []), ""]
         if form == "analyze" and not found.program.ticked:
             lines += await self._analysis(found)
         else:
-            lines += plans.plan_lines(found.program)
+            allowance = self._workers.allowance()
+            lines += await self._workers.run(allowance, plans.plan_lines, found.program)
         for title, readables in (("inputs", found.inputs), ("outputs", found.outputs)):
             lines += ["", title]
             for predicate, readable in sorted(readables.items()):
@@ -533,17 +561,22 @@ class QueryDriver:
         """With which views an input is shared where they run in one process."""
         description = await self._collections.description(found.inputs[predicate].collection)
         whole, every = description.allow_negative, self._directory.views()
-        names = await asyncio.to_thread(plans.alike, found, predicate, whole, every)
+        allowance = self._workers.allowance()
+        names = await self._workers.run(allowance, plans.alike, found, predicate, whole, every)
         return [f"    shared with {', '.join(names)}"] if names else []
 
     async def _analysis(self, found: ViewOf) -> list[str]:
         """The program derived once from what the inputs hold at the last definite instant."""
         at = await self._instant(next(iter(found.outputs.values())).collection, None, None)
-        scans = logical_plan(found.program).scans
+        allowance = self._workers.allowance()
+        plan = await self._workers.run(allowance, logical_plan, found.program)
         inputs = {
-            predicate: await self._histories.presences(readable, at, at, scans.get(predicate))
+            predicate: await self._histories.presences(
+                readable, at, at, allowance, plan.scans.get(predicate)
+            )
             for predicate, readable in found.inputs.items()
         }
-        return await asyncio.to_thread(
-            plans.analysis_lines, found.program, inputs, at, self._clock.monotonic_s
+        timer = self._clock.monotonic_s
+        return await self._workers.run(
+            allowance, plans.analysis_lines, found.program, inputs, at, timer, allowance
         )

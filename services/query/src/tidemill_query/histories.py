@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import Presence
@@ -22,6 +22,7 @@ from tidemill.datalog.ticking import TickHistory, TickStart, recorded
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import NotYet, sole_time
 from tidemill_query.directory import Readable, TicksOf, ViewOf
+from tidemill_query.working import Workers
 
 Hold: TypeAlias = "Callable[[str, str], AbstractAsyncContextManager[ReadCapability]]"
 """Holds a collection for an owner."""
@@ -66,21 +67,34 @@ class Histories:
         self._reading = hold
 
     async def presences(
-        self, readable: Readable, begins: int, at: int, scan: Scan | None = None
+        self,
+        readable: Readable,
+        begins: int,
+        at: int,
+        allowance: Allowance,
+        scan: Scan | None = None,
     ) -> list[Presence]:
         """What an input held at some instant in [begins, at], as far back as since allows.
 
-        With a `scan` only what passes it.
+        With a `scan` only what passes it. Raises: Exhausted.
         """
         reading = EVERYTHING
         if scan is not None:
             schema = (await self._collections.description(readable.collection)).schema
             reading = reading_of(scan, schema, readable.arguments, columns=False)
         begins = max(begins, await self._since(readable.collection))
-        return (await self._stretch(readable, begins, at, reading)).presences()
+        return (await self._stretch(readable, begins, at, allowance, reading)).presences()
 
-    async def of_ticks(self, view: ViewOf, ticks: TicksOf, begins: int, at: int) -> TickHistory:
-        """The ticks of a view in [begins, at], as far back as since allows.
+    async def of_ticks(
+        self,
+        view: ViewOf,
+        ticks: TicksOf,
+        begins: int,
+        at: int,
+        workers: Workers,
+        allowance: Allowance,
+    ) -> TickHistory:
+        """The ticks of a view in [begins, at], as far back as since allows. Raises: Exhausted.
 
         It begins where the view began, or with what a step of it handed on: the first one from `begins` on.
         """
@@ -93,13 +107,15 @@ class Histories:
         ):  # a first step of one instant leaves its state at the beginning itself
             state, begun, fresh = await self._handed(ticks.state, begins, at)
         stretches = {
-            name: (await self._stretch(readable, min(begun, at), at)).named(name)
+            name: (await self._stretch(readable, min(begun, at), at, allowance)).named(name)
             for name, readable in view.inputs.items()
         }
         lower = begun if fresh else begun + 1
         start = TickStart(lower, fresh, {n: s.present for n, s in stretches.items()}, state)
         moves = {name: stretch.moves for name, stretch in stretches.items()}
-        return await asyncio.to_thread(recorded, view.program, ticks.plan, start, moves, at + 1)
+        return await workers.run(
+            allowance, recorded, view.program, ticks.plan, start, moves, at + 1, None, allowance
+        )
 
     async def _since(self, collection: str) -> int:
         since = (await self._collections.status(collection)).since
@@ -127,7 +143,12 @@ class Histories:
         return frozenset(row for row, count in rows.items() if count), first, False
 
     async def _stretch(
-        self, readable: Readable, begins: int, at: int, reading: Reading = EVERYTHING
+        self,
+        readable: Readable,
+        begins: int,
+        at: int,
+        allowance: Allowance,
+        reading: Reading = EVERYTHING,
     ) -> Stretch:
         """What an input held at `begins`, and its changes up to `at`; a row there twice is there once."""
         status = await self._collections.status(readable.collection)
@@ -135,9 +156,12 @@ class Histories:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
         async with self._reading(readable.collection, "why") as held:
             present = await self._collections.snapshot(
-                held, begins, equal=reading.equal, where=reading.where
+                held, begins, equal=reading.equal, where=reading.where, told=allowance.take
             )
-            news = await self._collections.changes(held, begins + 1, at + 1, where=reading.where)
+            news = await self._collections.changes(
+                held, begins + 1, at + 1, where=reading.where, told=allowance.take
+            )
+        allowance.take((present.num_rows + news.num_rows) * match_bytes(len(news.column_names)))
         copies: Counter[Record] = Counter()
         for record, diff in zip(readable.records(present), present[DIFF].to_pylist(), strict=True):
             copies[record] += diff

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, pattern_scan
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.evaluation.scans import Scan
@@ -52,17 +53,18 @@ def analysis_lines(
     inputs: Mapping[str, Sequence[Presence]],
     at: int,
     timer: Callable[[], float],
+    allowance: Allowance | None = None,
 ) -> list[str]:
     """The plan for the facts that the inputs hold at an instant, and what deriving all from them took.
 
     What lives on without the facts that established it is not derived. Cost: two derivations of everything,
     one as it is followed and one as a window does it.
     """
-    engine = IncrementalEngine(program, begin=at, timer=timer)
+    engine = IncrementalEngine(program, begin=at, timer=timer, allowance=allowance)
     for predicate, presences in inputs.items():
         engine.feed(predicate, presences)
     engine.advance(at + 1)
-    windows = Engine(program, timer=timer)
+    windows = Engine(program, timer=timer, allowance=allowance and allowance.apart())
     found = windows.evaluate(inputs, lower=at, upper=at + 1)
     assert found.profile is not None
     return [

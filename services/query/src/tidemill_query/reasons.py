@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
+from tidemill.datalog.scratch import Engine
 from tidemill.datalog.ticking import TickHistory, why_in_ticks, why_not_in_ticks
 from tidemill.datalog.values import equal
 from tidemill.datalog.why import rule_text, why
@@ -27,10 +29,11 @@ PARTS_MAX = 10_000
 
 
 def proof(
-    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
-) -> Found:
+    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
+    allowance: Allowance,
+) -> Found:  # fmt: skip
     """A proof tree down to inputs."""
-    found = why(program, inputs, record, at)
+    found = why(program, inputs, record, at, engine=Engine(program, allowance=allowance))
     if found is None:
         return Explanation(f"{record} is not present at {at}; ask why-not")
     return found
@@ -52,10 +55,12 @@ def _told_otherwise(asked: Record, present: Record | None, at: int) -> str:
 
 
 def proof_in_ticks(
-    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
-) -> Found:
+    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int,
+    allowance: Allowance,
+) -> Found:  # fmt: skip
     """A proof tree over ticks, down to inputs and to what was handed on before the history."""
-    found = why_in_ticks(history, record, at, node)
+    engine = Engine(history.program, allowance=allowance)
+    found = why_in_ticks(history, record, at, node, engine=engine)
     if found is not None:
         return found
     if not history.fresh and history.nodes[node].number_at(at) is None:
@@ -67,13 +72,16 @@ def proof_in_ticks(
 
 
 def absence_in_ticks(
-    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int
-) -> Explanation:
+    history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int,
+    allowance: Allowance,
+) -> Explanation:  # fmt: skip
     """One reason for each rule that could derive the record, each in the tick that it would come from."""
-    present = why_in_ticks(history, record, at, node) if record.parafacts else None
+    engine = Engine(history.program, allowance=allowance)
+    told = bool(record.parafacts)
+    present = why_in_ticks(history, record, at, node, engine=engine) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
-    found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters)
+    found = why_not_in_ticks(history, record, at, node, upper=upper, letters=letters, engine=engine)
     return _explained(history.program, record, found)
 
 
@@ -104,13 +112,15 @@ def _tree(found: Proof) -> Json:
 
 
 def absence(
-    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int
-) -> Explanation:
+    program: CheckedProgram, inputs: Inputs, letters: Letters, record: Record, at: int, upper: int,
+    allowance: Allowance,
+) -> Explanation:  # fmt: skip
     """One reason for each rule that could derive the record."""
-    present = why(program, inputs, record, at) if record.parafacts and at < upper else None
+    engine, told = Engine(program, allowance=allowance), record.parafacts and at < upper
+    present = why(program, inputs, record, at, engine=engine) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
-    found = why_not(program, inputs, record, at, upper=upper, letters=letters)
+    found = why_not(program, inputs, record, at, upper=upper, letters=letters, engine=engine)
     return _explained(program, record, found)
 
 

@@ -32,3 +32,5 @@ class QuestionLimits:
 
     question_bytes: int = 16 << 10
     answer_bytes: int = 256 << 20
+    memory_bytes: int = 1 << 30
+    seconds: float = 60.0

@@ -71,7 +71,7 @@ def evaluate_bound(
     Cost: that of the facts that the answer can need.
     """
     plan = bound_plan(engine.plan, predicate, pattern)
-    asked = Engine(plan.checked, limits=engine.limits, plan=plan)
+    asked = Engine(plan.checked, limits=engine.limits, plan=plan, allowance=engine.allowance)
     found = asked.evaluate(inputs, upper=upper).presences.get(predicate, [])
     return [presence for presence in found if fits(presence.record.arguments, pattern)]
 

@@ -16,6 +16,7 @@ from tidemill.datalog.bound import bound_plan, tells_ends
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.demand import demanded, matching_inputs
+from tidemill.datalog.evaluation.allowance import match_bytes
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.forms import AbsentForm, RuleForm
 from tidemill.datalog.evaluation.runtime import ANY_VALUE
@@ -83,7 +84,10 @@ def _bound_engine(engine: Engine, record: Record) -> Engine:
     if tells_ends(engine.plan) or engine.plan.checked.ticked:
         return engine
     plan = bound_plan(engine.plan, record.predicate, record.arguments)
-    return Engine(plan.checked, limits=engine.limits, plan=plan, sharing=engine.sharing)
+    return Engine(
+        plan.checked, limits=engine.limits, plan=plan, sharing=engine.sharing,
+        allowance=engine.allowance,
+    )  # fmt: skip
 
 
 def explain(
@@ -178,6 +182,7 @@ class Builder:
         """The proof of a fact that is present."""
         root = self.node(predicate, key, at, self._fresh(predicate))
         while self._open:
+            self.engine.allowance.take(match_bytes(len(key)))
             self.expand(*self._open.pop())
         return root
 

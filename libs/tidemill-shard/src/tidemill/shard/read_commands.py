@@ -64,14 +64,17 @@ class ReadCommands:
         columns: Sequence[str] | None = None,
         equal: Equal | None = None,
         where: pc.Expression | None = None,
+        told: Callable[[int], None] | None = None,
+        settled: Callable[[int], None] | None = None,
     ) -> pa.Table:
         """The rows at `as_of` with their multiplicity in `_diff` (F11), never an approximation.
 
         `equal` and `where` filter; where `equal` fixes the key, or its first column, only the parts of
-        the data that can hold it are read. `columns` are projected after counting. Raises:
-        BeforeSince, NotYet, UnknownCapability, CapabilityExpired, UsageError, Corrupt.
+        the data that can hold it are read. `columns` are projected after counting. `told` hears
+        of the bytes that have been read, part by part, `settled` of those that are surely in the answer; what they
+        raise ends it. Raises: BeforeSince, NotYet, UnknownCapability, CapabilityExpired, UsageError, Corrupt.
         """
-        query = Query(columns, equal, where)
+        query = Query(columns, equal, where, told, settled)
 
         async def read(state: State) -> pa.Table:
             transitions.live_read(state, capability.id)
@@ -88,6 +91,8 @@ class ReadCommands:
         columns: Sequence[str] | None = None,
         equal: Equal | None = None,
         where: pc.Expression | None = None,
+        told: Callable[[int], None] | None = None,
+        settled: Callable[[int], None] | None = None,
     ) -> pa.Table | None:
         """As `snapshot`, without a capability; None if objects were collected meanwhile: take one then.
 
@@ -98,7 +103,9 @@ class ReadCommands:
         state = await self._core.versions.state(collection)
         transitions.check_readable(state, as_of)
         try:
-            return await self._reader.contents(state, as_of, Query(columns, equal, where))
+            return await self._reader.contents(
+                state, as_of, Query(columns, equal, where, told, settled)
+            )
         except PartGone:
             return None
 
@@ -110,6 +117,7 @@ class ReadCommands:
         *,
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
+        told: Callable[[int], None] | None = None,
     ) -> pa.Table:
         """All updates with lower <= time < upper, exactly as they were at their own times.
 
@@ -117,7 +125,7 @@ class ReadCommands:
         Raises: BeforeSince if `lower` is neither 0 nor beyond since, NotYet if `upper` is past the
         collection's, errors of the capability.
         """
-        query = Query(columns, None, where)
+        query = Query(columns, None, where, told)
 
         async def read(state: State) -> pa.Table:
             transitions.live_read(state, capability.id)

@@ -41,6 +41,10 @@ class Query:
     columns: Sequence[str] | None = None
     equal: Equal | None = None
     where: pc.Expression | None = None
+    told: Callable[[int], None] | None = None
+    """Told of the bytes of each part once its rows are there; what it raises ends the reading."""
+    settled: Callable[[int], None] | None = None
+    """As `told`, of all rows that are surely among the contents."""
 
 
 EVERYTHING = Query()
@@ -72,6 +76,8 @@ class Reader:
         def kept_apart(part: Part, updates: pa.Table) -> pa.Table:
             alone, shared = touched.split(updates)
             settled.append(_accumulated(description, alone, query, in_order=True))
+            if query.settled is not None:
+                query.settled(sum(table.nbytes for table in settled))
             return shared
 
         shared = await self._made(oldest, 0, until, query, kept_apart)
@@ -126,11 +132,14 @@ class Reader:
         if query.where is not None:
             chosen = parts_where(chosen, description.schema, query.where)
 
+        seen = [0]
+
         async def made(part: Part) -> pa.Table | None:
             table = await self._rows(description, part, scalars)
 
             def work() -> pa.Table | None:
                 selected = _selected(table, part, lower, upper, query)
+                seen[0] += selected.nbytes
                 return make(part, selected) if selected.num_rows else None
 
             return await computed(table.num_rows, work)
@@ -140,6 +149,9 @@ class Reader:
             some = chosen[start : start + TOGETHER]
             found = await all_of(made(part) for part in some)
             tables += [table for table in found if table is not None]
+            if query.told is not None:
+                query.told(seen.pop())
+                seen.append(0)
         return tables
 
     async def _rows(self, description: Description, part: Part, scalars: Scalars) -> pa.Table:

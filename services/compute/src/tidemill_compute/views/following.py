@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.datalog.evaluation import EngineState
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import Changes, FactVersion, IncrementalEngine, Pause
 from tidemill_compute.views.living import LivingInput
@@ -45,15 +46,18 @@ class Follower:
         inputs: Sequence[LivingInput],
         lower: int,
         state: EngineState | None,
+        allowance: Allowance,
         pause: Pause | None = None,
     ) -> None:
+        self.allowance = allowance
+        """Where what it holds is counted."""
         lent = {each.predicate: _lent(target, each, pause) for each in inputs}
         known = {name: version for name, version in lent.items() if version is not None}
         self._lent = [each for each in inputs if each.predicate in known]
         self._fed = [each for each in inputs if each.predicate not in known]
         self._engine = IncrementalEngine(
             target.program, begin=lower - 1, state=state, strategy=target.strategy,
-            limits=target.limits, lent=known, pause=pause,
+            limits=target.limits, lent=known, pause=pause, allowance=allowance,
         )  # fmt: skip
         for living in self._fed:
             self._engine.feed(living.predicate, living.present())

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.evaluation.allowance import column_bytes, match_bytes
 from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
@@ -112,6 +113,17 @@ class LivingInput:
         if self.facts is not None:
             return len(self.facts)
         return len(self.columns if self.columns is not None else self._living())
+
+    @property
+    def bytes_held(self) -> int:
+        """About what rows and changes take here; rows that are held as facts count where they are followed."""
+        waiting = sum(int(changes.nbytes) for changes in self._changes)
+        if self._snapshot is not None:
+            return waiting + int(self._snapshot.nbytes)
+        values = len(self._names)
+        if self.columns is not None:
+            return waiting + len(self.columns) * column_bytes(values)
+        return waiting + (0 if self._rows is None else len(self._rows) * match_bytes(values))
 
     def waiting(self, upper: int) -> int:
         """How many changes before `upper` are not yet evaluated."""

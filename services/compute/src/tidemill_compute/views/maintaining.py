@@ -11,6 +11,7 @@ from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
 from tidemill.datalog.scratch import Engine, Evaluation
+from tidemill.time import Exhausted
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window
@@ -55,10 +56,9 @@ class Direct:
         self._target = target
         self._settings = settings
         self._shared = shared or SharedInputs()
-        self._engine = Engine(
-            target.program, limits=target.limits, columns_from=settings.columns_from
-        )
-        self._ways = _ways(target, settings)
+        self._allowance = target.allowance.apart()
+        self._engine: Engine
+        self._ways = ""
         self._inputs: Mapping[str, LivingInput] = {}
         self._follower: Follower | None = None
         self._balance = Balance()
@@ -75,7 +75,18 @@ class Direct:
     def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
         """Go on from a start."""
         self._inputs, self._fresh, self._follower = inputs, start.fresh, None
+        target, settings = self._target, self._settings
+        self._allowance = target.allowance.apart()
+        self._engine = Engine(
+            target.program, limits=target.limits, columns_from=settings.columns_from,
+            allowance=self._allowance,
+        )  # fmt: skip
+        self._ways = _ways(target, settings)
         self._state = EngineState.from_rows(start.state)
+
+    def call_off(self) -> None:
+        """Let the window or the changes under way be given up."""
+        self._allowance.call_off()
 
     def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
         """What it takes to begin following at `lower`; None where it follows, or would rather not."""
@@ -85,11 +96,12 @@ class Direct:
         if not self._balance.begins_while_idle(alive):
             return None
         aside, state = [living.aside() for living in self._inputs.values()], self._state
+        allowance = self._allowance.apart()
 
         def make(pause: Pause) -> Follower | None:
             try:
-                return Follower(self._target, aside, lower, state, pause)
-            except LimitPassed:
+                return Follower(self._target, aside, lower, state, allowance, pause)
+            except (LimitPassed, Exhausted):
                 return None  # if that is so of a window as well, the next one says it
 
         return make
@@ -98,7 +110,7 @@ class Direct:
         """Follow from now on."""
         if isinstance(made, Follower):
             made.stand_on(self._inputs)
-            self._follower = made
+            self._follower, self._allowance = made, made.allowance
             self._balance.begun()
         else:
             self._balance.interrupted()
@@ -106,6 +118,8 @@ class Direct:
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """Evaluate one window, or follow the changes in it."""
         inputs = list(self._inputs.values())
+        self._allowance.beside = sum(living.bytes_held for living in inputs)
+        self._allowance.require(0)
         if half_written is not None:
             # A window that was half written is written again as it was: the state is one of its end.
             upper = half_written
@@ -113,11 +127,12 @@ class Direct:
             upper = cut_window(inputs, lower, common, self._changes_max(inputs))
         if self._few(upper):
             if self._follower is None:
-                self._follower = Follower(self._target, inputs, lower, self._state)
+                self._follower = Follower(self._target, inputs, lower, self._state, self._allowance)
             updates = self._followed(self._follower.step(upper), upper)
         else:
             if self._follower is not None:
                 self._state, self._follower = self._follower.state(), None
+                self._engine.allowance = self._allowance
             updates = self._window(lower, upper)
         self._fresh = False
         return Step(upper, updates)

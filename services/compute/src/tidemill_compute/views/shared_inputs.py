@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -31,6 +32,10 @@ if TYPE_CHECKING:  # importing it imports numba
     from tidemill.datalog.columnar.living import LivingColumns
 
 TEXTS_MAX = 1 << 20
+TEXTS_MADE_MAX = 1 << 28
+"""After so many characters that functions made the numbers of texts are begun anew."""
+THREADS = 256
+"""So many views may be evaluated at once; the threads that read and write for everybody are others."""
 RECENT_ROWS_MAX = 1_000_000
 """More changes than this are not kept for views that are behind; they read them again."""
 
@@ -295,6 +300,8 @@ class SharedInputs:
         self._numbering = Lock()
         self.quiet = Quiet()
         """Whether any of the views is at work."""
+        self.threads = ThreadPoolExecutor(THREADS, "views")
+        """Where views are evaluated."""
 
     def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
         """What is shared of a collection of which only the scan is read; None: all of it."""
@@ -317,6 +324,7 @@ class SharedInputs:
 
         with self._numbering:
             every = max(alive, sum(shared.alive for shared in self.inputs()))
-            if self._texts is None or len(self._texts) > max(TEXTS_MAX, 8 * every):
-                self._texts = Texts()
-            return self._texts
+            texts, most = self._texts, max(TEXTS_MAX, 8 * every)
+            if texts is None or len(texts) > most or texts.made > TEXTS_MADE_MAX:
+                texts = self._texts = Texts()
+            return texts

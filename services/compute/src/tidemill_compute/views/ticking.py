@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.tick_state import MESSAGE, Handed
 from tidemill.datalog.ticking.admitting import HELD
@@ -43,6 +44,8 @@ class Ticked:
         self._outputs = TickOutputs(target)
         self._kept_rows: set[StateRow] = set()
         self._alone = 0
+        self._allowance = target.allowance.apart()
+        self._of_nodes: list[Allowance] = []
 
     @property
     def mode(self) -> str:
@@ -57,7 +60,8 @@ class Ticked:
 
     def begin(self, start: Start, inputs: Mapping[str, LivingInput]) -> None:
         """Go on from a start: with the facts present there, and what the last tick handed on."""
-        self._inputs = inputs
+        self._inputs, self._of_nodes = inputs, []
+        self._allowance = self._target.allowance.apart()
         self._outputs.begin(start)
         present = {name: [p.record for p in living.present()] for name, living in inputs.items()}
         begun = TickStart(start.lower, start.fresh, present, start.state)
@@ -65,15 +69,23 @@ class Ticked:
         self._kept_rows = {row for row in start.state if row[1] in (HELD, MESSAGE, RAN)}
 
     def _node(self, number: int, handed: Handed) -> TickNode:
-        target = self._target
+        target, allowance = self._target, self._allowance.apart()
+        self._of_nodes.append(allowance)
         if target.engine == "scratch":
-            return ScratchNode(target.program, handed, target.limits)
-        return IncrementalNode(target.program, handed, target.limits, target.strategy)
+            return ScratchNode(target.program, handed, target.limits, allowance)
+        return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
+
+    def call_off(self) -> None:
+        """Let the ticks under way be given up."""
+        for allowance in self._of_nodes:
+            allowance.call_off()
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
         """All ticks below `common`, or as many as one step may hold."""
         upper = common if half_written is None else half_written
         run, outputs = self._run, self._outputs
+        beside = sum(living.bytes_held for living in self._inputs.values())
+        self._allowance.settle(beside + sum(each.held for each in self._of_nodes))
         run.take({name: living.take(common) for name, living in self._inputs.items()})
         ran, last = 0, lower - 1
         while True:

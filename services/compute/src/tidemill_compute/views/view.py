@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tidemill.datalog.evaluation.logical import logical_plan
+from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.runtime.clock import Clock
@@ -29,6 +31,7 @@ from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
 from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
 
 log = get_logger("views")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class ViewDriver:
             if target.ticks is None
             else Ticked(target, settings)
         )
-        self._scans = logical_plan(target.program).scans
+        self._scans: Mapping[str, Scan] = {}
         self._readings: dict[str, Reading] = {}
         self._state_upper = 0
         self._fresh = False
@@ -191,6 +194,7 @@ class ViewDriver:
         self.progress.lower = lower
         self._fresh = fresh and len(set(uppers)) == 1
         self._state_upper = sole_time(uppers[0])
+        self._scans = (await self._computed(logical_plan, self._target.program)).scans
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
             await self._share(predicate)
@@ -198,7 +202,8 @@ class ViewDriver:
                 continue
             at = lower if fresh else lower - 1
             await self._wait(collection, at)
-            read = partial(self._holds.snapshot, collection, reading=self._readings[predicate])
+            told, reading = self._target.allowance.apart().take, self._readings[predicate]
+            read = partial(self._holds.snapshot, collection, reading=reading, told=told)
             living.restart(await living.shared.present(at, read), at + 1)
         state: frozenset[StateRow] = frozenset()
         contents: dict[str, list[Row]] = {}
@@ -210,7 +215,7 @@ class ViewDriver:
                 names = (await self._collections.description(collection)).schema.names
                 contents[collection] = rows_of(present, names)
         start = Start(lower, fresh, state, contents)
-        await asyncio.to_thread(self._maintainer.begin, start, self._inputs)
+        await self._computed(self._maintainer.begin, start, self._inputs)
 
     async def _hydrated(self, bulk: BulkHydrate) -> bool:
         """Whether somebody else has evaluated the history that is definite now."""
@@ -298,7 +303,8 @@ class ViewDriver:
             while living.upper <= self.progress.lower:
                 upper = await self._wait(collection, self.progress.lower)
                 until = U64_MAX if upper.empty else sole_time(upper)
-                read = partial(self._holds.changes, collection, reading=self._readings[predicate])
+                told, reading = self._target.allowance.apart().take, self._readings[predicate]
+                read = partial(self._holds.changes, collection, reading=reading, told=told)
                 await living.shared.read(living, until, read)
             self.progress.inputs[predicate] = living.upper
         return min(living.upper for living in self._inputs.values())
@@ -312,7 +318,7 @@ class ViewDriver:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        step = await asyncio.to_thread(self._evaluate, lower, common, half_written)
+        step = await self._computed(self._evaluate, lower, common, half_written)
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
         state, *rest = step.updates
         await self._append(state, step.upper)
@@ -327,6 +333,15 @@ class ViewDriver:
         seconds = self._clock.monotonic_s() - began_at
         self.progress.seconds += seconds
         self.timed(seconds)
+
+    async def _computed(self, work: Callable[..., T], *given: object) -> T:
+        """What `work` returns on a thread of the views; it ends soon where nobody waits any longer."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._shared.threads, partial(work, *given))
+        except asyncio.CancelledError:
+            self._maintainer.call_off()
+            raise
 
     async def _append(self, update: tuple[str, pa.Table], upper: int) -> None:
         collection, table = update

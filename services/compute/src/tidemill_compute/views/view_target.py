@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.ticking import TickPlan
 from tidemill.time import Frontier
@@ -42,3 +43,5 @@ class ViewTarget:
     strategy: Strategy = "strata"
     begin: Frontier | None = None
     limits: Limits = field(default_factory=Limits)
+    allowance: Allowance = field(default_factory=Allowance, compare=False)
+    """What the view may hold in memory."""

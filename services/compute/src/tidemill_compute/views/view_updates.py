@@ -62,6 +62,9 @@ class Maintainer(Protocol):
     def adopt(self, made: object | None) -> None:
         """Go on with what was made, if no step came in between; None: one did."""
 
+    def call_off(self) -> None:
+        """Let a step that is under way end soon, with an error: nobody waits for it."""
+
     @property
     def mode(self) -> str:
         """How the view is kept up to date now, in a word."""

@@ -190,7 +190,9 @@ async def plan_apply(
             configured.append(_reconfigured(known, resource, world))
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
-        mended = _planned_anew(mended, world.shapes, by)
+        for stored in [*mended, *configured]:
+            await world.shapes.foresee(stored)
+        mended = await _planned_anew(mended, world.shapes, by)
         created = [_begun(each, store, now_ms) for each in await _planned(fresh, world, by)]
         configured = [decided(stored, world.shapes, by) for stored in configured]
         for stored in configured:
@@ -364,7 +366,7 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
         elif isinstance(spec, TableSpec):
             world.shapes.plan(stored)
             done.append(stored)
-    done += _planned_readers(readers, world.shapes, by)
+    done += await _planned_readers(readers, world.shapes, by)
     await _refuse_forgotten(readers, world)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
@@ -377,14 +379,14 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
-def _planned_anew(mended: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
+async def _planned_anew(mended: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
     """What could not be read, planned before what is new: that may read it."""
     readers = [s for s in mended if isinstance(s.resource.spec, ViewSpec | ActionSpec)]
     done = [stored for stored in mended if stored not in readers]
     for stored in done:
         if isinstance(stored.resource.spec, SourceSpec | TableSpec):
             shapes.plan(stored)
-    done += _planned_readers(readers, shapes, by)
+    done += await _planned_readers(readers, shapes, by)
     for stored in done:
         if isinstance(stored.resource.spec, ArrangementSpec):
             shapes.plan(decided(stored, shapes, by))
@@ -417,7 +419,7 @@ def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
         return shapes.plan(served(stored))
 
 
-def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
+async def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
     """Views and actions, each after what it reads; what cannot be planned says why."""
     done: list[Stored] = []
     waiting = list(readers)
@@ -425,6 +427,7 @@ def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal) -> li
         left: list[Stored] = []
         refused: TidemillError | None = None
         for stored in waiting:
+            await shapes.foresee(stored)
             try:
                 known = decided(stored, shapes, by)
                 plan_reader(known, shapes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -13,11 +16,9 @@ import pyarrow as pa
 
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
-from tidemill.datalog.catalog import Catalog, InputSchema
-from tidemill.datalog.check import check
+from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
 from tidemill.reclock import REMAP_SCHEMA
@@ -36,7 +37,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.shard import Description
-from tidemill.time import AlreadyUsed, UnknownCollection, UsageError
+from tidemill.time import AlreadyUsed, TidemillError, UnknownCollection, UsageError
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
 from tidemill_compute.events.fold import late_events
@@ -51,6 +52,7 @@ from tidemill_compute.views.record_rows import (
 from tidemill_compute.views.view_target import ERROR_SCHEMA
 from tidemill_embedded.auditing import AUDIT, AUDIT_SCHEMA
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
+from tidemill_embedded.resources.programs import Programs
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill_query.directory import Readable, TicksOf, ViewOf
@@ -224,6 +226,10 @@ class _Arranged:
     collection: str
 
 
+_PLANNING = ThreadPoolExecutor(2, "planning")
+"""Checks programs beside the event loop, two at a time: a long one takes seconds."""
+
+
 class Shapes:
     """Everything that can be read, by name; grows as resources are planned."""
 
@@ -233,6 +239,19 @@ class Shapes:
         self._named = {AUDIT: Named(AUDIT, AUDIT, SYSTEM, ASIDE, audit)}
         self._views: dict[str, PlannedView] = {}
         self._arrangements: dict[str, _Arranged] = {}
+        self._programs = Programs()
+
+    async def foresee(self, stored: Stored) -> None:
+        """Read and check the program of a view beside the event loop, so that `plan` finds it done."""
+        if isinstance(stored.resource.spec, ViewSpec):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(_PLANNING, copy_context().run, self._foreseen, stored)
+
+    def _foreseen(self, stored: Stored) -> None:
+        # What is wrong, or changes meanwhile, is for who plans it to tell.
+        with suppress(TidemillError, RuntimeError):
+            self.reads_of(stored)
+            self.plan_view(stored)
 
     def plan(self, stored: Stored) -> PlannedView | None:
         """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
@@ -368,13 +387,13 @@ class Shapes:
 
     def _planned(self, stored: Stored, spec: ViewSpec, file: str) -> PlannedView:
         resource, name = stored.resource, stored.resource.name
-        program = parse(spec.program, file)
+        program = self._programs.read(spec.program, file)
         inputs = self._inputs(stored, spec, program)
         schemas = {predicate: named.as_input(predicate) for predicate, named in inputs.items()}
         with located(resource, "spec"):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
-        checked = check(program, Catalog(schemas, readable=self._predicates()), words)
+        checked = self._programs.checked(spec.program, file, schemas, words, self._predicates())
         with located(resource, "spec", "engine"):
             check_engine(spec)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
@@ -436,7 +455,7 @@ class Shapes:
         if not isinstance(spec, ViewSpec):
             return {}
         try:
-            program = parse(spec.program, resource.name)
+            program = self._programs.read(spec.program, resource.name)
         except ProgramErrors:
             return {}
         undecided = replace(stored, resolved={})

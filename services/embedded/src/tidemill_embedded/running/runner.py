@@ -15,6 +15,7 @@ from tidemill.shard.claims import ended
 from tidemill.time import (
     BeforeSince,
     Corrupt,
+    Exhausted,
     TidemillError,
     Unavailable,
     UnknownCapability,
@@ -89,8 +90,8 @@ class Supervised:
 
     A resource that fails keeps its frontiers where they are: it never answers wrongly. `Stalled` says that
     its declaration, what it reads or a store is wrong; `Retrying` that the same work may go on by itself;
-    `Broken` that something was raised which nobody foresaw, with its class and place. Neither ends
-    the process.
+    `Broken` that something was raised which nobody foresaw, with its class and place; `Exhausted` that it wanted
+    more than a limit allows. None of them ends the process.
     """
 
     def __init__(
@@ -161,7 +162,8 @@ class Supervised:
             if error is None:
                 self.health = Health(True, "Finished", "everything has been done")
                 return
-            pause_s = self._next_pause_s(isinstance(error, TidemillError))
+            soon = isinstance(error, TidemillError) and not isinstance(error, Exhausted)
+            pause_s = self._next_pause_s(soon)
             if not self._goes_on(error, pause_s):
                 return
             self.retries += 1
@@ -177,6 +179,10 @@ class Supervised:
             shown = None if isinstance(error, Unreadable) else error
             log.error("broken", resource=name, error=_said(error), pause_s=pause_s, exc_info=shown)
             return True
+        if isinstance(error, Exhausted):
+            self.health = Health(False, "Exhausted", f"{error}; tried again in {pause_s:.0f} s")
+            log.warning("exhausted", resource=name, error=str(error), pause_s=pause_s)
+            return True
         if isinstance(error, self._passing) or not isinstance(error, _FOR_PEOPLE):
             self.health = Health(False, "Retrying", str(error))
             log.warning("retrying", resource=name, error=str(error), pause_s=pause_s)
@@ -186,7 +192,7 @@ class Supervised:
         log.error("stalled", resource=name, reason=reason, error=str(error))
         return reason in _MAY_COME
 
-    def _next_pause_s(self, foreseen: bool) -> float:
+    def _next_pause_s(self, soon: bool) -> float:
         """The pause before the next try: twice the last one, unless the work went well in between."""
         settings = self._settings
         if self.well:
@@ -194,7 +200,7 @@ class Supervised:
         if self.failures == 0:
             self._since_ms = self._clock.now_ms()
         self.failures += 1
-        longest = settings.retry_s_max if foreseen else settings.broken_s_max
+        longest = settings.retry_s_max if soon else settings.broken_s_max
         return float(min(settings.retry_s_min * 2.0 ** min(self.failures - 1, 30), longest))
 
     def _waits(self, reason: str, message: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
 from tidemill.runtime.resources import ViewSpec, retained_ms
 from tidemill.shard import Description
@@ -95,6 +96,10 @@ class ViewRunner:
             spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
             self._begins_at(view),
             Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
+            Allowance(
+                self._world.settings.limits.view_bytes, "limits.view_bytes",
+                f"view {self._stored.resource.name}",
+            ),
         )  # fmt: skip
 
     def _begins_at(self, view: PlannedView) -> Frontier | None:

@@ -346,7 +346,10 @@ class Computation:
     epochs, by round; what the difference between two past epochs was is nowhere needed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Callable[[int], int] | None = None) -> None:
+        """`room` says how many things of so many bytes may be held: histories, and matches on the way."""
+        self._room = room
+        self._held_before = 0
         self._scope = Scope(0, None, None)
         self._constants: list[tuple[Input, Changes]] = []
         self._upper = 0
@@ -404,9 +407,12 @@ class Computation:
             raise UsageError("an earlier step failed: build the computation again")
         if epoch < self._upper:
             raise UsageError(f"epoch {epoch} is before the upper {self._upper}")
-        self._broken = True
+        self._broken, self._held_before = True, self.bytes_held
         if not self._started:
-            self._scope.start(Rounds(self._scope.deepest))
+            depth = self._scope.deepest
+            self._scope.start(
+                Rounds(depth) if self._room is None else Rounds(depth, self._left(self._room))
+            )
             self._started = True
             for constant, rows in self._constants:
                 constant.send(rows)
@@ -416,6 +422,10 @@ class Computation:
         self._scope.settle()
         self._upper = epoch + 1
         self._broken = False
+
+    def _left(self, room: Callable[[int], int]) -> Callable[[int], int]:
+        """The room that is left beside what the histories have grown by in this step."""
+        return lambda each: max(0, room(each) - (self.bytes_held - self._held_before) // each)
 
     def sweep(self) -> None:
         """Rewrite all histories in the least memory. Cost: O(all of them)."""

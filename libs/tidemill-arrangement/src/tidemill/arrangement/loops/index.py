@@ -25,6 +25,10 @@ from tidemill.arrangement.loops.tables import (
     write_row,
 )
 from tidemill.arrangement.loops.times import Rounds, U32Array, join_times
+from tidemill.time import Exhausted
+
+_MATCH_BYTES = 80
+"""A match, and what is made of it."""
 
 
 @compiled
@@ -58,11 +62,11 @@ def _insert_many(
 @compiled
 def _match(
     table: U64Array, slots: Records, pool: Records, words: U64Array,
-    keys: U64Array, vals: U64Array, times: U64Array, diffs: I64Array, bits: Whole,
-) -> tuple[U64Array, U64Array, U64Array, U64Array, I64Array, bool]:  # fmt: skip
+    keys: U64Array, vals: U64Array, times: U64Array, diffs: I64Array, bits: Whole, most: Whole,
+) -> tuple[U64Array, U64Array, U64Array, U64Array, I64Array, bool, Whole]:  # fmt: skip
     """Every given row with every stored row of its key: key, given val, stored val, time, diff.
 
-    The last is whether all products of diffs fit.
+    The last are whether all products of diffs fit, and how many matches there are: none are made of more than `most`.
     """
     n = diffs.size
     found = np.empty(n, np.int64)
@@ -71,6 +75,9 @@ def _match(
         found[i] = find(table, slots, keys[i])
         if found[i] >= 0:
             total += slots[found[i]].length
+    wanted = total
+    if wanted > most:
+        n = total = 0
     out_keys, given, stored = (
         np.empty(total, np.uint64), np.empty(total, np.uint64), np.empty(total, np.uint64)
     )  # fmt: skip
@@ -88,7 +95,7 @@ def _match(
             out_times[k] = join_times(times[i], words[pool[row].time], bits)
             out_diffs[k] = diff * diffs[i]
             k += 1
-    return out_keys, given, stored, out_times, out_diffs, fits
+    return out_keys, given, stored, out_times, out_diffs, fits, wanted
 
 
 class Index:
@@ -128,13 +135,20 @@ class Index:
         """Each given row with each stored row of its key: key, given val, stored val, time, diff.
 
         Times are joined, diffs multiplied. Cost: O(rows + matches).
-        Raises: UsageError if a product of diffs does not fit in 64 bits.
+        Raises: UsageError if a product of diffs does not fit in 64 bits; Exhausted, with the bytes `wanted`, where
+        there is no room for the matches.
         """
         runs = self.runs
-        keys, given, stored, times, diffs, fits = _match(
+        most = self._rounds.room(_MATCH_BYTES)
+        keys, given, stored, times, diffs, fits, wanted = _match(
             runs.table, runs.slots, runs.pool, self._rounds.moments.words,
-            rows.keys, rows.vals, rows.times, rows.diffs, self._rounds.bits,
+            rows.keys, rows.vals, rows.times, rows.diffs, self._rounds.bits, most,
         )  # fmt: skip
+        if wanted > most:
+            raise Exhausted(
+                f"a join was given up: it has {wanted:,} matches, there is room for {most:,}",
+                wanted=wanted * _MATCH_BYTES,
+            )
         if not fits:
             raise overflow()
         return keys, given, stored, times, diffs

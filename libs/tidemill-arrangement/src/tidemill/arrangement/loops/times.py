@@ -7,6 +7,7 @@ an outer scope has zeros for the loops inside: it is at once the time at which i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -122,6 +123,10 @@ class Moments:
         _number(used, self.words, self._table, self._head, 0, np.empty(len(used), np.uint32))
 
 
+def _no_end(_: int) -> int:
+    return 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """How the times of a computation are laid out, and their numbers.
@@ -130,6 +135,8 @@ class Rounds:
     """
 
     depth: int
+    room: Callable[[int], int] = field(default=_no_end, repr=False, compare=False)
+    """How many things of so many bytes may still be held."""
     moments: Moments = field(default_factory=Moments, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,8 @@ from tidemill.arrangement.relational.grouping import Buckets
 
 Pairs = tuple[I64Array, I64Array, I64Array, I64Array]
 """Left row, right row, start and stop of what they share."""
+PAIRS_MAX = 1 << 62
+"""More pairs than any memory holds."""
 
 
 @compiled
@@ -22,13 +24,16 @@ def _pair(
     right_start: I64Array,
     right_stop: I64Array,
     out: I64Array,
+    most: int,
 ) -> int:
-    """Fill `out` with the pairs while there is room; how many there are."""
+    """Fill `out` with the pairs while there is room; how many there are, as far as `most` and one row more."""
     found = 0
     room = out.shape[1]
     for row in range(ids.size):
         if ids[row] < 0:
             continue
+        if found > most:
+            break
         begin, end = left_start[row], left_stop[row]
         for at in range(low[row], high[row]):
             other = order[at]
@@ -51,13 +56,16 @@ def _pairs(
     high: I64Array,
     left: tuple[I64Array, I64Array],
     right: tuple[I64Array, I64Array],
-) -> Pairs:
+    most: int,
+) -> Pairs | None:
     room = np.empty((4, max(16, len(ids))), np.int64)
     order = buckets.order
-    found = _pair(ids, order, low, high, *left, *right, room)
+    found = _pair(ids, order, low, high, *left, *right, room, most)
+    if found > most:
+        return None
     if found > room.shape[1]:
         room = np.empty((4, found), np.int64)
-        _pair(ids, order, low, high, *left, *right, room)
+        _pair(ids, order, low, high, *left, *right, room, most)
     return room[0, :found], room[1, :found], room[2, :found], room[3, :found]
 
 
@@ -71,6 +79,7 @@ def _pair_buckets(
     right_start: I64Array,
     right_stop: I64Array,
     out: I64Array,
+    most: int,
 ) -> int:
     """As `_pair`, with all rows of each bucket."""
     found = 0
@@ -78,6 +87,8 @@ def _pair_buckets(
     for row in range(ids.size):
         if ids[row] < 0:
             continue
+        if found > most:
+            break
         begin, end = left_start[row], left_stop[row]
         for at in range(starts[ids[row]], starts[ids[row] + 1]):
             other = order[at]
@@ -98,17 +109,20 @@ def join_buckets(
     buckets: Buckets,
     left: tuple[I64Array, I64Array],
     right: tuple[I64Array, I64Array],
-) -> Pairs:
-    """Each left row with the right rows of its bucket, as far as they are present together.
+    most: int = PAIRS_MAX,
+) -> Pairs | None:
+    """Each left row with the right rows of its bucket, as far as they are present together; None for more than `most`.
 
     Shapes: `ids` says for each left row the bucket, -1 for none; `left` and `right` are starts and stops.
-    Cost: O(left + pairs of rows in one bucket).
+    Cost: O(left + pairs of rows in one bucket); no memory where there are too many.
     """
     room = np.empty((4, max(16, len(ids), len(buckets.order))), np.int64)
-    found = _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room)
+    found = _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room, most)
+    if found > most:
+        return None
     if found > room.shape[1]:
         room = np.empty((4, found), np.int64)
-        _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room)
+        _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room, most)
     return room[0, :found], room[1, :found], room[2, :found], room[3, :found]
 
 
@@ -155,7 +169,8 @@ def join_ranges(
     limits: tuple[I64Array, I64Array],
     left: tuple[I64Array, I64Array],
     right: tuple[I64Array, I64Array],
-) -> Pairs:
+    most: int = PAIRS_MAX,
+) -> Pairs | None:
     """As `join_buckets`, of each bucket only rows whose value lies between the limits of the left row.
 
     `values` stand in the order of the buckets and ascend within each. Cost: O(left · log right + pairs in
@@ -164,7 +179,7 @@ def join_ranges(
     low = np.zeros(len(ids), np.int64)
     high = np.zeros(len(ids), np.int64)
     _narrow(ids, buckets.starts, values, limits[0], limits[1], low, high)
-    return _pairs(ids, buckets, low, high, left, right)
+    return _pairs(ids, buckets, low, high, left, right, most)
 
 
 @compiled

@@ -28,6 +28,7 @@ from tidemill.datalog.columnar.prefixes import ROWS_MAX, FoundOnce, Piece, commo
 from tidemill.datalog.columnar.preparing import PreparedRule, prepared, weighed
 from tidemill.datalog.columnar.recursion import RecursionLimits, TooDeep, fixed_point
 from tidemill.datalog.columnar.tables import ColumnTable, Rounded, Statistics, power
+from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.compiled import Surroundings, extra_conditions, scope_of
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.in_bulk import Beside
@@ -171,6 +172,7 @@ class BulkWindow:
         self._tables = tables
         self._state = state
         self._asked: dict[str, Asked | None] = {}
+        self._sizes: dict[str, int] = {}
         self._begun = around.lower != BEGINNING
         self._top = int(power(around.upper))
         self._window = instant_word(around.lower), around.upper
@@ -318,6 +320,12 @@ class BulkWindow:
 
     def show(self, predicate: str, columns: Columns) -> None:
         """From now on these are the facts of a predicate."""
+        allowance, size = (
+            self._around.allowance,
+            len(columns) * column_bytes(len(columns.arguments)),
+        )
+        allowance.settle(allowance.held + size - self._sizes.get(predicate, 0))
+        self._sizes[predicate] = size
         self._asked[predicate] = _shown(columns)
 
     def _matches(
@@ -337,6 +345,7 @@ class BulkWindow:
                     return None
                 tables[i], of_atoms[i] = asked.table, asked.statistics.rounded(matters[i])
         rule = self._prepared(form, of_atoms)
+        before = self._around.allowance.held
         first = rule.steps[0].plan.atom
         found = Gathering(form, len(tables[first].columns) > _PIECE_ROWS)
         once = None if fresh or not any(rule.prefixes) else self._once
@@ -347,6 +356,7 @@ class BulkWindow:
             mine = {**tables, first: piece}
             derived = self._of_piece(rule, mine, once, (tables[first], number), spared)
             found.add(derived)
+            self._around.allowance.settle(before + found.bytes_held)
         different = not form.absent and all(table.columns.apart for table in tables.values())
         shape = Shape(form.number, rule.widths, tuple([c.kind for c in derived.identity]))
         return found, shape, different
@@ -376,7 +386,7 @@ class BulkWindow:
         first = rule.steps[0].plan.atom
         while True:
             try:
-                matching = Matching(rule, tables, self._window)
+                matching = Matching(rule, tables, self._window, self._around.allowance)
                 matching.run(once, of)
                 if matching.taken is not None:
                     self._note(rule.form, matching.taken)

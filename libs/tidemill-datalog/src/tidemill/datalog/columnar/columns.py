@@ -62,6 +62,8 @@ class Texts:
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
         self._arrow = pa.array([], pa.string())
+        self.made = 0
+        """Characters of texts that functions made."""
 
     def __len__(self) -> int:
         return len(self._texts)

@@ -33,6 +33,7 @@ from tidemill.datalog.columnar.columns import (
 )
 from tidemill.datalog.columnar.deriving import Derived
 from tidemill.datalog.columnar.established import joined
+from tidemill.datalog.evaluation.allowance import column_bytes
 from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.values import INT_MAX
 
@@ -188,6 +189,16 @@ class Gathering:
         self._names = [name for name, _ in form.head.lattices]
         seen = LATTICES_SEEN.issuperset(self._names)
         self._drawing = several and form.head.aggregates and not form.outlives and seen
+
+    @property
+    def bytes_held(self) -> int:
+        """What those found so far take."""
+        return sum(
+            len(part) * column_bytes(
+                len(part.solutions.arguments) + len(part.values) + len(part.solutions.identity)
+            )
+            for part in self._parts
+        )  # fmt: skip
 
     @property
     def drawing(self) -> bool:

@@ -20,6 +20,7 @@ from tidemill.datalog.columnar.functions import (
     function,
     order,
 )
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import WIDEN, Call, Constant, Expression, Type, Variable
 from tidemill.datalog.functions import FUNCTIONS
@@ -49,12 +50,14 @@ class Calculator:
         variables: Mapping[str, Column],
         rows: int,
         texts: Texts,
+        allowance: Allowance,
         failing: Callable[[BoolArray], Failing] | None = None,
     ) -> None:
         self._scope = scope
         self._variables = variables
         self._rows = rows
         self._texts = texts
+        self._allowance = allowance
         self._failing = failing
         self._failed: BoolArray | None = None
 
@@ -127,14 +130,14 @@ class Calculator:
                 raise Unsuited
             return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls), None
         if name in ORDERS:
-            return order(name, arguments, self._texts)
+            return order(name, arguments, self._texts, self._allowance)
         if name in ARITHMETIC:
             return arithmetic(name, arguments, checked=self._scope.fallible(call))
         if name not in COMPUTED or (
             name in FUNCTIONS and self._scope.functions.get(name) is not FUNCTIONS[name]
         ):
             raise Unsuited
-        return function(name, arguments, self._texts)
+        return function(name, arguments, self._texts, self._allowance)
 
     def _true(self, column: Column) -> BoolArray:
         if column.kind is not Type.BOOL:

@@ -19,6 +19,7 @@ from tidemill.arrangement.kernels import BoolArray
 from tidemill.arrangement.relational import Groups
 from tidemill.datalog import values
 from tidemill.datalog.columnar.columns import Column, Texts, Unsuited, Values, words_of
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.functions import FUNCTIONS
 
@@ -125,7 +126,7 @@ def _fractional(name: str, a: Values, b: Values) -> tuple[Values, BoolArray]:
     return found, ~np.isfinite(found)
 
 
-def order(sign: str, arguments: Sequence[Column], texts: Texts) -> Result:
+def order(sign: str, arguments: Sequence[Column], texts: Texts, allowance: Allowance) -> Result:
     """A comparison by order, false where a side is null."""
     by_columns, by_values = _ORDERS[sign]
     if arguments[0].kind in NUMBERS:
@@ -134,10 +135,10 @@ def order(sign: str, arguments: Sequence[Column], texts: Texts) -> Result:
         return Column(Type.BOOL, truth if nulls is None else truth & ~nulls), None
     if arguments[0].kind is not arguments[1].kind:
         raise Unsuited
-    return each_once(by_values, arguments, Type.BOOL, texts)
+    return each_once(by_values, arguments, Type.BOOL, texts, allowance)
 
 
-def function(name: str, arguments: Sequence[Column], texts: Texts) -> Result:
+def function(name: str, arguments: Sequence[Column], texts: Texts, allowance: Allowance) -> Result:
     """A function of the language. Raises: Unsuited for types that it does not take."""
     kinds = {argument.kind for argument in arguments}
     if name == "is_null":
@@ -159,8 +160,8 @@ def function(name: str, arguments: Sequence[Column], texts: Texts) -> Result:
     if kind is None:
         raise Unsuited
     if name in _TESTS or name == "length":
-        return _tested(name, arguments, kind, texts)
-    return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts)
+        return _tested(name, arguments, kind, texts, allowance)
+    return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts, allowance)
 
 
 def _negated(x: Values) -> tuple[Values, BoolArray | None]:
@@ -228,13 +229,15 @@ def _coalesce(arguments: Sequence[Column]) -> Column:
     return chosen
 
 
-def _tested(name: str, arguments: Sequence[Column], kind: Type, texts: Texts) -> Result:
+def _tested(
+    name: str, arguments: Sequence[Column], kind: Type, texts: Texts, allowance: Allowance
+) -> Result:
     """A test of texts by one and the same text, or their lengths, by Arrow; each different text once."""
     column = arguments[0]
     if {argument.kind for argument in arguments} != {Type.TEXT}:
         raise Unsuited
     if not len(column) or constant(column) or not all(map(constant, arguments[1:])):
-        return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts)
+        return each_once(FUNCTIONS[name].evaluate, arguments, kind, texts, allowance)
     groups = Groups.of(words_of([column]), len(column))
     firsts = column.take(groups.firsts)
     different = texts.arrow(firsts.values, firsts.nulls)
@@ -253,7 +256,11 @@ def constant(column: Column) -> bool:
 
 
 def each_once(
-    evaluate: Callable[..., Any], arguments: Sequence[Column], kind: Type, texts: Texts
+    evaluate: Callable[..., Any],
+    arguments: Sequence[Column],
+    kind: Type,
+    texts: Texts,
+    allowance: Allowance,
 ) -> Result:
     """A function of values, for each combination of arguments once.
 
@@ -273,9 +280,13 @@ def each_once(
     for given in zip(*(column.take(firsts).python(texts) for column in arguments), strict=True):
         try:
             found.append(evaluate(*given))
+            if kind is Type.TEXT:
+                allowance.keep(found[-1])
         except values.Failed:
             failures.append(len(found))
             found.append(None)
+    if kind is Type.TEXT:
+        texts.made += sum(len(text) for text in found if text is not None)
     column = Column.of_values(kind, found, texts)
     if not failures:
         return column.take(ids), None

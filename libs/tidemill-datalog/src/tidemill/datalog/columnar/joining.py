@@ -33,21 +33,25 @@ from tidemill.datalog.columnar.expressions import Calculator, Failing
 from tidemill.datalog.columnar.formulas import Formula, Limit, over
 from tidemill.datalog.columnar.prefixes import Found, FoundOnce, Piece, Prefix
 from tidemill.datalog.columnar.preparing import PreparedRule, PreparedStep, Source
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import Constant, Type, Variable
 from tidemill.datalog.evaluation.joins import LOWER, clock_time
 
 _CLOCK_MAX = 1 << 61
 _TICKS_MAX = 1 << 26
+_WORD = 8
 
 
 class Matching:
     """The matches of one rule so far: a row of each atom, and when all of them are present."""
 
     def __init__(
-        self, rule: PreparedRule, tables: Mapping[int, Arrangements], window: tuple[int, int]
-    ) -> None:
+        self, rule: PreparedRule, tables: Mapping[int, Arrangements], window: tuple[int, int],
+        allowance: Allowance,
+    ) -> None:  # fmt: skip
         self._rule = rule
+        self._allowance = allowance
         self._scope = rule.scope
         self._tables = tables
         self._lower, self._upper = window
@@ -85,7 +89,7 @@ class Matching:
                 self.filter(self.truth(condition))
         plan = self._rule.plan
         if plan.first:
-            calculator = Calculator(self._scope, {}, 1, self._texts)
+            calculator = Calculator(self._scope, {}, 1, self._texts, self._allowance)
             conditions = self._rule.form.conditions
             if not all(bool(calculator.truth(conditions[i])[0]) for i in plan.first):
                 self.keep(np.empty(0, np.int64))
@@ -131,7 +135,8 @@ class Matching:
 
     def calculator(self, scope: Scope | None = None) -> Calculator:
         """Evaluates expressions over the variables of the matches, of which `scope` may know more."""
-        return Calculator(scope or self._scope, _Lazy(self), len(self), self._texts, self._failing)
+        scope, texts, allowance = scope or self._scope, self._texts, self._allowance
+        return Calculator(scope, _Lazy(self), len(self), texts, allowance, self._failing)
 
     def _failing(self, failed: BoolArray) -> Failing:
         """The facts at the first atom whose matches have failed."""
@@ -247,6 +252,15 @@ class Matching:
 
     # Steps.
 
+    @property
+    def _width(self) -> int:
+        """Bytes that a match takes while it is found: its pair, its rows, its instants, what is made of them."""
+        return _WORD * (4 + 2 * (len(self._rows) + 1 + 2 + len(self._made)))
+
+    def _room(self) -> int:
+        """How many matches may be found. Raises: Exhausted."""
+        return self._allowance.room(self._width)
+
     def _first(self, step: PreparedStep) -> None:
         atom, at = step.plan.atom, step.plan.range_column
         self._rows[atom] = None
@@ -279,7 +293,7 @@ class Matching:
         at = step.plan.range_column
         if at is None:
             buckets = table.buckets(step.positions, wide)
-            rows, others, start, stop = join_buckets(ids, buckets, present, others_present)
+            pairs = join_buckets(ids, buckets, present, others_present, self._room())
         else:
             column = columns.key(at)
             if column.kind is not Type.INT:
@@ -290,9 +304,14 @@ class Matching:
             starts = np.searchsorted(ids_of_rows[order], np.arange(len(groups) + 1))
             limits = self._limits(step)
             sorted_buckets = Buckets(starts.astype(np.int64), order)
-            rows, others, start, stop = join_ranges(
-                ids, sorted_buckets, column.values[order], limits, present, others_present
+            values = column.values[order]
+            pairs = join_ranges(
+                ids, sorted_buckets, values, limits, present, others_present, self._room()
             )
+        if pairs is None:
+            self._allowance.refuse(self._allowance.held + (self._room() + 1) * self._width)
+            return
+        rows, others, start, stop = pairs
         self.keep(rows)
         self._rows[step.plan.atom] = others
         self.start, self.stop = start, stop

@@ -16,6 +16,7 @@ from tidemill.datalog.columnar.columns import (
     surely_endless,
     words_of,
 )
+from tidemill.datalog.evaluation.allowance import column_bytes, row_bytes
 from tidemill.datalog.evaluation.tables import UNBOUNDED, Bounds, Row, Table, Traits
 from tidemill.datalog.presence import END
 
@@ -183,6 +184,12 @@ class ColumnTable(Table):
     @rows.setter
     def rows(self, rows: list[Row]) -> None:
         self._made = rows
+
+    @property
+    def bytes_held(self) -> int:
+        """What the columns take, and their rows if somebody has looked at them."""
+        values, made = len(self.columns.arguments), 0 if self._made is None else len(self._made)
+        return len(self.columns) * column_bytes(values) + made * row_bytes(values)
 
     @property
     def on_columns(self) -> bool:

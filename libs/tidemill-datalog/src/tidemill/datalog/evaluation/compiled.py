@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance, found_bytes, match_bytes
 from tidemill.datalog.evaluation.expressions import Scope
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
     AtomForm,
     Call,
+    Constant,
     Expression,
     RuleForm,
     Type,
@@ -79,6 +81,8 @@ class Surroundings:
     frozen: bool = False
     profile: Profile | None = None
     """Where rules note what they take, if somebody asks."""
+    allowance: Allowance = field(default_factory=Allowance)
+    """Where everything that is held is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ def _bind(
     match = names["match"]
 
     def run(out: Any, fail: Fail, fail_clock: Fail) -> None:
-        match(fast, slow, covers, out, fail, fail_clock, around.lower, around.upper)
+        window = around.lower, around.upper
+        match(fast, slow, covers, out, fail, fail_clock, *window, around.allowance)
 
     if not form.lingers:
         return Prepared(run)
@@ -283,7 +288,8 @@ def write_rule(
     kept = handover in (Handover.LINGER, Handover.STORE)
     after = scope.without_bounds() if kept else scope
     derivation = DerivationWriter(writer, form, after, traits, head_types, lattice_types)
-    with writer.block("def match(q, m, n, out, fail, fail_clock, lower, upper):"):
+    with writer.block("def match(q, m, n, out, fail, fail_clock, lower, upper, allowance):"):
+        writer.line("c = k = 0; take = allowance.take; keep = allowance.keep")
         for number in range(len(plan.steps)):
             writer.line(f"q{number} = q[{number}]; m{number} = m[{number}]")
         for number in range(len(form.absent)):
@@ -293,11 +299,13 @@ def write_rule(
         match.write()
         if kept:
             values = [scope.name_of(name) for name in carried_variables(form)]
+            writer.count(str(match_bytes(len(values))))
             writer.line(f"out({derivation.rows()}, {tuple_of(values)}, s, f)")
         else:
             _write_tail(writer, form, derivation, handover, around.frozen)
         match.close()
         writer.depth = depth
+        writer.line("take(c)")
     if kept:
         _write_kept(writer, form, scope, derivation, handover)
     return writer.text()
@@ -363,6 +371,10 @@ def _write_tail(
 def _write_handover(
     writer: Writer, form: RuleForm, derivation: DerivationWriter, handover: Handover
 ) -> None:
+    if handover is not Handover.ABSORB:  # what a recursion finds again is not held twice
+        writer.count(str(found_bytes(len(form.head.terms))))
+        for at in made_texts(form, derivation.head_types):
+            writer.line(f"keep(a[{at}])")
     if handover is Handover.ESTABLISH:
         values = "v" if form.head.aggregates else "()"
         writer.line(f"out({derivation.identity()}, s, f, t, x, a, {values}, p)")
@@ -384,6 +396,15 @@ def _write_handover(
     writer.line("known = out.get(key)")
     writer.line(f"if known is None: out[key] = [{value}]")
     writer.line(f"else: known.append({value})")
+
+
+def made_texts(form: RuleForm, kinds: Sequence[Type]) -> list[int]:
+    """The arguments of a head that may be texts which no fact of the body has."""
+    return [
+        at
+        for at, (term, kind) in enumerate(zip(form.head.terms, kinds, strict=False))
+        if kind in (Type.TEXT, Type.ANY) and not isinstance(term, Constant | Variable)
+    ]
 
 
 def _write_kept(

@@ -12,15 +12,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidemill.datalog.evaluation.allowance import found_bytes
 from tidemill.datalog.evaluation.compiled import (
     ALL_TRAITS,
     CompiledRule,
     Handover,
     Prepared,
     Surroundings,
+    made_texts,
 )
 from tidemill.datalog.evaluation.failures import Failures
-from tidemill.datalog.evaluation.forms import RuleForm
+from tidemill.datalog.evaluation.forms import RuleForm, Type
 from tidemill.datalog.evaluation.groups import aggregate
 from tidemill.datalog.evaluation.in_bulk import BulkEngine, Carrying
 from tidemill.datalog.evaluation.limits import LimitPassed, Limits
@@ -108,8 +110,18 @@ class Strata:
         rules = [self._rules[form.number] for form in planned.rules]
         if not rules and component[0] in self.tables:
             return  # an input, which is a finished table already
+        allowance, before = self.around.allowance, self.around.allowance.held
         if not any(given.values()) and self._run_on_columns(planned):
+            allowance.settle(before + sum(self.tables[name].bytes_held for name in component))
             return
+        allowance.settle(before)  # whatever columns have tried
+        self._run_on_rows(planned, rules, given)
+        allowance.settle(before + sum(self.tables[name].bytes_held for name in component))
+
+    def _run_on_rows(
+        self, planned: Component, rules: Sequence[CompiledRule], given: Mapping[str, Timelines]
+    ) -> None:
+        component = planned.predicates
         if not planned.recursive:
             derived = self._derive(rules, given)
             for predicate in component:
@@ -530,10 +542,16 @@ class _Recursion:
         strata = self._strata
         lattices = strata.around.lattices
         trace = strata.trace
+        allowance, size = strata.around.allowance, found_bytes(len(form.head.terms))
+        kinds = [Type(kind) for _, kind in strata.around.checked.columns[predicate]]
+        texts = made_texts(form, kinds)
 
         def take(key: Key, part: Part) -> None:
             timeline = timelines.get(key)
             if timeline is None:
+                allowance.take(size)
+                for at in texts:
+                    allowance.keep(key[at + 1])
                 if trace is not None:
                     if (predicate, key) in trace.excluded:
                         return

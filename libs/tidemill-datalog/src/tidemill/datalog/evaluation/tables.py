@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
+from tidemill.datalog.evaluation.allowance import row_bytes
 from tidemill.datalog.evaluation.timelines import Part
 from tidemill.datalog.presence import BEGINNING, END, Instant, Interval, normalise
 from tidemill.datalog.values import is_number
@@ -121,6 +122,11 @@ class Table:
     def of_timelines(cls, timelines: dict[Key, list[Part]]) -> Table:
         """A finished table of facts and their timelines."""
         return cls([(*part, *key) for key, parts in timelines.items() for part in parts])
+
+    @property
+    def bytes_held(self) -> int:
+        """What the rows take, about."""
+        return len(self.rows) * row_bytes(len(self.rows[0]) - TIME - 1) if self.rows else 0
 
     @property
     def on_columns(self) -> bool:

@@ -30,6 +30,10 @@ from tidemill.datalog.lattices import TALLIES
 from tidemill.datalog.presence import END
 
 _LOOPS_MAX = 12
+_LOOK_BYTES = 1 << 16
+"""What may be held before it is counted."""
+_LOOK_ROWS = 64
+"""Of a loop in a loop, and of clocks: so many turns are made before it is asked whether to go on."""
 
 
 class Writer:
@@ -55,6 +59,16 @@ class Writer:
         """Add a line that opens a block which stays open."""
         self.line(text)
         self.depth += 1
+
+    def count(self, source: str) -> None:
+        """Add so many bytes to what is held; it is looked at now and then."""
+        self.line(f"c += {source}")
+        self.line(f"if c > {_LOOK_BYTES}: take(c); c = 0")
+
+    def look(self) -> None:
+        """Look now and then whether to go on."""
+        self.line("k += 1")
+        self.line(f"if not k & {_LOOK_ROWS - 1}: take(c); c = 0")
 
     def text(self) -> str:
         """Everything written."""
@@ -120,6 +134,7 @@ class MatchWriter:
         names = "s, f, e" if self.careful else "s, f"
         self._calls.append((self._w.depth, f"deeper{number}({names})"))
         self._w.open(f"def deeper{number}({names}):")
+        self._w.line("nonlocal c, k")
         self._w.open("for _ in once:")
 
     def close(self) -> None:
@@ -137,7 +152,10 @@ class MatchWriter:
         if atom.clock is not None:
             self._clock(number, step, atom)
         else:
-            w.open(f"for r{step.atom} in {self._rows(number, step)}:")
+            rows = self._rows(number, step)
+            if number:
+                w.look()
+            w.open(f"for r{step.atom} in {rows}:")
             if self.careful:
                 w.line(f"e = e{number}")
             self._fallible_before = self._fallible_before or any(
@@ -291,6 +309,7 @@ class MatchWriter:
                 w.line(f"fail_clock(failed.reason, s, f, {tuple_of(rows)})")
                 w.line("continue")
         w.open(f"for t{number} in {self._ticks(number, step, clock_time(atom))}:")
+        w.look()
         if self.careful:
             w.line(f"e = e{number}")
         w.line(f"r{step.atom} = (t{number}, inf, inf, None, t{number}, o{number}, p{number})")
@@ -331,7 +350,7 @@ class DerivationWriter:
         self._form = form
         self._scope = scope
         self._traits = traits
-        self._head_types = head_types
+        self.head_types = head_types
         self._lattice_types = lattice_types
 
     def absences(self, give_up: str = "continue") -> None:
@@ -401,7 +420,7 @@ class DerivationWriter:
         head = self._form.head
         arguments = [
             self._argument(expression, kind)
-            for expression, kind in zip(head.terms, self._head_types, strict=True)
+            for expression, kind in zip(head.terms, self.head_types, strict=True)
         ]
         self._w.line(f"a = {tuple_of(arguments)}")
         self._time(head)

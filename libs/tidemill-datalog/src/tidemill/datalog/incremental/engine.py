@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.limits import Limits
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.evaluation.sharing import Sharing
@@ -35,6 +36,7 @@ from tidemill.datalog.incremental.sizes import Sizes
 from tidemill.datalog.incremental.surroundings import Present, Update
 from tidemill.datalog.incremental.unit import Unit
 from tidemill.datalog.incremental.versions import FactVersion, Later, Pause
+from tidemill.datalog.incremental.weighing import weigh
 from tidemill.datalog.lattices import observe_parafacts
 from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record
@@ -84,12 +86,14 @@ class IncrementalEngine:
         lent: Mapping[str, FactVersion] | None = None,
         sharing: Sharing = "auto",
         pause: Pause | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.plan = plan or logical_plan(checked)
         self.checked = checked = self.plan.checked
         self.strategy = strategy
         self.sharing = sharing
-        self.present = Present.of(checked, timer)
+        self.present = Present.of(checked, timer, allowance)
+        self._weigh_from = 0
         self.present.now = begin
         self._lent = self._borrowed(lent or {}, pause)
         self._limits = limits or Limits()
@@ -365,6 +369,8 @@ class IncrementalEngine:
             )  # fmt: skip
         self._settle_inputs()
         self._scheduler.run()
+        if self.present.around.allowance.held >= self._weigh_from:
+            self._weigh_from = weigh(self.present, self.units)
         self._collect(found)
 
     def changed(self, unit: object, predicate: str, key: Key, old: Row | None) -> None:

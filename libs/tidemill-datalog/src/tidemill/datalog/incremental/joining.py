@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import Fail, Handover, scope_of, write_rule
 from tidemill.datalog.evaluation.forms import (
     AtomForm,
@@ -60,6 +61,8 @@ class Join:
     fast: list[Any]
     slow: list[Any]
     watched: list[tuple[FactTable, int, int, int]]
+    allowance: Allowance
+    """Where matches are counted."""
     bounded: bool
     """Whether the join says of every clock which ticks can match, so that future ones may be matched now."""
 
@@ -82,7 +85,9 @@ class Join:
         """Find every match that has one of `rows` in the first step (or every match at all)."""
         if rows is not None:
             self.fast[0] = self.slow[0] = rows
-        self.names["match"](self.fast, self.slow, absent, found, fail, fail_clock, BEGINNING, upper)
+        self.names["match"](
+            self.fast, self.slow, absent, found, fail, fail_clock, BEGINNING, upper, self.allowance
+        )
         if rows is not None:
             self.fast[0] = self.slow[0] = None  # they may be many
 
@@ -165,6 +170,7 @@ class Joins:
                 for step in plan.steps
             ],
             [_watched(table) for table in self.tables.values()],
+            around.allowance,
             _bounded(form, plan),
         )
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import row_bytes
 from tidemill.datalog.evaluation.forms import Constant, RuleForm, Variable
 from tidemill.datalog.evaluation.limits import LimitPassed, Limits
 from tidemill.datalog.evaluation.tables import Key
@@ -25,7 +26,7 @@ from tidemill.datalog.incremental.lent import Olds
 from tidemill.datalog.incremental.owing import OwingTable
 from tidemill.datalog.incremental.surroundings import Present
 from tidemill.datalog.incremental.unit import Reporter
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.loops import Collection, Computation, Input, Output
@@ -199,6 +200,7 @@ class LoopedUnit:
         for predicate, found in rows.items():
             columns = np.array(found, np.int64).T
             changes[self._inputs[predicate]] = Changes.of(*columns)
+        before = self.bytes_held
         try:
             self._computation.step(self._epoch, changes)
         except UsageError as error:
@@ -207,6 +209,11 @@ class LoopedUnit:
                 f"{self._limits.rounds} rounds",
                 reason="LimitPassed", limit="rounds", predicate=self.component[0],
             ) from error  # fmt: skip
+        except Exhausted as error:
+            allowance = self.present.around.allowance
+            allowance.require(self.bytes_held + int(str(error.details["wanted"])))
+            raise
+        self.present.around.allowance.take(self.bytes_held - before)
         self._epoch += 1
         for predicate, output in self._outputs.items():
             taken = output.take()
@@ -221,6 +228,7 @@ class LoopedUnit:
         block = FactBlock(self.present.now, predicate, numberings, numbers, diffs)
         if not len(block):
             return
+        self.present.around.allowance.take(len(block) * row_bytes(len(numberings)))
         table.owe(block)
         self._reporter.changed_together(self, block, table.pay)
         if len(table) > self._limits.rows:
@@ -234,7 +242,7 @@ class LoopedUnit:
     def _built(self) -> Computation:
         from tidemill.arrangement.loops import Computation  # imports numba
 
-        computation = Computation()
+        computation = Computation(self.present.around.allowance.room)
         loop = computation.loop(self._limits.rounds)
         known: dict[str, Collection] = {}
         given: dict[str, Collection] = {}

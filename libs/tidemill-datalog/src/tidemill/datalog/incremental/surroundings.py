@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import Surroundings
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.evaluation.profile import Profile
@@ -164,6 +165,7 @@ class Present:
         cls,
         checked: CheckedProgram,
         timer: Callable[[], float] | None = None,
+        allowance: Allowance | None = None,
     ) -> Present:
         """The instant before everything, without facts."""
         columns: dict[str, tuple[tuple[str, ColumnType], ...]] = dict(checked.columns)
@@ -175,8 +177,9 @@ class Present:
         vocabulary = checked.vocabulary
         functions, lattices = vocabulary.functions, vocabulary.lattices
         around = Surroundings(
-            known, functions, lattices, BEGINNING, TICKS_MAX, frozen=True, profile=profile
-        )
+            known, functions, lattices, BEGINNING, TICKS_MAX, True, profile,
+            allowance or Allowance(),
+        )  # fmt: skip
         return cls(checked, functions, lattices, {}, Agenda(), Errors(), around, timer=timer)
 
     def share(

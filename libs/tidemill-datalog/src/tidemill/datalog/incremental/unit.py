@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
+from sys import getsizeof
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from tidemill.datalog.evaluation.compiled import made_texts
+from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.limits import LimitPassed, Limits
-from tidemill.datalog.evaluation.tables import Key, Row
+from tidemill.datalog.evaluation.tables import FIRST, Key, Row
 from tidemill.datalog.incremental.changes import FactBlock
 from tidemill.datalog.incremental.clocks import Ticking
 from tidemill.datalog.incremental.facts import (
@@ -99,6 +102,9 @@ class Unit:
         self._stamps: dict[str, dict[Key, int]] = {name: {} for name in self.component}
         self._next_stamp = count()
         self._errors: dict[Fact, str] = {}
+        self.texts_held = 0
+        """Bytes of the texts that its rules made."""
+        self._made: dict[str, set[int]] = {}
         self._sets = any("set" in present.checked.lattices_of(name) for name in self.component)
 
     @property
@@ -109,6 +115,7 @@ class Unit:
     def add(self, rule: Matches) -> None:
         """Take a rule whose head is in the component."""
         self.rules.append(rule)
+        self._note_made(rule)
         for i in rule.joins.ordinary:
             predicate = rule.form.atoms[i].predicate
             self._reading.setdefault(predicate, []).append((rule, i))
@@ -122,7 +129,22 @@ class Unit:
     def fold(self, rule: Folded) -> None:
         """Take a rule of which no matches are kept."""
         self.folded.append(rule)
+        self._note_made(rule)
         self._folding.setdefault(rule.form.atoms[0].predicate, []).append(rule)
+
+    def _note_made(self, rule: Matches | Folded) -> None:
+        """Note which columns may hold texts that no fact of a body has."""
+        columns = self.present.around.checked.columns.get(rule.predicate, ())
+        made = made_texts(rule.form, [Type(kind) for _, kind in columns])
+        if made:
+            self._made.setdefault(rule.predicate, set()).update(made)
+
+    def _weigh(self, predicate: str, row: Row | None, sign: int) -> None:
+        """Count the texts of a row that comes or goes, where rules made them. Raises: Exhausted."""
+        if row is not None and predicate in self._made:
+            size = sum(getsizeof(row[FIRST + at]) for at in self._made[predicate])
+            self.texts_held += sign * size
+            self.present.around.allowance.take(sign * size)
 
     @property
     def every_rule(self) -> list[Matches | Folded]:
@@ -365,6 +387,9 @@ class Unit:
                     continue
                 before.setdefault(key, old)
                 table.put(key, new)
+                if self._made:
+                    self._weigh(predicate, old, -1)
+                    self._weigh(predicate, new, 1)
                 if self.recursive and old is None:
                     stamps[key] = next(self._next_stamp)
                 moved[key] = old
@@ -453,6 +478,7 @@ class Unit:
                     continue
                 self._before[predicate].setdefault(key, row)
                 table.put(key, None)
+                self._weigh(predicate, row, -1)
                 self._stamps[predicate].pop(key, None)
                 self._dirty[predicate][key] = None
                 for rule, i in self._reading.get(predicate, ()):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import CompiledRule, Surroundings
 from tidemill.datalog.evaluation.failures import ErrorPresence, Failures
 from tidemill.datalog.evaluation.fixpoint import Strata
@@ -103,8 +104,11 @@ class Engine:
         plan: LogicalPlan | None = None,
         timer: Callable[[], float] | None = None,
         sharing: Sharing = "auto",
+        allowance: Allowance | None = None,
     ) -> None:
         self._timer = timer
+        self.allowance = allowance or Allowance()
+        """Where what an evaluation holds is counted; its limits count for each by itself."""
         self.sharing = sharing
         self.plan = plan or logical_plan(checked)
         self.checked = self.plan.checked
@@ -254,8 +258,10 @@ class Engine:
         """
         profile = None if self._timer is None else Profile(self._timer)
         around = Surroundings(
-            self.checked, self.functions, self.lattices, lower, upper, frozen, profile
-        )
+            self.checked, self.functions, self.lattices, lower, upper, frozen, profile,
+            self.allowance,
+        )  # fmt: skip
+        self.allowance.begin(sum(table.bytes_held for table in tables.values()))
         return Strata(self.rules, around, tables, state or EngineState(), self.limits, bulk)
 
     def result(self, strata: Strata, names: Sequence[str]) -> Evaluation:

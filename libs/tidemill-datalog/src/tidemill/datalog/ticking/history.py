@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance, found_bytes
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record
@@ -123,10 +124,17 @@ class TickHistory:
 class _Recording:
     """A node that writes down what it sees, says and hands on."""
 
-    def __init__(self, history: TickHistory, number: int, handed: Handed, limits: Limits) -> None:
+    def __init__(
+        self,
+        history: TickHistory,
+        number: int,
+        handed: Handed,
+        limits: Limits,
+        allowance: Allowance | None,
+    ) -> None:
         self._history = history
         self._mine = history.nodes[number]
-        self._inner = IncrementalNode(history.program, handed, limits)
+        self._inner = IncrementalNode(history.program, handed, limits, allowance=allowance)
         for row in rows_of(handed):
             self._mine.handed.come(row, 0)
         self._counts: dict[Record, int] = {}
@@ -178,17 +186,19 @@ def recorded(
     changes: Mapping[str, Iterable[tuple[Record, int, int]]],
     upper: int,
     limits: Limits | None = None,
+    allowance: Allowance | None = None,
 ) -> TickHistory:
     """The history of all ticks from a start on, below `upper`.
 
-    `changes` are those of the inputs from `start.lower` on: record, instant, ±1. Raises: LimitPassed. Cost:
+    `changes` are those of the inputs from `start.lower` on: record, instant, ±1. Raises: LimitPassed, Exhausted. Cost:
     that of keeping the view up to date over the history, and memory for all that changed in it.
     """
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
     history = TickHistory(program, start.lower, start.fresh, nodes, frozenset(changes))
 
     def recording(number: int, handed: Handed) -> _Recording:
-        return _Recording(history, number, handed, limits or Limits())
+        apart = allowance and allowance.apart()
+        return _Recording(history, number, handed, limits or Limits(), apart)
 
     run = TickRun(plan, changes, recording, start, lambda *_: None)
     run.take({name: sorted(moved, key=_at) for name, moved in changes.items()})
@@ -199,8 +209,10 @@ def recorded(
         if arrival <= tick:
             run.arrive(int(arrival))
         else:
-            for _ in run.tick(int(tick)):
-                pass
+            for each in run.tick(int(tick)):
+                if allowance is not None:  # what was said and sent is written down
+                    told = len(each.answer.facts) + len(each.answer.messages)
+                    allowance.take((1 + told) * found_bytes(4))
 
 
 def _at(moved: tuple[Record, int, int]) -> tuple[int, int]:

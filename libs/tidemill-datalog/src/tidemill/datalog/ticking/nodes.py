@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.ticks import IncrementalTicker
@@ -51,10 +52,15 @@ class IncrementalNode:
     """A node kept up to date: a tick, and what is written of it, cost what changes."""
 
     def __init__(
-        self, program: CheckedProgram, handed: Handed, limits: Limits, strategy: Strategy = "strata"
+        self,
+        program: CheckedProgram,
+        handed: Handed,
+        limits: Limits,
+        strategy: Strategy = "strata",
+        allowance: Allowance | None = None,
     ) -> None:
         self._engine = IncrementalEngine(
-            program, strategy=strategy, limits=limits, state=handed.solutions
+            program, strategy=strategy, limits=limits, state=handed.solutions, allowance=allowance
         )
         self._ticker = IncrementalTicker(self._engine, handed.carried)
         self._rows: dict[Fact, StateRow] = {}
@@ -97,8 +103,14 @@ class IncrementalNode:
 class ScratchNode:
     """A node that evaluates every tick over all its facts."""
 
-    def __init__(self, program: CheckedProgram, handed: Handed, limits: Limits) -> None:
-        engine = Engine(program, limits=limits)
+    def __init__(
+        self,
+        program: CheckedProgram,
+        handed: Handed,
+        limits: Limits,
+        allowance: Allowance | None = None,
+    ) -> None:
+        engine = Engine(program, limits=limits, allowance=allowance)
         forms = [rule.form for rule in (*engine.rules, *engine.later_rules)]
         clocks = any(atom.is_clock for form in forms for atom in form.atoms)
         clocks = clocks or any(absent.is_clock for form in forms for absent in form.absent)

@@ -1,0 +1,111 @@
+"""What one view or question may hold in memory, by its own count, and whether anybody waits for it."""
+
+from __future__ import annotations
+
+from sys import getsizeof
+
+from tidemill.time import Exhausted, Unavailable
+
+WITHOUT_END = 1 << 62
+"""More than any machine has."""
+
+_FOUND_BYTES, _ROW_BYTES, _VALUE_BYTES = 320, 96, 24
+"""A fact as it is found, by its key; the same as a row; each of its values: measured, rounded up."""
+_MATCH_BYTES = 560
+"""A match that is kept, in the store and under the keys of its facts."""
+_WORD_BYTES = 8
+
+
+def row_bytes(values: int) -> int:
+    """What a fact of so many values takes where it is held as a row."""
+    return _ROW_BYTES + _VALUE_BYTES * values
+
+
+def found_bytes(values: int) -> int:
+    """What a fact of so many values takes while it is derived: with its key, and the row to come."""
+    return _FOUND_BYTES + row_bytes(values)
+
+
+def match_bytes(values: int) -> int:
+    """What a kept match takes that binds so many values."""
+    return _MATCH_BYTES + _VALUE_BYTES * values
+
+
+def column_bytes(values: int) -> int:
+    """What a fact of so many values takes where it is held on columns, with its instants."""
+    return _WORD_BYTES * (values + 4)
+
+
+class Allowance:
+    """Counts what an evaluation holds, and ends it beyond `bytes_max` or once nobody waits for it.
+
+    What is finished is settled by its size; what is on the way to it is taken meanwhile. Between two looks an
+    evaluation goes on for some milliseconds, and holds at most as much more as one table has.
+    One evaluation counts at a time; `call_off` may be called by any thread.
+    """
+
+    def __init__(
+        self, bytes_max: int = WITHOUT_END, setting: str = "", whose: str = "the evaluation"
+    ) -> None:
+        """`whose` names it in the refusal, `setting` the limit."""
+        self._max = bytes_max
+        self._setting = setting
+        self._whose = whose
+        self._called_off = False
+        self.held = 0
+        """Bytes of what is held now."""
+        self.beside = 0
+        """Bytes of what is held for the evaluation by somebody else, as inputs are."""
+        self.kept = 0
+        """Bytes of the texts that were made, which count until the next evaluation begins."""
+
+    def settle(self, held: int) -> None:
+        """From now on this is held. Raises: Exhausted, Unavailable once it is called off."""
+        self.held = held
+        self.take(0)
+
+    def begin(self, tables: int) -> None:
+        """An evaluation begins over these tables and what is beside. Raises: as `take`."""
+        self.kept = 0
+        self.settle(self.beside + tables)
+
+    def require(self, more: int) -> None:
+        """See that there is room for so much. Raises: as `take`."""
+        self.take(0)
+        if self.held + self.kept + more > self._max:
+            self.refuse(self.held + self.kept + more)
+
+    def take(self, more: int) -> None:
+        """This is held as well. Raises: Exhausted, Unavailable once it is called off."""
+        if self._called_off:
+            raise Unavailable(f"{self._whose} was called off: nobody waits for it any longer")
+        self.held += more
+        if self.held + self.kept > self._max:
+            self.refuse(self.held + self.kept)
+
+    def keep(self, text: object) -> None:
+        """A text was made. Raises: as `take`."""
+        self.kept += getsizeof(text)
+        self.take(0)
+
+    def room(self, each: int) -> int:
+        """How many things of `each` bytes may still be held. Raises: as `take`."""
+        self.take(0)
+        return (self._max - self.held - self.kept) // each
+
+    def refuse(self, wanted: int) -> None:
+        """Raises: Exhausted, for whoever has counted more than there is room for."""
+        raise Exhausted(
+            f"{self._whose} was given up: it holds {wanted:,} bytes or more of rows, matches and "
+            f"columns, the limit is {self._max:,} ({self._setting}); join by a column, keep fewer rows, "
+            "or raise the limit",
+            reason="memory", setting=self._setting,
+        )  # fmt: skip
+
+    def apart(self) -> Allowance:
+        """The same allowance for another evaluation, which counts by itself."""
+        return Allowance(self._max, self._setting, self._whose)
+
+    def call_off(self) -> None:
+        """Let the evaluation end at its next look: nobody waits for it."""
+        self._called_off = True

@@ -1,0 +1,78 @@
+"""Programs as they were read and checked: what was done beside the event loop is not done on it again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+from tidemill.datalog.ast import Program
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.parser import parse
+from tidemill.datalog.vocabulary import Vocabulary
+from tidemill.time import TidemillError
+
+KEPT = 256
+"""So many readings and so many checks are remembered, the latest ones."""
+
+T = TypeVar("T")
+
+
+class _Remembered:
+    """What calls have returned or raised, by their arguments. For any number of threads."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Hashable, object] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned for the key, or raised."""
+        found = self._found.get(key)
+        if found is None:
+            try:
+                found = make()
+            except TidemillError as error:
+                found = error
+            self._found[key] = found
+            if len(self._found) > KEPT:
+                self._found.popitem(last=False)
+        if isinstance(found, TidemillError):
+            raise found.with_traceback(None)
+        return found  # type: ignore[return-value]  # what `make` returned
+
+
+class Programs:
+    """Reads and checks programs of views, each once for the same inputs. Cost: seconds for the longest ones."""
+
+    def __init__(self) -> None:
+        self._read = _Remembered()
+        self._checked = _Remembered()
+
+    def read(self, text: str, file: str) -> Program:
+        """The program of a text. Raises: ProgramErrors."""
+        return self._read.get((text, file), lambda: parse(text, file))
+
+    def checked(
+        self, text: str, file: str, inputs: Mapping[str, InputSchema], words: Vocabulary,
+        readable: tuple[str, ...],
+    ) -> CheckedProgram:  # fmt: skip
+        """The checked program over these inputs; mistakes propose what is `readable`. Raises: ProgramErrors."""
+        named = tuple(sorted(words.functions)), tuple(sorted(words.lattices))
+        sure = text, file, tuple(sorted(inputs.items())), named
+
+        def judged() -> CheckedProgram:
+            catalog = Catalog(inputs, readable=readable)
+            return check(self.read(text, file), catalog, words)
+
+        known = self._checked.get(sure, _Untold)
+        if known.program is None:  # what was refused may be proposed something else by now
+            known.program = self._checked.get((*sure, readable), judged)
+        return known.program
+
+
+class _Untold:
+    """The place of a program that is right, which depends on no other names."""
+
+    def __init__(self) -> None:
+        self.program: CheckedProgram | None = None

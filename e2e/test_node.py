@@ -22,6 +22,7 @@ from tidemill_embedded.demo.runner import VIEWS
 
 PREVIOUS = ROOT / "e2e/previous/tidemill-0.1.0.tgz"
 VALUES = ("-f", str(MANIFESTS / "values.yaml"))
+SAID = ("-f", str(MANIFESTS / "previous.yaml"))
 FILES = (*VALUES, "-f", str(MANIFESTS / "files.yaml"))
 WITHOUT_FILES = ("weather-at-departure", "network")
 """Views that read streams alone: they work before the reference files are there."""
@@ -54,7 +55,7 @@ def test_the_previous_chart_is_installed(cluster: Cluster, flights: Flights) -> 
         )
         copy = {**secret[0], "metadata": {"name": name}}
         cluster.kubectl("apply", "-f", "-", text=json.dumps(copy))
-    cluster.helm("install", RELEASE, str(PREVIOUS), *VALUES)
+    cluster.helm("install", RELEASE, str(PREVIOUS), *VALUES, *SAID)
     cluster.settled()
     flights.create_topics()
 

@@ -39,6 +39,18 @@ class CapabilityCommands:
     def __init__(self, core: Core) -> None:
         self._core = core
 
+    async def bind(
+        self,
+        collection: str,
+        description: Description,
+        start: Frontier = frontier(0),  # noqa: B008
+    ) -> bool:
+        """As `create`, for internal writers: nobody holds it; whether the id was free. Cost: one commit."""
+        made = await self._core.versions.log(collection).create(initial_state(description, start))
+        if made:
+            self._core.versions.wakeups.changed(collection)
+        return made
+
     async def create(
         self,
         collection: str,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.shard.capability_commands import CapabilityCommands
 from tidemill.shard.compaction import Compacted, Compaction, Merge
 from tidemill.shard.garbage import GarbageCollection
+from tidemill.shard.pace_commands import PaceCommands
 from tidemill.shard.part_store import LIMITS, Limits, PartStore
 from tidemill.shard.ports import Blob, Clock, Consensus
 from tidemill.shard.read_commands import ReadCommands
@@ -17,7 +17,7 @@ from tidemill.shard.write_commands import WriteCommands
 POLL_INTERVAL_S = 0.5
 
 
-class Collections(CapabilityCommands, WriteCommands, ReadCommands):
+class Collections(PaceCommands, WriteCommands, ReadCommands):
     """The collections of one Consensus and Blob, as one process uses them.
 
     Any number of processes may use the same stores at once. `ids` gives unguessable names (128 bits).
@@ -38,7 +38,7 @@ class Collections(CapabilityCommands, WriteCommands, ReadCommands):
         versions = Versions(consensus, blob, clock, ids)
         parts = PartStore(blob, ids, limits, now_ms=clock.now_ms)
         core = Core(versions, parts, clock, ids, poll_interval_s)
-        CapabilityCommands.__init__(self, core)
+        PaceCommands.__init__(self, core)
         WriteCommands.__init__(self, core)
         ReadCommands.__init__(self, core)
         self._consensus = consensus

@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.arrangement.arrow_bytes import read_schema
-from tidemill.shard.framing import ENTRY, ROLLUP, decoding, framed, unframed
+from tidemill.shard.framing import ENTRY, PACED, PLAIN, ROLLUP, decoding, framed, unframed
 from tidemill.shard.parts import Bounds, Part
-from tidemill.shard.state import Batch, Description, Hold, LastWrite, State
+from tidemill.shard.state import Batch, Description, Hold, LastWrite, Paced, State
 from tidemill.time import Frontier, frontier
 
 Cell = TypeVar("Cell")
@@ -88,9 +88,15 @@ class _LastWrite(msgspec.Struct, frozen=True, array_like=True):
     upper: list[int]
 
 
+class _Paced(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    group: str
+    left: list[int] | None
+
+
 def encode_entry(entry: Entry) -> bytes:
     """An entry as bytes."""
-    return framed(ENTRY, msgspec.msgpack.encode(entry))
+    return framed(ENTRY, msgspec.msgpack.encode(entry), _format(entry.cells))
 
 
 def decode_entry(data: bytes, where: str) -> Entry:
@@ -103,7 +109,11 @@ def decode_entry(data: bytes, where: str) -> Entry:
 def encode_rollup(state: State) -> bytes:
     """A whole state as bytes."""
     cells = {name: pack() for name, (_, pack) in _cells(state)}
-    return framed(ROLLUP, msgspec.msgpack.encode(cells))
+    return framed(ROLLUP, msgspec.msgpack.encode(cells), _format(cells))
+
+
+def _format(cells: Container[str]) -> int:
+    return PACED if "pace" in cells else PLAIN
 
 
 def decode_rollup(data: bytes, where: str) -> State:
@@ -222,6 +232,11 @@ def _cells(
             yield cell(f"g/{name}", at_ms, int)
     if "reaped_ms" in among and state.reaped_ms:
         yield cell("reaped", state.reaped_ms, int)
+    if "pace" in among and state.pace:
+        yield cell("pace", state.pace, str)
+    if "paced" in among:
+        for name, said in state.paced.items():
+            yield cell(f"p/{name}", said, _packed_paced)
 
 
 def _not_shared(batches: tuple[Batch, ...], others: tuple[Batch, ...]) -> Iterator[Batch]:
@@ -250,6 +265,10 @@ def _packed_hold(hold: Hold) -> _Hold:
         list(hold.frontier), hold.owner, hold.lease_ms, hold.renewed_ms, hold.created_ms,
         hold.named, hold.moved_ms, hold.keeps_ms, hold.renewals, hold.token,
     )  # fmt: skip
+
+
+def _packed_paced(said: Paced) -> _Paced:
+    return _Paced(said.number, said.group, None if said.left is None else list(said.left))
 
 
 def _packed_part(part: Part) -> _Part:
@@ -300,6 +319,12 @@ def _last_write(data: msgspec.Raw) -> LastWrite:
     return LastWrite(packed.token, frontier(*packed.upper))
 
 
+def _paced(data: msgspec.Raw) -> Paced:
+    packed = msgspec.msgpack.decode(data, type=_Paced)
+    left = None if packed.left is None else frontier(*packed.left)
+    return Paced(packed.number, packed.group, left)
+
+
 def _batch(data: msgspec.Raw) -> Batch:
     packed = msgspec.msgpack.decode(data, type=_Batch)
     parts = tuple(_part(part) for part in packed.parts)
@@ -312,6 +337,10 @@ def _staged(data: msgspec.Raw) -> tuple[Part, ...]:
 
 def _number(data: msgspec.Raw) -> int:
     return msgspec.msgpack.decode(data, type=int)
+
+
+def _text(data: msgspec.Raw) -> str:
+    return msgspec.msgpack.decode(data, type=str)
 
 
 def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]) -> State:
@@ -343,7 +372,7 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         since=field("since", state.since, _frontier),
         upper=field("upper", state.upper, _frontier),
         policy=None if "policy" in touched and "policy" not in cells else policy,
-        moved_by=field("moved_by", state.moved_by, lambda data: msgspec.msgpack.decode(data, type=str)),
+        moved_by=field("moved_by", state.moved_by, _text),
         reads=table("r", state.reads, _hold),
         writes=table("w", state.writes, _hold),
         expired=table("x", state.expired, _number),
@@ -352,4 +381,6 @@ def _patched(state: State, cells: Mapping[str, msgspec.Raw], gone: Iterable[str]
         staged=table("s", state.staged, _staged),
         garbage=table("g", state.garbage, _number),
         reaped_ms=field("reaped", state.reaped_ms, _number),
+        pace="" if "pace" in touched and "pace" not in cells else field("pace", state.pace, _text),
+        paced=table("p", state.paced, _paced),
     )  # fmt: skip

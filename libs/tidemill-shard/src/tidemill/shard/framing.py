@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 from tidemill.time import Corrupt
 
-FORMAT = 1
-"""The newest format that this process reads, and the one it writes."""
+FORMAT = 2
+"""The newest format that this process reads."""
+
+PLAIN, PACED = 1, 2
+"""What is written: 2 where a pace is named, since who does not know paces would take upper for less than it is."""
 
 ENTRY = b"E"
 ROLLUP = b"R"
@@ -21,7 +24,7 @@ _CHECKSUM = struct.Struct("<I")
 _MAGIC = b"TM"
 
 
-def framed(kind: bytes, payload: bytes, format_number: int = FORMAT) -> bytes:
+def framed(kind: bytes, payload: bytes, format_number: int = PLAIN) -> bytes:
     """`payload` with its header: magic, kind, format, and a CRC-32 of all that and the payload."""
     header = _KIND.pack(_MAGIC, kind, format_number)
     return header + _CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(header))) + payload

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tidemill.shard.encoding import (
     Entry,
@@ -20,9 +20,17 @@ from tidemill.shard.encoding import (
     patch,
     rebuild,
 )
+from tidemill.shard.pacing import Shown, leaving, shown
 from tidemill.shard.ports import Blob, Clock, Consensus, Version
 from tidemill.shard.state import State
-from tidemill.time import Corrupt, Indeterminate, TidemillError, Unavailable, UnknownCollection
+from tidemill.time import (
+    Corrupt,
+    Frontier,
+    Indeterminate,
+    TidemillError,
+    Unavailable,
+    UnknownCollection,
+)
 
 ROLLUP_EVERY = 128
 WRITE_ATTEMPTS = 4
@@ -45,12 +53,29 @@ class Known:
     rollup: tuple[str, int] | None
 
 
+class Paces(Protocol):
+    """The other collections, one of which this one may follow; it never follows any itself."""
+
+    async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
+        """As `CollectionLog.refresh`."""
+        ...
+
+    def cached(self, collection: str) -> Known | None:
+        """As `CollectionLog.cached`."""
+        ...
+
+    async def commit(self, collection: str, transition: Transition[None]) -> None:
+        """As `CollectionLog.commit`."""
+        ...
+
+
 class CollectionLog:
     """All versions of one collection.
 
     A commit is a compare-and-set on the version number: of several processes one wins, the others
     catch up and apply their transition to what the winner left. A write whose outcome is unknown is
-    written again at the same number; its attempt's name tells whether the first one had landed.
+    written again at the same number; its attempt's name tells whether the first one had landed. Of a
+    collection that rests, the newest version is shown as its pace says it is, and left before it is followed by another.
     """
 
     def __init__(
@@ -60,8 +85,11 @@ class CollectionLog:
         blob: Blob,
         clock: Clock,
         unique: Callable[[], str],
+        paces: Paces | None = None,
     ) -> None:
+        """Without `paces` versions are shown as they were written, and one that rests is not followed."""
         self.collection = collection
+        self._paces = paces
         self.lost = 0
         self.commits = 0
         self._consensus = consensus
@@ -69,14 +97,27 @@ class CollectionLog:
         self._clock = clock
         self._unique = unique
         self._known: Known | None = None
+        self._followed: tuple[Known, Frontier, Shown] | None = None
         self._read_at_s = 0.0
         self._reads_begun = 0
         self._turn = asyncio.Lock()
 
     @property
+    def written(self) -> Known | None:
+        """The newest version this process has seen, as it was written."""
+        return self._known
+
+    @property
     def cached(self) -> Known | None:
         """The newest version this process has seen."""
-        return self._known
+        known = self._known
+        if known is None or self._paces is None or not known.state.pace:
+            return known
+        pace = self._paces.cached(known.state.pace)
+        if pace is None:
+            return known
+        seen = self._seen(known, pace.state)
+        return known if seen is None else replace(known, state=seen.state)
 
     async def create(self, state: State) -> bool:
         """Write version 0; False if the collection exists. Durable on return."""
@@ -97,9 +138,11 @@ class CollectionLog:
         async with self._turn:
             age_s = self._clock.monotonic_s() - self._read_at_s
             read_since = self._reads_begun > asked_after
-            if self._known is not None and (read_since or age_s < age_s_max):
-                return self._known
-            return await self._caught_up()
+            known = self._known
+            if known is None or not (read_since or age_s < age_s_max):
+                known = await self._caught_up()
+            known, seen = await self._shown(known, age_s_max)
+            return known if seen.state is known.state else replace(known, state=seen.state)
 
     def outdated(self) -> None:
         """There is a newer version than the one known: the next `refresh` reads, whatever age it allows."""
@@ -114,22 +157,61 @@ class CollectionLog:
         async with self._turn:
             known = self._known or await self._caught_up()
             while True:
+                known, seen = await self._shown(known)
                 refused: TidemillError | None = None
                 try:
-                    answer, after = transition(known.state)
+                    answer, after = transition(seen.state)
                 except TidemillError as error:
-                    refused, after = error, known.state
-                if after is not known.state:
+                    refused, after = error, seen.state
+                if after is not seen.state:
+                    if not seen.settled:
+                        await self._leave(known)
+                        continue
                     if await self._written(known, after):
                         return answer, True
                     self.lost += 1
                 # A refusal counts only if it is about the newest version.
                 newest = await self._caught_up()
-                if newest.number == known.number and after is known.state:
+                if newest.number == known.number and after is seen.state:
                     if refused is not None:
                         raise refused
                     return answer, False
                 known = newest
+
+    async def _shown(self, known: Known, age_s_max: float = 0.0) -> tuple[Known, Shown]:
+        """The newest version and what it stands for.
+
+        IMPORTANT: the pace is read after the version. A version that it says follows it then was the newest one.
+        """
+        while known.state.pace:
+            if self._paces is None:
+                return known, Shown(known.state, settled=False)
+            pace = await self._paces.known(known.state.pace, age_s_max)
+            seen = self._seen(known, pace.state)
+            if seen is not None:
+                return known, seen
+            known = await self._caught_up()
+        return known, Shown(known.state, settled=True)
+
+    def _seen(self, known: Known, pace: State) -> Shown | None:
+        """What a version stands for by this state of its pace; None if there is a newer one."""
+        before = self._followed
+        said = pace.paced.get(self.collection)
+        if before is not None and before[0] is known:
+            if said is None or said.number != known.number:
+                return None  # it has followed, and is not the newest any more
+            if said.left is None and before[1] == pace.upper:
+                return before[2]
+        seen = shown(known.state, self.collection, known.number, pace)
+        if seen is not None and said is not None and said.number == known.number:
+            self._followed = known, pace.upper, seen
+        return seen
+
+    async def _leave(self, known: Known) -> None:
+        """Let this version stand where it is now."""
+        assert self._paces is not None
+        collection, number = self.collection, known.number
+        await self._paces.commit(known.state.pace, lambda pace: leaving(pace, collection, number))
 
     async def shorten(self) -> None:
         """Let a rollup of the newest state take the place of all versions before it, if that state is a tombstone.

@@ -323,9 +323,13 @@ class ReadCommands:
     ) -> Frontier:
         end_s = self._core.clock.monotonic_s() + deadline_s
         age_s_max = 0.0
+        watched = collection
         while True:
-            event = self._core.versions.wakeups.event(collection)
+            event = self._core.versions.wakeups.event(watched)
             state = (await self._core.versions.known(collection, age_s_max)).state
+            if watched != (state.pace or collection):
+                watched = state.pace or collection
+                continue
             upper = state.upper
             check(state)
             if not upper.less_equal(beyond):

@@ -136,13 +136,26 @@ class LastWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Paced:
+    """What a pace says of a collection: that its version `number` follows it, with the others of its group.
+
+    With `left` that version does not follow any more, nor ever will: its upper is the later of its own and `left`.
+    """
+
+    number: int
+    group: str
+    left: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """One version of a collection.
 
     `batches` tile the interval up to upper; the first begins at the least time that was written. `staged` is what writers ahead of upper have written, at times not
     before it, under a name of its own each. `garbage` are objects that no batch names any more, and
     since when. `expired` are the capabilities whose lease ran out. Objects that were begun before
-    `reaped_ms` and are not named by now never will be.
+    `reaped_ms` and are not named by now never will be. `pace` is the collection whose upper this one
+    follows until it is written again, once that one says so in `paced`: see `tidemill.shard.pacing`.
     """
 
     description: Description
@@ -158,6 +171,8 @@ class State:
     staged: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     garbage: Mapping[str, int] = field(default_factory=dict)
     reaped_ms: int = 0
+    pace: str = ""
+    paced: Mapping[str, Paced] = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:

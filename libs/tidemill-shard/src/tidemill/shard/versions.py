@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -36,7 +36,9 @@ class Versions:
         """The log of a collection, which need not exist."""
         log = self._logs.get(collection)
         if log is None:
-            log = CollectionLog(collection, self._consensus, self._blob, self._clock, self._ids)
+            log = CollectionLog(
+                collection, self._consensus, self._blob, self._clock, self._ids, self
+            )
             self._logs[collection] = log
         return log
 
@@ -44,6 +46,16 @@ class Versions:
         """The newest states that this process has seen, without looking."""
         cached = {name: log.cached for name, log in self._logs.items()}
         return {name: known.state for name, known in cached.items() if known is not None}
+
+    def cached(self, collection: str) -> Known | None:
+        """The newest version of a collection that this process has seen, without looking."""
+        log = self._logs.get(collection)
+        return None if log is None else log.cached
+
+    def closed(self, collections: Iterable[str]) -> list[str]:
+        """Those of some collections that this process has seen as tombstones."""
+        logs = ((each, self._logs[each].written) for each in collections if each in self._logs)
+        return [each for each, known in logs if known is not None and known.state.closed]
 
     async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
         """The newest version, or what was the newest so long ago; leases that ran out are ended in it.

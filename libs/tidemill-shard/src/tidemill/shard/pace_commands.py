@@ -1,0 +1,77 @@
+"""Commands for collections that rest: see `tidemill.shard.pacing`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+
+from tidemill.shard.capability_commands import CapabilityCommands
+from tidemill.shard.pacing import following, roused, stepped
+from tidemill.shard.state import Description, State
+from tidemill.time import Frontier
+
+PACE = Description(pa.schema([("group", pa.string())]), kind="pace", retain_ms=0)
+"""A pace has no rows: its upper is all that it says."""
+
+
+class PaceCommands(CapabilityCommands):
+    """Let collections rest, advance those that do, and wait for those that wake up."""
+
+    async def open_pace(self, pace: str) -> None:
+        """Create a pace, or let all leave that have followed it: nobody has watched them meanwhile."""
+        if await self.bind(pace, PACE):
+            return
+
+        def alone(state: State) -> tuple[None, State]:
+            groups = {said.group for said in state.paced.values()}
+            return None, stepped(state, state.upper, {}, groups)[1]
+
+        await self._core.versions.commit(pace, alone)
+
+    async def follow(self, collection: str, pace: str, expected: Frontier) -> int | None:
+        """The version that may follow `pace`, for `step_pace`; None unless `expected` is the upper.
+
+        Raises: UsageError for a collection with writers of its own. Cost: a commit.
+        """
+        versions = self._core.versions
+        if not await versions.commit(collection, lambda s: following(s, pace, expected)):
+            return None
+        known = await versions.log(collection).refresh()
+        stands = known.state.pace == pace and known.state.upper == expected
+        return known.number if stands else None
+
+    async def step_pace(
+        self,
+        pace: str,
+        upper: Frontier,
+        joining: Mapping[str, Mapping[str, int]],
+        leave: Collection[str],
+    ) -> frozenset[str]:
+        """Let groups leave, then others join, then advance all that follow to `upper`; which groups do.
+
+        `joining` are the versions of each group as `follow` named them, with one upper; a group of which one was
+        written since does not join. Cost: one commit, however many follow; none if there is nothing to do.
+        """
+        versions = self._core.versions
+
+        def step(state: State) -> tuple[frozenset[str], State]:
+            return stepped(state, upper, joining, leave, versions.closed(state.paced))
+
+        return await versions.commit(pace, step)
+
+    async def rouse(self, collection: str) -> None:
+        """Let the collection leave its pace with its group, if it follows one."""
+        await self._core.versions.commit(collection, roused)
+
+    async def rests(self, collection: str) -> bool:
+        """Whether the newest version follows a pace, or is about to."""
+        return bool((await self._core.versions.state(collection)).pace)
+
+    async def rest_over(self, collection: str, pause_s: float) -> bool:
+        """Whether the collection does not rest; if it does, after another version or `pause_s`."""
+        event = self._core.versions.wakeups.event(collection)
+        if not await self.rests(collection):
+            return True
+        await self._core.versions.wakeups.wait(event, pause_s)
+        return False

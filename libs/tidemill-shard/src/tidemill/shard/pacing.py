@@ -1,0 +1,119 @@
+"""Rest: collections that nobody writes to follow the upper of another one, their pace, together.
+
+What advances a thousand idle sources is then one commit to their pace. A collection begins to rest with a
+version of its own that names the pace; it follows once the pace says so, and until the pace says
+that it has left, with all others of its group at one upper. Nobody commits to a collection at rest before
+its group has left. So there is one order of all that happens, that of the log of the pace: who has read
+the collection first, and then its pace, knows how far it is definite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemill.shard.state import Paced, State, at_upper
+from tidemill.time import Frontier, UsageError, frontier
+
+AS_WRITTEN = frontier(0)
+"""Where a version has left that never followed: its own upper is later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A version as its pace says it is: `settled` if no commit to the pace can move it any more."""
+
+    state: State
+    settled: bool
+
+
+def shown(state: State, collection: str, number: int, pace: State) -> Shown | None:
+    """What a version that names a pace stands for; None if the pace knows of a later one.
+
+    Its frontiers are those that it would have if its upper had been written there.
+    """
+    said = pace.paced.get(collection)
+    if said is not None and said.number > number:
+        return None
+    if said is None or said.number < number:
+        return Shown(state, settled=False)
+    if said.left is None:
+        return Shown(_at(state, pace.upper), settled=False)
+    return Shown(_at(replace(state, pace=""), said.left), settled=True)
+
+
+def _at(state: State, upper: Frontier) -> State:
+    # A pace that was closed says nothing: what follows it stands, and is not closed by that.
+    if upper.empty or upper.precedes(state.upper):
+        return state
+    return at_upper(state, upper, "the retention policy")
+
+
+def following(state: State, pace: str, expected: Frontier) -> tuple[bool, State]:
+    """A version that may follow `pace`, if upper is where it is expected: whether it is.
+
+    Raises: UsageError for a collection that has writers of its own, or whose upper is no instant.
+    """
+    if state.description.user_writable or state.writes or state.staged or state.upper.empty:
+        raise UsageError(
+            "rest refused: upper is not moved by internal writers alone", reason="HeldByWriters"
+        )
+    if state.upper != expected:
+        return False, state
+    return True, state if state.pace == pace else replace(state, pace=pace)
+
+
+def roused(state: State) -> tuple[None, State]:
+    """The collection does not rest any more; nothing else changes."""
+    return None, replace(state, pace="") if state.pace else state
+
+
+def leaving(pace: State, collection: str, number: int) -> tuple[None, State]:
+    """That version has left with its group where the pace is now; if it never joined it never will."""
+    said = pace.paced.get(collection)
+    if said is None or said.number < number:
+        stays = Paced(number, "", AS_WRITTEN)
+        return None, replace(pace, paced={**pace.paced, collection: stays})
+    if said.number > number or said.left is not None:
+        return None, pace
+    return None, _left(pace, {said.group})
+
+
+def _left(pace: State, groups: set[str]) -> State:
+    left = {
+        name: replace(said, left=pace.upper)
+        for name, said in pace.paced.items()
+        if said.left is None and said.group in groups
+    }
+    return replace(pace, paced={**pace.paced, **left}) if left else pace
+
+
+def stepped(
+    pace: State,
+    upper: Frontier,
+    joining: Mapping[str, Mapping[str, int]],
+    leave: Iterable[str],
+    gone: Iterable[str] = (),
+) -> tuple[frozenset[str], State]:
+    """One step: groups leave, others join, upper advances; the groups that follow afterwards.
+
+    `joining` are the versions of each group, which had one upper. A group of which a version was left, since it was
+    written again, does not join: so what is said of a version stays until a later one follows, or the collection is
+    `gone`. Upper stays where it is if `upper` is not beyond it. Cost: O(all that is paced).
+    """
+    pace = _left(pace, set(leave))
+    closed = set(gone)
+    paced = {name: said for name, said in pace.paced.items() if name not in closed}
+    for group, numbers in joining.items():
+        if all(_may_join(paced.get(name), number) for name, number in numbers.items()):
+            paced |= {name: Paced(number, group) for name, number in numbers.items()}
+    following_now = frozenset(said.group for said in paced.values() if said.left is None)
+    if paced != pace.paced:
+        pace = replace(pace, paced=paced)
+    if following_now and pace.upper.precedes(upper) and pace.upper != upper:
+        pace = at_upper(pace, upper, "pace")
+    return following_now, pace
+
+
+def _may_join(said: Paced | None, number: int) -> bool:
+    return said is None or said.number < number or (said.number == number and said.left is None)

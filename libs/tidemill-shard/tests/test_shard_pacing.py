@@ -1,0 +1,303 @@
+"""Rest: collections that follow a pace move by one commit, together, and never go back for anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.runtime.clock import ManualClock
+from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard.encoding import encode_entry, encode_rollup, first_entry
+from tidemill.shard.framing import PACED, PLAIN
+from tidemill.shard.pacing import following
+from tidemill.shard.state import initial_state
+from tidemill.time import BeforeSince, Frontier, NotYet, UsageError, frontier
+
+ROWS = pa.schema([("n", pa.int64())])
+PACE = "pace/1000/here"
+
+
+class World:
+    """One store and several processes over it."""
+
+    def __init__(self, processes: int = 2) -> None:
+        self.clock = ManualClock()
+        self.consensus = MemoryConsensus()
+        self.blob = MemoryBlob()
+        self.names = itertools.count()
+        self.processes = [
+            Collections(
+                self.consensus, self.blob, self.clock, lambda: f"{next(self.names):032x}",
+                poll_interval_s=0.5,
+            )
+            for _ in range(processes)
+        ]  # fmt: skip
+
+    async def created(self, *collections: str, retain_ms: int | None = None) -> World:
+        for each in collections:
+            held, _ = await self.processes[0].create(each, Description(ROWS, retain_ms=retain_ms))
+            await self.processes[0].drop(held)
+            await self.written(each, 0, 10)
+        await self.processes[0].open_pace(PACE)
+        return self
+
+    async def written(self, collection: str, lower: int, upper: int, *rows: int) -> bool:
+        updates = pa.table(
+            {"n": rows, "_time": [lower] * len(rows), "_diff": [1] * len(rows)},
+            pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())]),
+        )
+        answer = await self.processes[0].compare_and_append(
+            collection, frontier(lower), frontier(upper), updates, writer="w"
+        )
+        return isinstance(answer, Appended)
+
+    async def resting(self, group: str, *collections: str, at: int) -> bool:
+        here = self.processes[0]
+        numbers = {}
+        for each in collections:
+            number = await here.follow(each, PACE, frontier(at))
+            assert number is not None
+            numbers[each] = number
+        return group in await here.step_pace(PACE, frontier(at), {group: numbers}, ())
+
+    async def stepped(self, upper: int, *leave: str) -> frozenset[str]:
+        return await self.processes[0].step_pace(PACE, frontier(upper), {}, leave)
+
+    async def uppers(self, collection: str) -> list[Frontier]:
+        return [(await each.status(collection)).upper for each in self.processes]
+
+    def versions(self) -> int:
+        return sum(log[-1].number + 1 for log in self.consensus._logs.values())
+
+
+@pytest.mark.parametrize("resting", [1, 30])
+async def test_d5_a_step_is_one_commit_however_many_rest(resting: int) -> None:
+    names = [f"c{n}" for n in range(resting)]
+    world = await World().created(*names)
+    for name in names:
+        assert await world.resting(name, name, at=10)
+    before = world.versions()
+    for step in range(1, 8):
+        assert len(await world.stepped(10 + step)) == resting
+        for name in names:
+            assert await world.uppers(name) == [frontier(10 + step)] * 2
+    assert world.versions() - before == 7
+
+
+async def test_d5_who_writes_one_of_a_group_stops_all_at_one_instant() -> None:
+    world = await World().created("s/remap", "s")
+    here, there = world.processes
+    assert await world.resting("s", "s/remap", "s", at=10)
+    await world.stepped(20)
+    assert not await world.written("s/remap", 10, 30, 1)
+    assert await world.written("s/remap", 20, 30, 1)
+    await world.stepped(40)
+    assert await world.uppers("s/remap") == [frontier(30)] * 2
+    assert await world.uppers("s") == [frontier(20)] * 2
+    assert not await here.rests("s/remap")
+    assert await world.written("s", 20, 30, 7)
+    held, _ = await there.acquire("s")
+    assert (await there.snapshot(held, 29)).to_pydict() == {"n": [7], "_diff": [1]}
+
+
+async def test_d5_what_does_not_move_a_collection_does_not_end_its_rest() -> None:
+    world = await World().created("s")
+    held, _ = await world.processes[0].acquire("s", lease_ms=None)
+    assert await world.resting("s", "s", at=10)
+    assert not await world.written("s", 3, 4)
+    with pytest.raises(NotYet):
+        await world.processes[1].snapshot(held, 15)
+    assert await world.stepped(20) == {"s"}
+    assert (await world.processes[1].snapshot(held, 15)).num_rows == 0
+
+
+async def test_d5_a_version_that_was_written_again_does_not_join_any_more() -> None:
+    world = await World().created("s/remap", "s")
+    here, there = world.processes
+    numbers = {}
+    for each in ("s/remap", "s"):
+        number = await here.follow(each, PACE, frontier(10))
+        assert number is not None
+        numbers[each] = number
+    await there.acquire("s/remap")
+    assert await here.step_pace(PACE, frontier(20), {"s": numbers}, ()) == frozenset()
+    assert await world.uppers("s") == await world.uppers("s/remap") == [frontier(10)] * 2
+
+
+async def test_d5_only_what_is_where_it_was_expected_follows() -> None:
+    world = await World().created("s")
+    assert await world.processes[0].follow("s", PACE, frontier(9)) is None
+    assert not await world.processes[0].rests("s")
+    description = Description(ROWS, user_writable=True)
+    with pytest.raises(UsageError, match="rest refused"):
+        following(initial_state(description, frontier(5)), PACE, frontier(5))
+
+
+async def test_d5_since_follows_the_retention_at_rest_and_no_hold_is_passed() -> None:
+    world = await World().created("s", retain_ms=5)
+    here, there = world.processes
+    assert await world.resting("s", "s", at=10)
+    await world.stepped(100)
+    assert (await there.status("s")).since == frontier(95)
+    held, _ = await there.acquire("s", lease_ms=None)
+    assert held.frontier == frontier(95)
+    assert await world.resting("s", "s", at=100)
+    await world.stepped(200)
+    assert [(await each.status("s")).since for each in world.processes] == [frontier(95)] * 2
+    with pytest.raises(BeforeSince):
+        await here.snapshot(held, 94)
+    assert (await here.snapshot(held, 199)).num_rows == 0
+
+
+async def test_d5_who_waits_is_woken_by_the_step_and_who_writes_by_the_end_of_rest() -> None:
+    world = await World(1).created("s")
+    (here,) = world.processes
+    assert await world.resting("s", "s", at=10)
+    waiting = asyncio.create_task(here.wait_for_upper("s", 15, 1000.0))
+    working = asyncio.create_task(here.rest_over("s", 1000.0))
+    await world.clock.settle()
+    await world.stepped(20)
+    await world.clock.settle()
+    assert waiting.done()
+    assert not working.done()
+    await here.rouse("s")
+    assert await world.written("s", 20, 21)
+    await world.clock.settle()
+    assert working.done()
+    assert await here.rest_over("s", 1000.0)
+
+
+async def test_d5_a_new_life_of_who_steps_moves_nothing_that_it_does_not_watch() -> None:
+    world = await World().created("s")
+    assert await world.resting("s", "s", at=10)
+    await world.stepped(20)
+    await world.processes[1].open_pace(PACE)
+    assert await world.stepped(30) == frozenset()
+    assert await world.uppers("s") == [frontier(20)] * 2
+
+
+async def test_d5_what_is_said_of_a_collection_ends_with_it() -> None:
+    world = await World(1).created("s")
+    (here,) = world.processes
+    for round_ in range(5):
+        upper = 10 + 10 * round_
+        assert await world.resting("s", "s", at=upper)
+        await world.stepped(upper + 5)
+        assert await world.written("s", upper + 5, upper + 10)
+    assert len((await here.state(PACE)).paced) == 1
+    await here.retire("s")
+    await here.state("s")
+    await world.stepped(1000)
+    assert not (await here.state(PACE)).paced
+    assert await world.uppers("s") == [frontier()]
+
+
+async def test_d5_a_late_request_to_join_never_splits_a_group() -> None:
+    world = await World().created("s/remap", "s")
+    here, there = world.processes
+    numbers = {}
+    for each in ("s/remap", "s"):
+        number = await here.follow(each, PACE, frontier(10))
+        assert number is not None
+        numbers[each] = number
+    held, _ = await there.acquire("s/remap")
+    await there.drop(held)
+    await world.stepped(15)
+    assert await here.step_pace(PACE, frontier(20), {"s": numbers}, ()) == frozenset()
+    assert await world.uppers("s") == [frontier(10)] * 2
+
+
+def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> None:
+    plain = initial_state(Description(ROWS), frontier(5))
+    _, paced = following(plain, PACE, frontier(5))
+    for state, wanted in ((plain, PLAIN), (paced, PACED)):
+        for data in (encode_entry(first_entry("a", state)), encode_rollup(state)):
+            assert int.from_bytes(data[3:5], "little") == wanted
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_change(
+    seed: int,
+) -> None:
+    """Rest, steps, writes, reads and deaths of processes in any order, by processes with caches of their own."""
+    random = Random(seed)
+    names = ("s/remap", "s", "s/deadletters")
+    world = await World(3).created(*names, retain_ms=2**40)
+    seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
+    said: dict[tuple[str, int], int] = {}
+    rested = 0
+
+    async def rest() -> None:
+        nonlocal rested
+        process = random.choice(world.processes)
+        upper = (await process.status("s/remap")).upper
+        numbers = {}
+        for each in names:
+            number = await process.follow(each, PACE, upper)
+            if number is None:
+                return
+            numbers[each] = number
+            if random.random() < 0.2:
+                await step()
+        joined = await process.step_pace(PACE, upper, {"s": numbers}, ())
+        rested += "s" in joined
+
+    async def step() -> None:
+        process = random.choice(world.processes)
+        upper = (await process.state(PACE)).upper.elements[0]
+        leave = ("s",) if random.random() < 0.1 else ()
+        await process.step_pace(PACE, frontier(upper + random.randrange(1, 20)), {}, leave)
+
+    async def write() -> None:
+        """As the driver does: bindings first, then what they bind, at times that were not definite."""
+        process = random.choice(world.processes)
+        upper = (await process.status("s/remap")).upper.elements[0]
+        new = upper + random.randrange(1, 30)
+        for each in names if random.random() < 0.8 else names[:1]:
+            lower = (await process.status(each)).upper.elements[0]
+            if lower < new:
+                rows = {"n": [1], "_time": [max(lower, upper)], "_diff": [1]}
+                schema = pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())])
+                await process.compare_and_append(
+                    each, frontier(lower), frontier(new), pa.table(rows, schema), writer="w"
+                )
+
+    async def hold() -> None:
+        held, _ = await random.choice(world.processes).acquire(random.choice(names))
+        await random.choice(world.processes).drop(held)
+
+    async def look() -> None:
+        number = random.randrange(3)
+        process, name = world.processes[number], random.choice(names)
+        status = await process.status(name)
+        since, upper = seen.get((number, name), (frontier(0), frontier(0)))
+        assert since.precedes(status.since)
+        assert upper.precedes(status.upper)
+        seen[number, name] = status.since, status.upper
+        last = status.upper.elements[0] - 1
+        rows = await process.glance(name, last)
+        assert rows is not None
+        total = sum(rows.column("_diff").to_pylist())
+        assert said.setdefault((name, last), total) == total
+        for (other, at), known in said.items():
+            if other == name and at <= last and random.random() < 0.1:
+                then = await process.glance(name, at)
+                assert then is not None
+                assert sum(then.column("_diff").to_pylist()) == known
+
+    async def die() -> None:
+        number = random.randrange(3)
+        world.processes[number] = Collections(
+            world.consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
+        )
+        if random.random() < 0.3:
+            await world.processes[number].open_pace(PACE)
+
+    acts = [rest, step, step, write, hold, look, look, look, die]
+    for _ in range(150):
+        await random.choice(acts)()
+    assert rested > 2, "nothing ever rested"

@@ -73,6 +73,7 @@ from tidemill_embedded.world import World
 from tidemill_ingest.edge import Readers
 from tidemill_query.driver import QueryDriver
 from tidemill_query.storage import StorageDriver
+from tidemill_remap.pace import Paces
 
 log = logs.get_logger("up")
 
@@ -185,7 +186,9 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         world = World(
             collections, own, _kafka_opener(places), clock, metrics, chosen, shapes, readers, feeds,
             launcher, places, LastTried(root / "last_tried.json", clock, chosen.without),
+            Paces(chosen.name_of_process, collections, clock),
         )  # fmt: skip
+        stack.push_async_callback(world.paces.close)
         store = ResourceStore(collections, clock)
         process = Process(
             chosen, roles, world, store, System(world, store),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemill.runtime.clock import Clock
@@ -12,10 +12,10 @@ from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import KafkaOrigin
-from tidemill.shard import Collections, Description, ReadCapability
+from tidemill.shard import Collections, Description
+from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.spark.launcher import SparkLauncher
 from tidemill.time import (
-    AlreadyUsed,
     Frontier,
     UnknownCapability,
     UnknownCollection,
@@ -28,6 +28,7 @@ from tidemill_embedded.replicas.feeds import Feeds
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_ingest.edge import Readers
+from tidemill_remap.pace import Paces
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class World:
     launcher: SparkLauncher
     places: Places
     tried: LastTried
+    paces: Paces
     shared: SharedInputs = field(default_factory=SharedInputs)
     """What the views of this process hold in common."""
 
@@ -60,17 +62,15 @@ class World:
     async def ensure(
         self, collection: str, description: Description, start: Frontier | None = None
     ) -> None:
-        """Create a collection that is not there yet; nobody holds it afterwards."""
-        read: ReadCapability | None = None
-        with suppress(AlreadyUsed):
-            # A lease, so that a crash before the drop does not hold the history for ever.
-            read, _ = await self.collections.create(
-                collection, description, start=start or frontier(0)
-            )
+        """Create a collection that is not there yet; nobody holds it."""
+        kept = description
+        if kept.retain_ms is None:
+            kept = replace(kept, retain_ms=KEEP_ALL_MS)
+        if await self.collections.bind(collection, kept, start or frontier(0)):
+            return
+        await self.collections.state(collection)
         if description.retain_ms is None:
             await self.collections.retain(collection, None)
-        if read is not None:
-            await self.collections.drop(read)
 
     async def discover(self) -> None:
         """Let what users have created since be read by its name. Cost: a look at each new collection."""

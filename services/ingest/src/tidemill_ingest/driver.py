@@ -111,8 +111,11 @@ class SourceReader:
         try:
             reached = reader.positions()
             await deliver(await self._delivery([], reached))
+            wait_s = self._settings.poll_timeout_s
             while True:
-                records = await self._poll(reader)
+                records = await self._poll(reader, wait_s)
+                longer_s = min(2 * wait_s, self._settings.idle_poll_timeout_s)
+                wait_s = self._settings.poll_timeout_s if records else longer_s
                 ours = {p for p in self._known if self._share.has(p)}
                 for partition in ours - reader.positions().keys():
                     low, _ = (await self._bounds())[partition]
@@ -127,10 +130,10 @@ class SourceReader:
         finally:
             await reader.close()
 
-    async def _poll(self, reader: LogReader) -> list[LogRecord]:
+    async def _poll(self, reader: LogReader, wait_s: float) -> list[LogRecord]:
         """The next records. Raises: SourceBroken if those at a position are gone."""
         try:
-            return await reader.poll(self._settings.records_per_poll, self._settings.poll_timeout_s)
+            return await reader.poll(self._settings.records_per_poll, wait_s)
         except UsageError as error:
             if error.details.get("reason") != "offset-out-of-range":
                 raise

@@ -39,6 +39,21 @@ class OneFile:
         return [self._path]
 
 
+class Counted:
+    """How many complete rows each file has, and who waits for more."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self.more = asyncio.Event()
+
+    def note(self, partition: int, rows: int) -> None:
+        """A file has so many rows."""
+        if self.rows.get(partition) != rows:
+            self.rows[partition] = rows
+            self.more.set()
+            self.more = asyncio.Event()
+
+
 class FileLog:
     """The files that a path names, with rows as records; the value of a record is its row.
 
@@ -59,7 +74,7 @@ class FileLog:
         self._open_file = open_file
         self._clock = clock
         self._files: list[RowFile] = []
-        self._counted: dict[int, int] = {}
+        self._counted = Counted()
         self._counting = asyncio.Lock()
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
@@ -71,8 +86,8 @@ class FileLog:
             await self._discover()
             now_ms = self._clock.now_ms()
             for partition, file in enumerate(self._files):
-                self._counted[partition] = await count_rows(file, now_ms)
-            return {partition: (0, rows) for partition, rows in self._counted.items()}
+                self._counted.note(partition, await count_rows(file, now_ms))
+            return {partition: (0, rows) for partition, rows in self._counted.rows.items()}
 
     async def identity(self, topic: str) -> str | None:
         """Files are known by their paths."""
@@ -105,7 +120,7 @@ class FileReader:
     def __init__(
         self,
         files: Sequence[RowFile],
-        counted: Mapping[int, int],
+        counted: Counted,
         positions: dict[int, int],
         clock: Clock,
     ) -> None:
@@ -123,8 +138,18 @@ class FileReader:
                 if rows := await self._read(self._turn, max_records):
                     return rows
             if not waited:
-                await self._clock.sleep(timeout_s)
+                await self._more(timeout_s)
         return []
+
+    async def _more(self, timeout_s: float) -> None:
+        """Return when a file has been found to have more rows, or after a while."""
+        counted = asyncio.ensure_future(self._counted.more.wait())
+        paused = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            await asyncio.wait((counted, paused), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            counted.cancel()
+            paused.cancel()
 
     async def assign(self, partition: int, offset: int) -> None:
         self._positions[partition] = offset
@@ -137,7 +162,7 @@ class FileReader:
 
     async def _read(self, partition: int, max_records: int) -> list[LogRecord]:
         first = self._positions.get(partition)
-        last = self._counted.get(partition, 0)
+        last = self._counted.rows.get(partition, 0)
         if first is None or first >= last:
             return []
         stop = min(last, first + min(max_records, ROWS_PER_READ))

@@ -13,3 +13,7 @@ class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     poll_timeout_s: float = 0.05
     """How long a poll waits for a first record. A delivery without records still reports progress."""
+
+    idle_poll_timeout_s: float = 2.0
+    """While nothing comes polls wait twice as long each time, up to this: a record ends the wait, a new partition is
+    found at its end."""

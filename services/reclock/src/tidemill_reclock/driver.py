@@ -45,6 +45,9 @@ from tidemill.time import (
 from tidemill_reclock.bulk import Backlog
 from tidemill_reclock.settings import ReclockSettings
 
+REST_POLL_S = 2.0
+"""How often who writes looks whether a source still rests, where its bindings are made by another process."""
+
 
 class Delivery(Protocol):
     """What ingest gives: rows and letters, and how far each partition has been delivered."""
@@ -256,6 +259,9 @@ class ReclockDriver:
         """Read back each binding once it is durable; nothing else makes rows visible."""
         upper = self._remap_upper
         while not upper.empty:
+            # NB: no binding is made of a source at rest, and what it has is written: nothing is to be done.
+            if not await self._collections.rest_over(self._target.remap, REST_POLL_S):
+                continue
             lower = sole_time(upper)
             try:
                 upper = await self._collections.wait_for_upper(
@@ -327,6 +333,7 @@ class ReclockDriver:
         rows, letters = self._rows, self._letters
         wrote = False
         while rows.upper.precedes(reached) and rows.upper != reached:
+            await self._catch_up(rows)
             applied = keyed.apply(rows.due(reached))
             self.broke(len(applied.broken))
             told = letters_of(applied.broken, self._target.letter_schema)
@@ -340,6 +347,16 @@ class ReclockDriver:
         for output in (rows, letters):
             output.forget_before(output.upper)
         return wrote
+
+    async def _catch_up(self, rows: _Output) -> None:
+        """Go on from where the rows are, if they have got further without us, as they do at rest."""
+        upper = (await self._collections.status(rows.collection)).upper
+        if upper == rows.upper:
+            return
+        missed = rows.due(upper)
+        rows.upper = upper
+        if missed.num_rows:
+            await self._restore_keyed()
 
     async def _restore_keyed(self) -> None:
         """Hold what the rows hold where they end."""

@@ -26,6 +26,7 @@ from tidemill.time import (
     partition_offsets,
     sole_time,
 )
+from tidemill_remap.resting import Rest
 
 Probe = Callable[[], Awaitable[dict[int, int]]]
 """The offset that the next record of each partition will get."""
@@ -45,7 +46,8 @@ class RemapDriver:
     """Binds what probes see, one binding to an interval; an idle source advances all the same.
 
     A binding is visible to others only once it is durable. Several drivers of one source do no
-    harm: the loser of a race reads what the winner bound and goes on from there.
+    harm: the loser of a race reads what the winner bound and goes on from there. With `rest`, a source
+    of which nothing new is seen for some intervals is advanced together with others, and bound by none of them.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class RemapDriver:
         clock: Clock,
         interval_ms: int,
         begins: int = 0,
+        rest: Rest | None = None,
     ) -> None:
         """The collection of bindings was made with since and upper at `begins`."""
         self._source = source
@@ -64,6 +67,7 @@ class RemapDriver:
         self._clock = clock
         self._interval_ms = interval_ms
         self._begins = begins
+        self._rest = rest
         self.counts = MintCounts()
 
     async def bound_before(self) -> dict[int, int]:
@@ -81,9 +85,17 @@ class RemapDriver:
                 # A clock that was set back may be put right again: look at it each interval.
                 await self._clock.sleep(min(at.ms, self._interval_ms) / 1000)
                 continue
-            self.counts.known = await probe()
+            before, self.counts.known = self.counts.known, await probe()
             minter = await self._mint(minter, at.time)
             self.counts.bound = partition_offsets(minter.view.current)
+            if self._rest is not None and self._rest.due(before != self.counts.known):
+                await self._rest.rest(minter.view.upper, lambda: self._moved(probe))
+                minter = await self._read()
+
+    async def _moved(self, probe: Probe) -> bool:
+        """Whether a probe sees something new."""
+        before, self.counts.known = self.counts.known, await probe()
+        return before != self.counts.known
 
     async def _begin(self) -> None:
         """Bind nothing of the source where it begins, unless something is bound already."""

@@ -70,7 +70,7 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wake_us = self._elapsed_us + round(seconds * 1_000_000)
+        wake_us = self._elapsed_us + max(1, round(seconds * 1_000_000))
         heapq.heappush(self._sleepers, (wake_us, next(self._numbers), future))
         await future
 

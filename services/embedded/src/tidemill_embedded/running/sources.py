@@ -57,6 +57,7 @@ from tidemill_ingest.parquet_files import ParquetFile
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
+from tidemill_remap.resting import Rest
 
 COMMIT_INTERVAL_S = 5.0
 HEARTBEAT_FIELD = pa.field(HEARTBEAT, pa.int64())
@@ -100,14 +101,16 @@ class SourceRunner:
         self.reclock.broke = lambda count: world.metrics.increment(
             DECODE_ERRORS, count, source=self._source
         )
+        interval_ms = int(spec.timestamp_interval)
+        rest = Rest(
+            prefix, (self._remap, self._raw, self._raw_letters), world.collections,
+            world.paces.of(interval_ms),
+        )  # fmt: skip
+        # Who reclocks a second time follows each instant, and holds what it has come to: there is no rest for it.
         self.remap = RemapDriver(
-            self._source,
-            self._remap,
-            world.collections,
-            world.clock,
-            int(spec.timestamp_interval),
-            stored.begins,
-        )
+            self._source, self._remap, world.collections, world.clock, interval_ms,
+            stored.begins, None if self._staged else rest,
+        )  # fmt: skip
         self._stage = self._make_stage()
         self._reading = False
         self.backfilled = 0
@@ -447,13 +450,18 @@ class SourceRunner:
         return not any(isinstance(f, AvroFormat) for f in (shape.value_format, shape.key_format))
 
     async def _commit_forever(self, feed: Feed) -> None:
-        """Tell outside tools how far the source has been written."""
+        """Tell outside tools how far the source has been written, when it has got further."""
+        told: dict[int, int] = {}
         while True:
             await self._world.clock.sleep(COMMIT_INTERVAL_S)
+            committed = self.reclock.committed()
+            if committed == told:
+                continue
             # Nothing depends on it: a reader that moves is told the next time.
             with suppress(Unavailable, DeadlinePassed):
                 try:
-                    await feed.commit(self.reclock.committed())
+                    await feed.commit(committed)
+                    told = committed
                 except UsageError as error:
                     log.warning("offsets are not told", resource=self.name, error=str(error))
                     return

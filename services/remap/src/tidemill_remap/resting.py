@@ -1,0 +1,84 @@
+"""When a source rests, and when it wakes up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from tidemill.shard import Collections
+from tidemill.time import Frontier, NotYet, UnknownCollection, sole_time
+from tidemill_remap.pace import Pace
+
+STILL_MIN, STILL_MAX = 3, 256
+"""After so many intervals without a record a source rests; after more, if others keep it from that."""
+
+LONG = 64
+"""A rest of so many intervals was worth its commits."""
+
+
+class Rest:
+    """Lets one source rest: its bindings, and what is written by them, follow a pace while nothing comes.
+
+    While they do no binding is made. Whoever wants to write one of them makes all leave at one upper, so
+    nothing is ever written before what others have seen.
+    """
+
+    def __init__(
+        self, source: str, bound: Sequence[str], collections: Collections, pace: Pace
+    ) -> None:
+        """`bound` are the collections of the source that are written as far as it is bound, bindings first."""
+        self._source = source
+        self._bound = tuple(bound)
+        self._collections = collections
+        self._pace = pace
+        self._still = 0
+        self._patience = STILL_MIN
+
+    def due(self, moved: bool) -> bool:
+        """Whether the source has been still for long enough. To be told of each probe."""
+        self._still = 0 if moved else self._still + 1
+        return self._still >= self._patience
+
+    async def rest(self, upper: Frontier, moved: Callable[[], Awaitable[bool]]) -> None:
+        """Follow the pace from `upper` on; returns when `moved` says so, or when somebody has written.
+
+        Nothing happens if not everything bound is written. Raises: what `moved` raises; it has left then.
+        """
+        self._still = 0
+        intervals = 0
+        try:
+            if not await self._written(upper):
+                return
+            if not await self._follows(upper):
+                self._patience = min(2 * self._patience, STILL_MAX)
+                return
+            while self._pace.follows(self._source):
+                await self._pace.next_interval()
+                intervals += 1
+                if await moved():
+                    self._patience = STILL_MIN
+                    return
+            worth = intervals >= LONG
+            self._patience = STILL_MIN if worth else min(2 * self._patience, STILL_MAX)
+        finally:
+            self._pace.leave(self._source)
+
+    async def _written(self, upper: Frontier) -> bool:
+        """Whether everything bound is written, within an interval or two."""
+        try:
+            for each in self._bound:
+                reached, wait_s = sole_time(upper) - 1, self._pace.interval_ms / 500
+                await self._collections.wait_for_upper(each, reached, wait_s)
+        except (NotYet, UnknownCollection):  # not yet, or not made yet
+            return False
+        return True
+
+    async def _follows(self, upper: Frontier) -> bool:
+        """Whether all collections were at `upper`, and follow."""
+        await self._pace.open()
+        numbers: dict[str, int] = {}
+        for each in self._bound:
+            number = await self._collections.follow(each, self._pace.name, upper)
+            if number is None:
+                return False
+            numbers[each] = number
+        return await self._pace.join(self._source, numbers)

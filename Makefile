@@ -80,6 +80,10 @@ bench-shard: setup ## speed of durable collections against the floor of each sto
 	@infra/setup.sh redis objectstore
 	@$(PY) -m bench.shard
 
+.PHONY: bench-scale
+bench-scale: setup ## many sources at rest, and how long applying 50 more takes; BENCH="--sources 1000 --keep" narrows it
+	@$(PY) -m bench.scale $(BENCH)
+
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 

@@ -29,6 +29,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
     retained_ms,
 )
+from tidemill.shard.offloading import all_of
 from tidemill.time import (
     Indeterminate,
     TidemillError,
@@ -187,7 +188,7 @@ class System:
             plan = await self._written(documents, by)
             try:
                 await self._erase_replaced(plan, before)
-                away = [await self._begin(stored, applied=True) for stored in plan.created]
+                away = await self._begin_all(plan.created)
                 for stored in plan.configured:
                     await self._reconfigure(stored, before[_key(stored)])
             except Exception as error:  # whatever it was: what is refused leaves nothing behind
@@ -217,6 +218,13 @@ class System:
         running = self._running.pop(_key(stored), None)
         if running is not None:
             await running.stop()
+
+    async def _begin_all(self, created: Sequence[Stored]) -> list[Exception | None]:
+        """Begin what was applied just now: what reads nothing of ours side by side, so that it shares flushes."""
+        first = [s for s in created if isinstance(s.resource.spec, SourceSpec | TableSpec)]
+        away = await all_of(self._begin(stored, applied=True) for stored in first)
+        later = [s for s in created if not isinstance(s.resource.spec, SourceSpec | TableSpec)]
+        return away + [await self._begin(stored, applied=True) for stored in later]
 
     async def _taken_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
         """Let everything be as it was before a plan that was refused while it was carried out."""

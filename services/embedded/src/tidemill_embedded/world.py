@@ -68,7 +68,6 @@ class World:
             kept = replace(kept, retain_ms=KEEP_ALL_MS)
         if await self.collections.bind(collection, kept, start or frontier(0)):
             return
-        await self.collections.state(collection)
         if description.retain_ms is None:
             await self.collections.retain(collection, None)
 

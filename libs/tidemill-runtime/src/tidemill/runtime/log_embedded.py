@@ -99,6 +99,7 @@ class EmbeddedLog:
         self._open: dict[Place, PartitionWriter] = {}
         self._lock_fd = _lock(self._directory)
         self._topics: dict[str, _Topic] = {}
+        self._creating: dict[str, asyncio.Lock] = {}
         self._groups = GroupCommit(self._write_runs)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="embedded-log")
         self._readers: set[EmbeddedReader] = set()
@@ -122,9 +123,11 @@ class EmbeddedLog:
         check_topic_name(topic)
         if partitions < 1:
             raise UsageError(f"topic {topic} refused: {partitions} partitions", reason="partitions")
-        if topic not in self._topics:
-            _create_topic_files(self._directory, topic, partitions, self._unique())
-            self._open_topic(topic)
+        async with self._creating.setdefault(topic, asyncio.Lock()):
+            if topic not in self._topics:
+                made = self._directory, topic, partitions, self._unique()
+                await asyncio.to_thread(_create_topic_files, *made)
+                self._open_topic(topic)
         known = self._topic(topic)
         if known.count != partitions:
             raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,6 +38,7 @@ from tidemill.runtime.resources import (
 )
 from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
+from tidemill.shard.offloading import all_of
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.applying.stating import stated_anew
@@ -166,7 +167,7 @@ async def plan_apply(
     for resource in resources:
         permit_names(resource, by)
         check_resource(resource, world.places)
-    bound = await world.collections.ids()
+    bound = {each.partition("/")[0] for each in await world.collections.ids()}
     fresh: list[Stored] = []
     configured: list[Stored] = []
     mended: list[Stored] = []
@@ -240,9 +241,9 @@ def _reads(spec: object) -> str | None:
     return spec.collection if isinstance(spec, ArrangementSpec | HoldSpec) else None
 
 
-def _unbound(stored: Stored, bound: Sequence[str]) -> Stored:
+def _unbound(stored: Stored, bound: Collection[str]) -> Stored:
     """The resource under a prefix that no collection has: an id never means another collection."""
-    while any(each == stored.prefix or each.startswith(f"{stored.prefix}/") for each in bound):
+    while stored.prefix in bound:
         stored = replace(stored, incarnation=stored.incarnation + 1)
     return stored
 
@@ -355,10 +356,12 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
     readers: list[Stored] = []
+    sources = [each for each in fresh if isinstance(each.resource.spec, SourceSpec)]
+    decided_now = iter(await all_of(_resolved(each, world) for each in sources))
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
-            resolved = replace(stored, resolved=await _resolved(stored, world))
+            resolved = replace(stored, resolved=next(decided_now))
             world.shapes.plan(resolved)
             done.append(resolved)
         elif isinstance(spec, ViewSpec | ActionSpec):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemill.client import Client
 from tidemill.rpc.messages import ResourceDocument
-from tidemill.testkit.up import START_S_MAX, up_process
+from tidemill.testkit.up import START_S_MAX, UpProcess, up_process
 from tidemill.time import sole_time
 
 SOURCES = 12
@@ -33,12 +33,15 @@ def _versions(folder: Path) -> int:
         file.close()
 
 
-def _uppers(client: Client) -> list[int]:
-    """How far the sources are; all of them are there and well."""
-    found = [each for each in client.get("Source") if each.upper is not None and each.ready]
-    uppers = [sole_time(each.upper) for each in found if each.upper is not None]
-    assert len(uppers) == SOURCES
-    return uppers
+def _uppers(process: UpProcess) -> list[int]:
+    """How far the sources are, once all of them are there and well."""
+
+    def asked(client: Client) -> list[int] | None:
+        found = client.get("Source")
+        uppers = [sole_time(each.upper) for each in found if each.upper is not None and each.ready]
+        return uppers if len(uppers) == SOURCES else None
+
+    return process.until(asked)
 
 
 def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_path: Path) -> None:
@@ -50,13 +53,13 @@ def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_
         client.push("s3", [b'{"n": 1}'])
         end_s = time.monotonic() + START_S_MAX
         while True:
-            before, begun = _versions(tmp_path), max(_uppers(client))
-            while min(_uppers(client)) < begun + 4_000:
+            before, begun = _versions(tmp_path), max(_uppers(process))
+            while min(_uppers(process)) < begun + 4_000:
                 time.sleep(0.2)
             if _versions(tmp_path) - before < SOURCES:
                 break
             assert time.monotonic() < end_s, "the sources never rest"
-        seen = min(_uppers(client))
+        seen = min(_uppers(process))
         client.push("s3", [b'{"n": 2}'])
         while client.query("s3").table.num_rows < 2:
             assert time.monotonic() < end_s, "the row never comes"

@@ -426,15 +426,15 @@ async def test_a_view_whose_installing_was_cut_off_has_all_its_outputs_or_none(
         with pytest.raises(UsageError):
             await apply(process, two.replace("pings(h);", "pings(h, _);", 1))
         assert not {"two/here", "two/gone"} & set(await process.world.collections.ids())
-        create = process.world.collections.create
+        bind = process.world.collections.bind
 
         async def cut_off(collection: str, *rest: Any, **named: Any) -> Any:
             if collection.endswith("/gone"):
                 raise Unavailable("the process is as good as dead")
-            return await create(collection, *rest, **named)
+            return await bind(collection, *rest, **named)
 
         with monkeypatch.context() as patch:
-            patch.setattr(process.world.collections, "create", cut_off)
+            patch.setattr(process.world.collections, "bind", cut_off)
             with pytest.raises(Unavailable):
                 await apply(process, two)
         assert {"two/here", "two/gone"} & set(await process.world.collections.ids()) == {"two/here"}

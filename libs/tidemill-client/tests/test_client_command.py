@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from tidemill.client import connect
 from tidemill.client.command import app
+from tidemill.client.faults import advice
 from tidemill.client.plugins import connection_first
 from tidemill.rpc.messages import Answer, Explanation, Json, ResourceStatus
 from tidemill.rpc.server import Server, serve
@@ -29,6 +30,7 @@ from tidemill.time import (
     Corrupt,
     Fenced,
     Indeterminate,
+    NotYet,
     Unavailable,
     UnknownCollection,
     UsageError,
@@ -405,3 +407,8 @@ def test_help_loads_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_a1_who_asks_before_the_first_instant_is_not_sent_to_an_earlier_one() -> None:
+    assert "choose an earlier instant" in advice(NotYet("no", upper=frontier(7)), "here")
+    assert advice(NotYet("ask again", upper=frontier(0), reason="first"), "here") == ""

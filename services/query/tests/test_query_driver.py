@@ -310,6 +310,26 @@ async def test_a_question_about_the_future_waits_as_long_as_it_is_told_to() -> N
         await asking
 
 
+async def test_a1_who_asks_before_the_first_instant_is_told_what_to_do_or_waits() -> None:
+    world = World()
+    await world.create()
+    for ask in (
+        lambda wait_s: world.query.snapshot("v/loud", None, wait_s),
+        lambda wait_s: world.query.ask("loud(h)", None, wait_s),
+    ):
+        with pytest.raises(
+            NotYet, match=r"no instant of v/loud is definite yet.*ask again"
+        ) as early:
+            await ask(None)
+        assert early.value.details["reason"] == "first"
+    asking = asyncio.create_task(world.query.snapshot("v/loud", None, 60.0))
+    await world.clock.advance(1.0)
+    assert not asking.done()
+    await world.pings()
+    await world.clock.advance(1.0)
+    assert (await asking).upper == frontier(100)
+
+
 async def test_tables_are_read_at_one_instant() -> None:
     world = World()
     await world.create()

@@ -146,11 +146,21 @@ class QueryDriver:
             if status.upper.empty:
                 return sole_time(status.since) if not status.since.empty else 0
             if status.upper == status.since:
-                upper = await self._wait(collection, sole_time(status.since), wait_s)
-                return upper - 1
+                return await self._first_instant(collection, sole_time(status.since), wait_s)
             return sole_time(status.upper) - 1
         await self._wait(collection, as_of, wait_s)
         return as_of
+
+    async def _first_instant(self, collection: str, since: int, wait_s: float | None) -> int:
+        """The first instant that is definite. Raises: NotYet, with reason `first`, if there is none yet."""
+        try:
+            return await self._wait(collection, since, wait_s) - 1
+        except NotYet as error:
+            raise NotYet(
+                f"no instant of {collection} is definite yet, so there is nothing to answer from: its work has "
+                "just begun, or moves to another process; ask again in some seconds, or wait with --wait",
+                **{**error.details, "reason": "first"},
+            ) from None
 
     async def _wait(self, collection: str, beyond: int, wait_s: float | None) -> int:
         upper = await self._collections.wait_for_upper(collection, beyond, wait_s or 0.0)

@@ -40,6 +40,8 @@ def exit_code(error: TidemillError) -> Exit:
 def advice(error: TidemillError, address: str) -> str:
     """What to do about it; empty where the message says it already."""
     match error:
+        case NotYet() if error.details.get("reason") == "first":
+            return ""
         case NotYet():
             return (
                 f"The upper is {_frontier(error, 'upper')}: choose an earlier instant, leave "

@@ -13,12 +13,19 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.v1 import catalog_pb2
+from tidemill.compute.v1 import compute_pb2
 from tidemill.ingest.v1 import ingest_pb2
 from tidemill.query.v1 import query_pb2
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
-from tidemill.rpc.messages import CollectionShape, HeldCapability, ResourceDocument, Right
+from tidemill.rpc.messages import (
+    CollectionShape,
+    HeldCapability,
+    MaintainedView,
+    ResourceDocument,
+    Right,
+)
 from tidemill.rpc.server import serve
 from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles
@@ -27,7 +34,12 @@ from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
 from tidemill.time import TidemillError, UnknownCollection, UsageError, frontier
 from tidemill.work.v1 import work_pb2
-from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
+from tidemill_embedded.authorizing import (
+    AuthorizedCatalog,
+    AuthorizedCompute,
+    AuthorizedQueries,
+    AuthorizedStorage,
+)
 from tidemill_embedded.process import checked, users_of
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings, TlsSettings
@@ -77,6 +89,11 @@ CALLS: dict[str, tuple[Role, Call]] = {
     "StorageService/Renew": (Role.reader, lambda c, n: c.storage.renew(held(n))),
     "StorageService/Expire": (Role.admin, lambda c, n: c.storage.expire(n, "a key")),
     "QueryService/ExplainTimestamp": (Role.reader, lambda c, n: c.explain_timestamp([n])),
+    "ComputeService/MaintainView": (
+        Role.admin,
+        lambda c, n: c.compute.maintain_view(MaintainedView(n, "a(x) := b(x);", {"b": held(n)})),
+    ),
+    "ComputeService/DropView": (Role.admin, lambda c, n: c.compute.drop_view(held(f"{n}/a"))),
     "StorageService/CloneCapability": (Role.reader, lambda c, n: c.storage.clone(held(n))),
     "StorageService/TransferCapability": (
         Role.reader,
@@ -141,7 +158,8 @@ async def served(folder: Path) -> AsyncIterator[Callable[[str], AsyncClient]]:
     handlers, shapes = MemoryHandlers(), Shapes()
     running = await serve(
         "127.0.0.1:0", AuthorizedQueries(handlers, shapes), AuthorizedCatalog(handlers, shapes),
-        AuthorizedStorage(handlers, shapes), authenticator=users_of(settings),
+        AuthorizedStorage(handlers, shapes), AuthorizedCompute(handlers, shapes),
+        authenticator=users_of(settings),
         credentials=ServerCredentials(server).credentials(),
     )  # fmt: skip
 
@@ -171,7 +189,7 @@ async def outcome(call: Call, client: AsyncClient, name: str) -> str:
 def test_the_table_names_every_method_there_is() -> None:
     offered = {
         f"{service.name}/{method.name}"
-        for file in (catalog_pb2, ingest_pb2, query_pb2, storage_pb2, work_pb2)
+        for file in (catalog_pb2, compute_pb2, ingest_pb2, query_pb2, storage_pb2, work_pb2)
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }

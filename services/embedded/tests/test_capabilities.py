@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
-from tidemill_embedded.process import Process, opened
+from tidemill_embedded.process import Process, look_forever, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
 TABLE = """
@@ -276,9 +277,11 @@ async def test_v9_the_program_of_the_page_runs_and_holds_nothing_afterwards(tmp_
             client.apply(ResourceDocument(TABLE, "t"))
         names: dict[str, object] = {"pa": pa, "address": server.address("grpc")}
         body = "".join(f"    {line}\n" for line in program.splitlines())
-        exec(f"async def run():\n{body}    return there\n", names)
-        there = await names["run"]()  # type: ignore[operator]  # defined by the program
-        assert there["name"].to_pylist() == ["a"]
+        exec(f"async def run():\n{body}    return there, few\n", names)
+        for found in await names["run"]():  # type: ignore[operator]  # defined by the program
+            assert found.column(0).to_pylist() == ["a"]
+        with server.client() as client:
+            assert client.get("View") == []
         # Leases are renewed while they are held, and nothing is held afterwards.
         async with AsyncClient(server.address("grpc")) as client:
             async with await hold(client, "hosts", lease_ms=3_000) as read:
@@ -287,3 +290,102 @@ async def test_v9_the_program_of_the_page_runs_and_holds_nothing_afterwards(tmp_
             with server.client() as asking:
                 (info,) = (c for c in asking.collections() if c.id == "hosts")
             assert ([h.owner for h in info.holders], len(info.writers)) == ([], 1)
+
+
+@pytest.mark.rule("CR1", "K9", "MV1")
+def test_v9_the_program_that_is_not_asynchronous_runs_too(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "capabilities.md").read_text()
+    program = page.split("```python\n")[2].partition("```")[0]
+    with up_process(tmp_path) as server:
+        address = server.address("grpc")
+        names: dict[str, object] = {"pa": pa, "address": address}
+        exec(program, names)
+        assert names["hot"].column(0).to_pylist() == ["Ulm"]  # type: ignore[attr-defined]
+        with server.client() as client:
+            assert client.get("View") == []
+            (info,) = (c for c in client.collections() if c.id == "weather")
+            # What was kept goes on being written by whoever has it; the rest is given up.
+            assert ([h.owner for h in info.holders], len(info.writers)) == ([], 1)
+        kept = names["kept"]
+        assert isinstance(kept, HeldCapability)
+
+        async def written_further() -> object:
+            async with AsyncClient(address) as client:
+                return await client.storage.update_and_downgrade(kept, None, frontier(30))
+
+        assert asyncio.run(written_further()) == Appended(frontier(30))
+
+
+@pytest.mark.rule("K12", "K11")
+def test_v9_a_handle_that_is_not_asynchronous_renews_while_it_is_open(tmp_path: Path) -> None:
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(TABLE, "t"))
+        with client.hold("hosts", lease_ms=2_000) as read, client.writing("hosts") as write:
+            at = write.frontier
+            threading.Event().wait(5.0)
+            read.downgrade(read.frontier)
+            write.append(pa.table({"name": ["a"]}), at + 1)
+            events = list(read.subscribe(at, up_to=at + 1))
+            assert sum(e.table.num_rows for e in events if isinstance(e, Changes)) == 1
+        (info,) = (c for c in client.collections() if c.id == "hosts")
+        assert ([h.owner for h in info.holders], len(info.writers)) == ([], 1)
+
+
+async def test_v9_describe_says_who_holds_what_since_when_and_until_when(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        await apply(process, TABLE, OVER_TABLE)
+        now_ms = process.world.clock.now_ms()
+        read = await process.storage.acquire_right("hosts", Right.READ, "me", 60_000)
+        write = await process.storage.acquire_right("hosts", Right.WRITE, "you", 60_000)
+        lines = (await process.system.describe("table", "hosts")).details["holders"]
+        assert isinstance(lines, list)
+        told = {line.split(": ")[1].split(" since")[0]: line for line in map(str, lines)}
+        assert {"me", "you", "table:hosts", "view:copies"} <= set(told)
+        assert told["me"].startswith(f"since of hosts at {read.frontier}: me since 20")
+        assert told["you"].startswith(f"upper of hosts at {write.frontier}: you since 20")
+        assert "no lease" in told["view:copies"]
+        infos = {info.id: info for info in await process.query.collections()}
+        held = {h.owner: h for h in (*infos["hosts"].holders, *infos["hosts"].writers)}
+        assert held["me"].frontier == read.frontier
+        assert held["me"].since_ms >= now_ms
+        assert (held["me"].lease_end_ms or 0) >= held["me"].since_ms + 60_000
+        assert all(each.key in told[owner] for owner, each in held.items())
+
+
+def test_v9_the_list_of_collections_says_who_holds_what_as_json(tmp_path: Path) -> None:
+    with up_process(tmp_path) as server:
+        address = server.address("grpc")
+        with server.client() as client:
+            client.apply(ResourceDocument(TABLE, "t"))
+            with client.hold("hosts", owner="me") as read, client.writing("hosts", owner="you"):
+                call = ["--address", address, "get", "collections", "-o", "json"]
+                said = CliRunner().invoke(app, call)
+                assert said.exit_code == 0, said.output
+                (hosts,) = (c for c in json.loads(said.output) if c["id"] == "hosts")
+                (me,) = hosts["holders"]
+                you = next(w for w in hosts["writers"] if w["owner"] == "you")
+                assert (me["owner"], me["frontier"]) == ("me", [read.frontier])
+                for each in (me, you):
+                    assert each["since_ms"] <= each["moved_ms"] < each["lease_end_ms"]
+                    assert each["key"]
+                told = CliRunner().invoke(app, ["--address", address, "describe", "table", "hosts"])
+                assert me["key"] in told.output
+                assert you["key"] in told.output
+
+
+async def test_v12_what_another_process_has_deleted_is_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        pair = await created(process)
+        assert process.world.shapes.knows("weights")
+        await process.storage.downgrade(pair.read, frontier(0))
+        await process.world.collections.retire("weights")  # as another process on the same stores
+        assert process.world.shapes.knows("weights")
+        looking = asyncio.create_task(look_forever(process))
+        async with asyncio.timeout(60):
+            while process.world.shapes.knows("weights"):
+                await asyncio.sleep(0.1)
+        looking.cancel()
+        with pytest.raises(UnknownCollection):
+            await process.query.ask("weights(h, w)", None, None)
+        with pytest.raises(UsageError, match="weights. is neither derived nor an input"):
+            await apply(process, VIEW)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemill.rpc.audited import touch
-from tidemill.rpc.handlers import ActingCatalog, QueryHandlers, StorageHandlers
+from tidemill.rpc.handlers import ActingCatalog, ActingCompute, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
 from tidemill.rpc.messages import (
     Answer,
@@ -31,6 +31,7 @@ from tidemill.rpc.messages import (
     HolderInfo,
     Inserted,
     Json,
+    MaintainedView,
     Outcome,
     Pushed,
     ResourceDocument,
@@ -60,6 +61,14 @@ class _Hidden:
     def told(self, text: str) -> str:
         """The text with every name of theirs left out."""
         return _WORD.sub(lambda m: "…" if m[0] in self._names else m[0], text)
+
+    def info(self, info: CollectionInfo) -> CollectionInfo:
+        """A collection with the names of theirs left out of those of its holders."""
+
+        def told(holders: Sequence[HolderInfo]) -> tuple[HolderInfo, ...]:
+            return tuple(replace(each, owner=self.told(each.owner)) for each in holders)
+
+        return replace(info, holders=told(info.holders), writers=told(info.writers))
 
 
 _WORD = re.compile(r"[\w.-]+")
@@ -147,22 +156,16 @@ class AuthorizedQueries:
                 self._explains(self._shapes.planned(name).stored.resource.name)
                 continue
             self._reads(name)
-        return await self._inner.explain_timestamp(names, as_of)
+        found = await self._inner.explain_timestamp(names, as_of)
+        hidden = _Hidden(self._shapes)
+        inputs = tuple((name, hidden.info(info)) for name, info in found.inputs)
+        return replace(found, reason=hidden.told(found.reason), inputs=inputs)
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""
         found = await self._inner.collections()
         hidden = _Hidden(self._shapes)
-        return [
-            replace(
-                each,
-                holders=tuple(
-                    replace(held, owner=hidden.told(held.owner)) for held in each.holders
-                ),
-            )
-            for each in found
-            if caller.get().has(Role.reader, each.id)
-        ]
+        return [hidden.info(each) for each in found if caller.get().has(Role.reader, each.id)]
 
 
 class AuthorizedCatalog:
@@ -192,12 +195,14 @@ class AuthorizedCatalog:
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         _demand(Role.reader, name)
         status = await self._inner.describe(kind, name)
-        kept = status.details.get("heldBack")
-        if not isinstance(kept, list):
-            return status
         hidden = _Hidden(self._shapes)
-        lines: list[Json] = [hidden.told(str(line)) for line in kept]
-        return replace(status, details={**status.details, "heldBack": lines})
+        details = dict(status.details)
+        for told in ("heldBack", "holders"):
+            lines = details.get(told)
+            if isinstance(lines, list):
+                shown: list[Json] = [hidden.told(str(line)) for line in lines]
+                details[told] = shown
+        return replace(status, details=details)
 
     async def delete(self, kind: str, name: str) -> None:
         _demand(Role.admin, name)
@@ -210,6 +215,27 @@ class AuthorizedCatalog:
     async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
         _demand(Role.writer, source)
         return await self._inner.push(source, rows)
+
+
+class AuthorizedCompute:
+    """Guarantees of ComputeHandlers, for who may apply such a view and read what it is made of."""
+
+    def __init__(self, inner: ActingCompute, shapes: Shapes) -> None:
+        self._inner = inner
+        self._shapes = shapes
+
+    async def maintain_view(
+        self, view: MaintainedView, token: str | None = None
+    ) -> Mapping[str, HeldCapability]:
+        """As the handlers inside; so is the other."""
+        _demand(Role.admin, view.name)
+        for held in view.inputs.values():
+            caller.get().demand(Role.reader, self._shapes.name_of(held.collection))
+        return await self._inner.maintain_view(view, token, caller.get())
+
+    async def drop_view(self, capability: HeldCapability) -> None:
+        _demand(Role.admin, self._shapes.name_of(capability.collection).rpartition("/")[0])
+        await self._inner.drop_view(capability, caller.get())
 
 
 class AuthorizedStorage:

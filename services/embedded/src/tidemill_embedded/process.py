@@ -42,6 +42,7 @@ from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.auditing import Audit
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
+    AuthorizedCompute,
     AuthorizedQueries,
     AuthorizedStorage,
     may_explain,
@@ -54,6 +55,7 @@ from tidemill_embedded.exposing import (
     services_warning,
 )
 from tidemill_embedded.last_tried import LastTried
+from tidemill_embedded.maintaining import Maintaining
 from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
 from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
@@ -101,6 +103,11 @@ class Process:
     audit: Audit
     shared: Shared | None = None
     internal: Server | None = None
+
+    @property
+    def maintaining(self) -> Maintaining:
+        """The commands of views."""
+        return Maintaining(self.system, self.storage, self.store, self.world.shapes)
 
 
 def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:
@@ -431,7 +438,7 @@ class _Running:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._process.compaction.compact_forever())
                 if self._process.shared is not None:
-                    tasks.create_task(_look_forever(self._process))
+                    tasks.create_task(look_forever(self._process))
 
         task = asyncio.create_task(work())
         scope.ready()
@@ -485,6 +492,7 @@ class _Running:
             AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
             AuthorizedCatalog(process.system, shapes, chosen.limits.of_documents),
             AuthorizedStorage(process.storage, shapes),
+            AuthorizedCompute(process.maintaining, shapes),
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users, admissions=self._admissions,
             credentials=None if credentials is None else credentials.credentials(),
@@ -498,14 +506,16 @@ class _Running:
         await server.stop()
 
 
-async def _look_forever(process: Process) -> None:
-    """Know the frontiers of the collections whose metrics this process gives."""
+async def look_forever(process: Process) -> None:
+    """Know the frontiers of the collections whose metrics this process gives, and which names are no more."""
     world, compaction = process.world, process.compaction
     while True:
         await world.clock.sleep(FRESH_S)
         collections: Sequence[str] = ()
         with suppress(TidemillError):
             collections = await world.collections.ids()
+        with suppress(TidemillError):
+            await world.forget_deleted()
         seen = world.collections.known()
         for collection in filter(compaction.mine, collections):
             if collection in seen and seen[collection].closed:

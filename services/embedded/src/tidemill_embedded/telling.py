@@ -33,7 +33,7 @@ from tidemill_embedded.resources.resource_store import Key, ResourceStore, Store
 from tidemill_embedded.resources.shapes import SYSTEM, Named, Shapes, read_name
 from tidemill_embedded.resources.written import yaml_of
 from tidemill_embedded.running.details import details_of
-from tidemill_embedded.running.held_back import why_kept
+from tidemill_embedded.running.held_back import who_holds, why_kept
 from tidemill_embedded.running.runner import Health, Runner, Supervised
 from tidemill_embedded.running.unmade import Unmade
 from tidemill_embedded.sharing import Said, Shared, combined
@@ -69,15 +69,18 @@ class Telling:
         stored = live(self._store, kind, name)
         status = await self._status(stored, await self.said())
         try:
-            kept: list[Json] = [
-                line
-                for named in made_by(stored, self._world.shapes)
-                for line in why_kept(await self._world.collections.status(named.collection))
-            ]
+            kept: list[Json] = []
+            holders: list[Json] = []
+            for named in made_by(stored, self._world.shapes):
+                found = await self._world.collections.status(named.collection)
+                kept += why_kept(found)
+                holders += who_holds(found)
             failed = await self._failed(stored)
         except (UnknownCollection, Corrupt):  # its status says why
             return status
-        return replace(status, details={**status.details, **failed, "heldBack": kept})
+        return replace(
+            status, details={**status.details, **failed, "holders": holders, "heldBack": kept}
+        )
 
     async def _failed(self, stored: Stored) -> dict[str, Json]:
         """How many failed solutions a view has now, how many dead letters a source has kept."""

@@ -72,7 +72,11 @@ class World:
             await self.collections.retain(collection, None)
 
     async def discover(self) -> None:
-        """Let what users have created since be read by its name. Cost: a look at each new collection."""
+        """Let what users have created since be read by its name, and what was deleted be forgotten.
+
+        Cost: a look at each collection that is new, or was created.
+        """
+        await self.forget_deleted()
         for collection in await self.collections.ids():
             if collection in self.looked_at or self.shapes.knows(collection):
                 continue
@@ -82,6 +86,13 @@ class World:
                 # NB: what was deleted stays as long as somebody holds it, and has no name.
                 if status.description.created and status.retained != frontier():
                     self.shapes.learn(collection, status.description)
+
+    async def forget_deleted(self) -> None:
+        """Let the names of created collections that were deleted, here or elsewhere, mean nothing any more."""
+        for name in self.shapes.all_created():
+            with suppress(UnknownCollection):
+                if (await self.collections.status(name)).retained == frontier():
+                    self.shapes.forget(name)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
         """Close a collection for good and give up the holds that `owners` have on it.

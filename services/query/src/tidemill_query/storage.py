@@ -159,6 +159,10 @@ class StorageDriver:
         """Give up the times before `to`."""
         return _held(await self._collections.downgrade(_reader(capability), to, exact=True))
 
+    async def check_read(self, capability: HeldCapability) -> None:
+        """Raises: UsageError unless it is one to read, as it is held (K4); its other errors."""
+        await self._collections.check_stated(_reader(capability))
+
     async def drop(self, capability: HeldCapability) -> None:
         """Give up the capability."""
         await self._collections.drop(_presented(capability), exact=True)
@@ -245,7 +249,12 @@ class StorageDriver:
 def holder_info(holder: Holder) -> HolderInfo:
     """A holder as those see it who may not use what it holds."""
     return HolderInfo(
-        holder.owner, holder.frontier, holder.lease_end_ms, holder.key, holder.moved_ms
+        holder.owner,
+        holder.frontier,
+        holder.lease_end_ms,
+        holder.key,
+        holder.moved_ms,
+        holder.since_ms,
     )
 
 

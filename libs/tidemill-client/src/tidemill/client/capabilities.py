@@ -1,10 +1,11 @@
-"""Capabilities as context managers: renewed in the background while they are held, dropped at the end."""
+"""Capabilities and views as context managers: renewed in the background while they are held, dropped at the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +16,11 @@ from tidemill.rpc.messages import (
     Appended,
     AppendOutcome,
     Changes,
+    CollectionShape,
     Condition,
     Event,
     HeldCapability,
+    MaintainedView,
     Right,
 )
 from tidemill.runtime.clock import SystemClock
@@ -61,13 +64,20 @@ class AsyncHeld:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.drop()
+        if self._renewing is not None:
+            await self.drop()
+
+    async def keep(self) -> HeldCapability:
+        """The capability for whoever uses it next: it is not renewed here any more, nor dropped at the end."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        return self.capability
 
     async def drop(self) -> None:
         """Give it up; what is not there any more is given up."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        await self.keep()
         with suppress(CapabilityExpired, UnknownCapability, Unavailable, Indeterminate):
             await self._storage.drop(self.capability)
 
@@ -160,3 +170,109 @@ async def writing(
         collection, Right.WRITE, owner=owner, lease_ms=lease_ms
     )
     return AsyncWriter(client, held, lease_ms)
+
+
+async def created(
+    client: AsyncClient,
+    collection: str,
+    schema: pa.Schema | CollectionShape,
+    *,
+    start: int = 0,
+    owner: str = "",
+    lease_ms: int = LEASE_MS,
+    token: str | None = None,
+) -> tuple[AsyncReader, AsyncWriter]:
+    """The handles of a new collection that is written by who creates it."""
+    shape = schema if isinstance(schema, CollectionShape) else CollectionShape(schema)
+    pair = await client.storage.create(
+        collection, replace(shape, user_writable=True), start=frontier(start), owner=owner,
+        lease_ms=lease_ms, token=token,
+    )  # fmt: skip
+    assert pair.write is not None
+    return AsyncReader(client, pair.read, lease_ms), AsyncWriter(client, pair.write, lease_ms)
+
+
+@asynccontextmanager
+async def create(
+    client: AsyncClient,
+    collection: str,
+    schema: pa.Schema | CollectionShape,
+    *,
+    start: int = 0,
+    owner: str = "",
+    lease_ms: int = LEASE_MS,
+    token: str | None = None,
+) -> AsyncIterator[tuple[AsyncReader, AsyncWriter]]:
+    """A new collection that is written here: `async with create(client, name, schema) as (read, write)`.
+
+    Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it is.
+    """
+    reader, writer = await created(
+        client, collection, schema, start=start, owner=owner, lease_ms=lease_ms, token=token
+    )
+    async with reader as read, writer as write:
+        yield read, write
+
+
+class AsyncView:
+    """A view that its process began: it ends with the context, unless it is kept."""
+
+    def __init__(
+        self, client: AsyncClient, held: Mapping[str, HeldCapability], lease_ms: int
+    ) -> None:
+        self._compute = client.compute
+        self._kept = False
+        self.outputs = {p: AsyncReader(client, each, lease_ms) for p, each in held.items()}
+        """To read each output, by predicate."""
+
+    async def __aenter__(self) -> Self:
+        for reader in self.outputs.values():
+            await reader.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._kept:
+                await self.drop()
+        finally:
+            for reader in self.outputs.values():
+                await reader.drop()
+
+    def keep(self) -> None:
+        """Let the view go on when the context ends: `tidemill delete view NAME` ends it."""
+        self._kept = True
+
+    async def drop(self) -> None:
+        """End the view. Raises: UsageError while something else reads an output."""
+        reader = next(iter(self.outputs.values()))
+        self._kept = True
+        await self._compute.drop_view(await reader.keep())
+
+
+async def maintain(
+    client: AsyncClient,
+    name: str,
+    program: str,
+    inputs: Mapping[str, AsyncReader],
+    *,
+    at: int | None = None,
+    outputs: Sequence[str] = (),
+    retain_ms: int | None = None,
+    owner: str = "",
+    lease_ms: int = LEASE_MS,
+    token: str | None = None,
+) -> AsyncView:
+    """A view over what is held, by predicate: `async with await maintain(client, ...) as view`.
+
+    Its outputs begin at `at`, by default where all inputs are held.
+    """
+    view = MaintainedView(
+        name, program, {predicate: each.capability for predicate, each in inputs.items()},
+        None if at is None else frontier(at), tuple(outputs), retain_ms, owner, lease_ms,
+    )  # fmt: skip
+    return AsyncView(client, await client.compute.maintain_view(view, token=token), lease_ms)

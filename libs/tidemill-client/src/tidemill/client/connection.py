@@ -11,6 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from tidemill.client.handles import Handles
 from tidemill.client.instants import instant
 from tidemill.client.manifests import documents_in
 from tidemill.client.multiplicity import plain_rows, shown_rows
@@ -52,7 +53,7 @@ class SqlAnswer:
     """Since and upper of each collection read."""
 
 
-class Client:
+class Client(Handles):
     """A server's verbs. Every method raises the errors of `tidemill.time.errors`."""
 
     def __init__(

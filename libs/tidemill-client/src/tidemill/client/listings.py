@@ -10,11 +10,13 @@ from rich.text import Text
 
 from tidemill.client.instants import short_frontier, shown_duration, shown_frontier
 from tidemill.client.rendering import cell, console, grid
-from tidemill.rpc.messages import CollectionInfo, ResourceStatus, TimestampExplanation
+from tidemill.rpc.messages import CollectionInfo, HolderInfo, ResourceStatus, TimestampExplanation
 from tidemill.time import Frontier
 
 RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
-COLLECTIONS = ("COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY")
+COLLECTIONS = (
+    "COLLECTION", "KIND", "TIMELINE", "SINCE", "UPPER", "LAG", "UPDATES", "HELD BY", "WRITTEN BY",
+)  # fmt: skip
 
 
 def print_resources(found: Sequence[ResourceStatus], *, wide: bool) -> None:
@@ -80,10 +82,14 @@ def print_collections(found: Sequence[CollectionInfo], as_json: bool) -> None:
         cells = (
             info.id, info.kind, info.timeline, shown_frontier(info.since),
             shown_frontier(info.upper), shown_duration(info.lag_ms), str(info.updates),
-            ", ".join(sorted({holder.owner or "(unnamed)" for holder in info.holders})),
+            _owners(info.holders), _owners(info.writers),
         )  # fmt: skip
         table.add_row(*(Text(text) for text in cells))
     console().print(table)
+
+
+def _owners(holders: Sequence[HolderInfo]) -> str:
+    return ", ".join(sorted({holder.owner or "(unnamed)" for holder in holders}))
 
 
 HOLDERS = ("COLLECTION", "SINCE", "UPPER", "HOLDS", "AT", "OWNER", "KEY")
@@ -139,9 +145,19 @@ def _collection(info: CollectionInfo) -> dict[str, object]:
         "updates": info.updates,
         "batches": info.batches,
         "bytes": info.bytes,
-        "holders": [
-            {"owner": h.owner, "frontier": _times(h.frontier), "lease_end_ms": h.lease_end_ms}
-            for h in info.holders
-        ],
+        "holders": [_holder(holder) for holder in info.holders],
+        "writers": [_holder(writer) for writer in info.writers],
         "columns": [asdict(column) for column in info.columns],
+    }
+
+
+def _holder(holder: HolderInfo) -> dict[str, object]:
+    """Who holds a frontier: which instant, since when, until when; None for ever."""
+    return {
+        "owner": holder.owner,
+        "frontier": _times(holder.frontier),
+        "since_ms": holder.since_ms,
+        "moved_ms": holder.moved_ms,
+        "lease_end_ms": holder.lease_end_ms,
+        "key": holder.key,
     }

@@ -151,6 +151,14 @@ class BlockingClient:
         """End the capability of the holder with this key, for administrators; who it was."""
         return self._wait(self._client.storage.expire(collection, key))
 
+    def drive(self, work: Callable[[AsyncClient], Coroutine[Any, Any, R]]) -> R:
+        """What the asynchronous client makes of it, on the loop of this one."""
+        return self._wait(work(self._client))
+
+    def each(self, start: Callable[[AsyncClient], AsyncGenerator[Event, None]]) -> Iterator[Event]:
+        """The events of a stream of the asynchronous client; leaving the loop ends it."""
+        return self._iterate(lambda: start(self._client))
+
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

@@ -19,6 +19,7 @@ from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
+from tidemill.rpc.client_compute import ComputeCalls
 from tidemill.rpc.client_storage import StorageCalls
 from tidemill.rpc.messages import (
     Answer,
@@ -48,6 +49,7 @@ class AsyncClient:
         self._query: Any = query_pb2_grpc.QueryServiceStub(self._channel)
         self._catalog: Any = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.storage = StorageCalls(self._channel, timeout_s)
+        self.compute = ComputeCalls(self._channel, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self

@@ -184,15 +184,16 @@ def collection_in(message: query.CollectionInfo) -> CollectionInfo:
 def _holder_out(holder: HolderInfo) -> query.HolderInfo:
     return query.HolderInfo(
         owner=holder.owner, frontier=frontier_out(holder.frontier), key=holder.key,
-        lease_end_ms=holder.lease_end_ms, moved_ms=holder.moved_ms,
+        lease_end_ms=holder.lease_end_ms, moved_ms=holder.moved_ms, since_ms=holder.since_ms,
     )  # fmt: skip
 
 
 def _holder_in(message: query.HolderInfo) -> HolderInfo:
     ends_ms = message.lease_end_ms if message.HasField("lease_end_ms") else None
     return HolderInfo(
-        message.owner, frontier_in(message.frontier), ends_ms, message.key, message.moved_ms
-    )
+        message.owner, frontier_in(message.frontier), ends_ms, message.key, message.moved_ms,
+        message.since_ms,
+    )  # fmt: skip
 
 
 def timestamp_out(found: TimestampExplanation) -> query.ExplainTimestampResponse:

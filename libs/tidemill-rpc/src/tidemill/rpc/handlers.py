@@ -27,6 +27,7 @@ from tidemill.rpc.messages import (
     HeldCapability,
     HolderInfo,
     Inserted,
+    MaintainedView,
     Pushed,
     ResourceDocument,
     ResourceStatus,
@@ -211,6 +212,23 @@ class StorageHandlers(Protocol):
         ...
 
 
+class ComputeHandlers(Protocol):
+    """Views by command."""
+
+    async def maintain_view(
+        self, view: MaintainedView, token: str | None = None
+    ) -> Mapping[str, HeldCapability]:
+        """Maintain a program over what is held; a capability to read each output, by predicate.
+
+        A repeated token is answered with the same view, and the same capabilities while they live.
+        """
+        ...
+
+    async def drop_view(self, capability: HeldCapability) -> None:
+        """End the view that was begun so, by a read capability on one of its outputs."""
+        ...
+
+
 class ActingCatalog(CatalogHandlers, Protocol):
     """A catalog that decides itself what `by` may have it read and write, once it knows what that is."""
 
@@ -222,6 +240,20 @@ class ActingCatalog(CatalogHandlers, Protocol):
 
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
         """As any catalog does, in the name of `by`."""
+        ...
+
+
+class ActingCompute(ComputeHandlers, Protocol):
+    """Commands of views that decide themselves what `by` may have a view read and write."""
+
+    async def maintain_view(
+        self, view: MaintainedView, token: str | None = None, by: Principal = PROCESS
+    ) -> Mapping[str, HeldCapability]:
+        """As any does, in the name of `by`."""
+        ...
+
+    async def drop_view(self, capability: HeldCapability, by: Principal = PROCESS) -> None:
+        """As any does, in the name of `by`."""
         ...
 
 

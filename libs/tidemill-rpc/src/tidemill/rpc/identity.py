@@ -367,6 +367,7 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
                 Role.writer: "Create UpdateAndDowngrade",
                 Role.admin: "Expire",
             },
+            "compute.v1.ComputeService": {Role.admin: "MaintainView DropView"},
             "ingest.v1.IngestService": {Role.admin: "Probe Deliver Commit"},
             "work.v1.WorkService": {Role.admin: "List"},
         }.items()

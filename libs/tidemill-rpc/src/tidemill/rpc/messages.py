@@ -63,9 +63,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """Who holds since or upper, the frontier held, when the lease ends (None: never), since when it is there.
+    """Who holds since or upper, the frontier held, when the lease ends (None: never).
 
-    `key` is what an administrator names to end it; it gives no right.
+    It holds something since `since_ms`, and this frontier since `moved_ms`. `key` is what an administrator names to end it; it gives no right.
     """
 
     owner: str
@@ -73,6 +73,7 @@ class HolderInfo:
     lease_end_ms: int | None = None
     key: str = ""
     moved_ms: int = 0
+    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,24 @@ class HeldCapability:
     collection: str
     frontier: Frontier
     right: Right
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedView:
+    """A program over what is held, by predicate, that is to be maintained under a name.
+
+    `at` is where its outputs begin, None where all that is held does; no `outputs` are all that is derived;
+    a retention of None keeps everything, a lease of None is the longest there is.
+    """
+
+    name: str
+    program: str
+    inputs: Mapping[str, HeldCapability]
+    at: Frontier | None = None
+    outputs: tuple[str, ...] = ()
+    retain_ms: int | None = None
+    owner: str = ""
+    lease_ms: int | None = None
 
 
 class Comparison(Enum):

@@ -11,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.catalog.v1 import catalog_pb2_grpc
+from tidemill.compute.v1 import compute_pb2_grpc
 from tidemill.ingest.v1 import ingest_pb2_grpc
 from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc.admission import Admissions
@@ -18,6 +19,7 @@ from tidemill.rpc.audited import Auditor, NoAuditor
 from tidemill.rpc.delivery import DeliveryPolicy
 from tidemill.rpc.handlers import (
     CatalogHandlers,
+    ComputeHandlers,
     IngestHandlers,
     QueryHandlers,
     StorageHandlers,
@@ -30,7 +32,12 @@ from tidemill.rpc.interceptors import (
     DeadlinePolicy,
     SilentObserver,
 )
-from tidemill.rpc.servicers import CatalogServicer, QueryServicer, StorageServicer
+from tidemill.rpc.servicers import (
+    CatalogServicer,
+    ComputeServicer,
+    QueryServicer,
+    StorageServicer,
+)
 from tidemill.rpc.servicers_services import IngestServicer, WorkServicer
 from tidemill.rpc.status import METADATA_BYTES_MAX
 from tidemill.storage.v1 import storage_pb2_grpc
@@ -103,6 +110,7 @@ async def serve(
     query: QueryHandlers | None = None,
     catalog: CatalogHandlers | None = None,
     storage: StorageHandlers | None = None,
+    compute: ComputeHandlers | None = None,
     *,
     reflect: bool = False,
     observer: CallObserver | None = None,
@@ -147,6 +155,9 @@ async def serve(
             StorageServicer(storage, pace), server
         )
         offered.append("tidemill.storage.v1.StorageService")
+    if compute is not None:
+        compute_pb2_grpc.add_ComputeServiceServicer_to_server(ComputeServicer(compute), server)
+        offered.append("tidemill.compute.v1.ComputeService")
     if services is not None:
         offered += _add_services(services, server)
     healthy = health.aio.HealthServicer()

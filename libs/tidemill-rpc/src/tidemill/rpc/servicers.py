@@ -8,11 +8,13 @@ from typing import Any
 
 from tidemill.catalog.v1 import catalog_pb2 as catalog
 from tidemill.catalog.v1 import catalog_pb2_grpc
+from tidemill.compute.v1 import compute_pb2 as compute
+from tidemill.compute.v1 import compute_pb2_grpc
 from tidemill.query.v1 import query_pb2 as query
 from tidemill.query.v1 import query_pb2_grpc
-from tidemill.rpc import codecs, codecs_proof, codecs_storage
+from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
-from tidemill.rpc.handlers import CatalogHandlers, QueryHandlers, StorageHandlers
+from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import ResourceDocument, Right
 from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.storage.v1 import storage_pb2_grpc
@@ -160,6 +162,26 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     ) -> catalog.PushResponse:
         pushed = await self._handlers.push(request.source, list(request.rows))
         return catalog.PushResponse(accepted=pushed.accepted)
+
+
+class ComputeServicer(compute_pb2_grpc.ComputeServiceServicer):
+    """ComputeService over `ComputeHandlers`."""
+
+    def __init__(self, handlers: ComputeHandlers) -> None:
+        self._handlers = handlers
+
+    async def MaintainView(  # noqa: N802
+        self, request: compute.MaintainViewRequest, context: Context
+    ) -> compute.MaintainViewResponse:
+        view = codecs_compute.view_in(request)
+        held = await self._handlers.maintain_view(view, _token(request))
+        return codecs_compute.outputs_out(held)
+
+    async def DropView(  # noqa: N802
+        self, request: compute.DropViewRequest, context: Context
+    ) -> compute.DropViewResponse:
+        await self._handlers.drop_view(codecs_storage.capability_in(request.capability))
+        return compute.DropViewResponse()
 
 
 class StorageServicer(storage_pb2_grpc.StorageServiceServicer):

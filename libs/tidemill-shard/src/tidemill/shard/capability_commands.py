@@ -66,7 +66,7 @@ class CapabilityCommands:
         The write capability is None where only internal writers append (K13). Raises: AlreadyUsed, also
         if the collection is closed (L4, CR4).
         """
-        now_ms, asked = self._core.clock.now_ms(), _request("create", token)
+        now_ms, asked = self._core.clock.now_ms(), request_digest("create", token)
         read, fresh = CapabilityId(self._core.ids()), CapabilityId(self._core.ids())
         held, state = transitions.hold_read(
             initial_state(description, start), read,
@@ -123,7 +123,7 @@ class CapabilityCommands:
         Only those that `rights` name; to write takes a collection that users can write. Raises:
         UnknownCollection (L0), UsageError.
         """
-        now_ms, asked = self._core.clock.now_ms(), _request("acquire", token)
+        now_ms, asked = self._core.clock.now_ms(), request_digest("acquire", token)
         fresh = self._core.ids(), self._core.ids()
         Taken: TypeAlias = "tuple[str, Frontier] | None"
 
@@ -288,13 +288,15 @@ class CapabilityCommands:
         exact: bool = False,
     ) -> Capability:
         """The same right at the same frontier with a life of its own (K6)."""
-        return await self._copied(capability, owner, _request("clone", token), exact)
+        return await self._copied(capability, owner, request_digest("clone", token), exact)
 
     async def hand_over(
         self, capability: Capability, owner: str, *, token: str | None = None, exact: bool = False
     ) -> Capability:
         """The same right under a new id, for `owner`; the old id is dead, in the same step (K7)."""
-        return await self._copied(capability, owner, _request("transfer", token), exact, moved=True)
+        return await self._copied(
+            capability, owner, request_digest("transfer", token), exact, moved=True
+        )
 
     async def _copied(
         self,
@@ -400,7 +402,7 @@ class CapabilityCommands:
         return await self._core.versions.commit(collection, expired)
 
 
-def _request(command: str, token: str | None) -> str:
+def request_digest(command: str, token: str | None) -> str:
     """What is remembered of the token of a request. Raises: UsageError for one that could be guessed."""
     if token is None:
         return ""

@@ -33,6 +33,7 @@ from tidemill.rpc.messages import (
     HolderInfo,
     Inserted,
     Json,
+    MaintainedView,
     Outcome,
     Progress,
     Pushed,
@@ -261,6 +262,17 @@ class MemoryHandlers:
 
     async def renew(self, capability: HeldCapability) -> HeldCapability:
         return self._known(capability)
+
+    async def maintain_view(
+        self, view: MaintainedView, token: str | None = None, by: Principal = PROCESS
+    ) -> Mapping[str, HeldCapability]:
+        for held in view.inputs.values():
+            self._known(held)
+        at = view.at or frontier(0)
+        return {p: self._issue(f"{view.name}/{p}", at, Right.READ) for p in view.outputs}
+
+    async def drop_view(self, capability: HeldCapability, by: Principal = PROCESS) -> None:
+        await self.drop(capability)
 
     async def expire(self, collection: str, key: str) -> HolderInfo:
         held = self.capabilities.pop(key, None)

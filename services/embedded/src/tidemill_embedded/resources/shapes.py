@@ -321,6 +321,10 @@ class Shapes:
         below = (each for each, named in self._named.items() if named.kind == CREATED)
         return next((each for each in below if each.partition("/")[0] == name), None)
 
+    def all_created(self) -> list[str]:
+        """Everything that users have created."""
+        return [name for name, named in self._named.items() if named.kind == CREATED]
+
     def created_as(self, name: str) -> str:
         """The collection that users created under this name. Raises: UnknownCollection, UsageError."""
         named = self.named(name)

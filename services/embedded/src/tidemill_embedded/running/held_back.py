@@ -1,4 +1,4 @@
-"""Why a collection keeps its history: who holds since back, at what, and since when."""
+"""Who holds the frontiers of a collection, at what, since when and until when; and why it keeps its history."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def why_kept(status: CollectionStatus) -> list[str]:
     if status.retained is not None and status.retained.precedes(status.since):
         lines.append(f"{status.id} at {status.since}: retention, {_retention(status)}")
     return lines
+
+
+def who_holds(status: CollectionStatus) -> list[str]:
+    """A line for each holder of since and of upper, with the key by which an administrator ends it."""
+    rights = (("since", status.holders), ("upper", status.writing))
+    return [
+        f"{right} of {status.id} at {_shown(holder)}, key {holder.key}"
+        for right, holders in rights
+        for holder in holders
+    ]
 
 
 def _shown(holder: Holder) -> str:

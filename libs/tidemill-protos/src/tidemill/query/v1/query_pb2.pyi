@@ -671,6 +671,7 @@ class HolderInfo(_message.Message):
     LEASE_END_MS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     MOVED_MS_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     lease_end_ms: _builtins.int
     """Unset: never."""
@@ -678,6 +679,8 @@ class HolderInfo(_message.Message):
     """What StorageService.Expire takes."""
     moved_ms: _builtins.int
     """When it came to this frontier."""
+    since_ms: _builtins.int
+    """When it took what it holds."""
     @_builtins.property
     def frontier(self) -> _storage_pb2.Frontier: ...
     def __init__(
@@ -688,10 +691,11 @@ class HolderInfo(_message.Message):
         lease_end_ms: _builtins.int | None = ...,
         key: _builtins.str = ...,
         moved_ms: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "lease_end_ms", b"lease_end_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "key", b"key", "lease_end_ms", b"lease_end_ms", "moved_ms", b"moved_ms", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms", "frontier", b"frontier", "key", b"key", "lease_end_ms", b"lease_end_ms", "moved_ms", b"moved_ms", "owner", b"owner", "since_ms", b"since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lease_end_ms: _TypeAlias = _typing.Literal["lease_end_ms"]  # noqa: Y015
     _WhichOneofArgType__lease_end_ms: _TypeAlias = _typing.Literal["_lease_end_ms", b"_lease_end_ms"]  # noqa: Y015

@@ -1,0 +1,202 @@
+"""Capabilities for code that is not asynchronous: the same handles, each call driven to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import pyarrow as pa
+
+from tidemill.client import capabilities
+from tidemill.client.capabilities import LEASE_MS, AsyncHeld, AsyncReader, AsyncView, AsyncWriter
+from tidemill.rpc.blocking import BlockingClient
+from tidemill.rpc.client import AsyncClient
+from tidemill.rpc.messages import AppendOutcome, CollectionShape, Condition, Event, HeldCapability
+
+H = TypeVar("H", bound=AsyncHeld)
+
+
+class Held(Generic[H]):
+    """A capability that this process holds, as AsyncHeld says."""
+
+    def __init__(self, calls: BlockingClient, held: H) -> None:
+        self._calls = calls
+        self.held = held
+        """The handle that is driven."""
+
+    @property
+    def capability(self) -> HeldCapability:
+        """As it stands now; whoever has it has the right."""
+        return self.held.capability
+
+    @property
+    def frontier(self) -> int:
+        """The instant that is held. Raises: ValueError where nothing is left to hold."""
+        return self.held.frontier
+
+    def __enter__(self) -> Self:
+        self._calls.drive(lambda _: self.held.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._calls.drive(lambda _: self.held.__aexit__(kind, error, traceback))
+
+    def keep(self) -> HeldCapability:
+        """The capability for whoever uses it next: not renewed here any more, nor dropped at the end."""
+        return self._calls.drive(lambda _: self.held.keep())
+
+    def drop(self) -> None:
+        """Give it up."""
+        self._calls.drive(lambda _: self.held.drop())
+
+
+class Reader(Held[AsyncReader]):
+    """Reads a collection, whose history from the held frontier on stays."""
+
+    def snapshot(self, at: int) -> pa.Table:
+        """The rows at an instant with their multiplicity in `_diff`, once it is definite."""
+        return self._calls.drive(lambda _: self.held.snapshot(at))
+
+    def subscribe(
+        self,
+        at: int | None = None,
+        *,
+        snapshot: bool = True,
+        up_to: int | None = None,
+        columns: Sequence[str] = (),
+        where: Sequence[Condition] = (),
+    ) -> Iterator[Event]:
+        """The contents at an instant, by default the held one, then every change."""
+        return self._calls.each(
+            lambda _: self.held.subscribe(
+                at, snapshot=snapshot, up_to=up_to, columns=columns, where=where
+            )
+        )
+
+    def downgrade(self, to: int) -> None:
+        """Let the history before `to` go."""
+        self._calls.drive(lambda _: self.held.downgrade(to))
+
+
+class Writer(Held[AsyncWriter]):
+    """Writes a collection, whose upper does not pass the held frontier."""
+
+    def append(self, rows: pa.Table | None, to: int, *, token: str | None = None) -> AppendOutcome:
+        """Write rows and hold `to` from then on; without `_time` they come at the held instant, once each."""
+        return self._calls.drive(lambda _: self.held.append(rows, to, token=token))
+
+
+class View:
+    """A view that this process began, as AsyncView says."""
+
+    def __init__(self, calls: BlockingClient, view: AsyncView) -> None:
+        self._calls = calls
+        self._view = view
+        self.outputs = {p: Reader(calls, reader) for p, reader in view.outputs.items()}
+        """To read each output, by predicate."""
+
+    def __enter__(self) -> Self:
+        self._calls.drive(lambda _: self._view.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._calls.drive(lambda _: self._view.__aexit__(kind, error, traceback))
+
+    def keep(self) -> None:
+        """Let the view go on when the context ends: `tidemill delete view NAME` ends it."""
+        self._view.keep()
+
+    def drop(self) -> None:
+        """End the view. Raises: UsageError while something else reads an output."""
+        self._calls.drive(lambda _: self._view.drop())
+
+
+class Handles:
+    """What a client holds capabilities with; a lease is for `lease_ms` after its last renewal."""
+
+    _calls: BlockingClient
+
+    def hold(self, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS) -> Reader:
+        """A read capability at since: `with client.hold(name) as read`."""
+        held = self._calls.drive(
+            lambda c: capabilities.hold(c, collection, owner=owner, lease_ms=lease_ms)
+        )
+        return Reader(self._calls, held)
+
+    def writing(self, collection: str, *, owner: str = "", lease_ms: int = LEASE_MS) -> Writer:
+        """A write capability at upper, over a table or what was created to be written."""
+        held = self._calls.drive(
+            lambda c: capabilities.writing(c, collection, owner=owner, lease_ms=lease_ms)
+        )
+        return Writer(self._calls, held)
+
+    @contextmanager
+    def create(
+        self,
+        collection: str,
+        schema: pa.Schema | CollectionShape,
+        *,
+        start: int = 0,
+        owner: str = "",
+        lease_ms: int = LEASE_MS,
+        token: str | None = None,
+    ) -> Iterator[tuple[Reader, Writer]]:
+        """A new collection that is written here: `with client.create(name, schema) as (read, write)`.
+
+        Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it is.
+        """
+
+        async def created(client: AsyncClient) -> tuple[AsyncReader, AsyncWriter]:
+            return await capabilities.created(
+                client, collection, schema, start=start, owner=owner, lease_ms=lease_ms, token=token
+            )
+
+        reader, writer = self._calls.drive(created)
+        with Reader(self._calls, reader) as read, Writer(self._calls, writer) as write:
+            yield read, write
+
+    def maintain(
+        self,
+        name: str,
+        program: str,
+        inputs: Mapping[str, Reader],
+        *,
+        at: int | None = None,
+        outputs: Sequence[str] = (),
+        retain_ms: int | None = None,
+        owner: str = "",
+        lease_ms: int = LEASE_MS,
+        token: str | None = None,
+    ) -> View:
+        """A view over what is held, by predicate: `with client.maintain(...) as view`.
+
+        Its outputs begin at `at`, by default where all inputs are held.
+        """
+        held = {predicate: reader.held for predicate, reader in inputs.items()}
+        view = self._calls.drive(
+            lambda c: capabilities.maintain(
+                c,
+                name,
+                program,
+                held,
+                at=at,
+                outputs=outputs,
+                retain_ms=retain_ms,
+                owner=owner,
+                lease_ms=lease_ms,
+                token=token,
+            )
+        )
+        return View(self._calls, view)

@@ -387,5 +387,5 @@ async def test_v12_what_another_process_has_deleted_is_forgotten(tmp_path: Path)
         looking.cancel()
         with pytest.raises(UnknownCollection):
             await process.query.ask("weights(h, w)", None, None)
-        with pytest.raises(UsageError, match="weights. is neither derived nor an input"):
+        with pytest.raises(UsageError, match="is neither derived nor an input"):
             await apply(process, VIEW)

@@ -212,9 +212,9 @@ class AuthorizedCatalog:
         _demand(Role.writer, table)
         return await self._inner.insert(table, rows, token)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         _demand(Role.writer, source)
-        return await self._inner.push(source, rows)
+        return await self._inner.push(source, rows, token)
 
 
 class AuthorizedCompute:

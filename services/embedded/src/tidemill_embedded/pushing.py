@@ -13,6 +13,9 @@ from tidemill.time import UsageError
 PUSH = "/tidemill.catalog.v1.CatalogService/Push"
 """The call that a push over HTTP is."""
 
+TOKEN_HEADER = "idempotency-key"
+"""The header with the token of a push that may be repeated."""
+
 
 class HttpPushing:
     """The route that takes rows, one to a line: they are in the log before the answer.
@@ -68,7 +71,9 @@ class HttpPushing:
                 caller.get().name, endless=False, request_bytes=bytes_sent
             ):
                 rows = [line for line in request.body.splitlines() if line.strip()]
-                pushed = await self._catalog.push(request.parts["name"], rows)
+                pushed = await self._catalog.push(
+                    request.parts["name"], rows, _header(request, TOKEN_HEADER)
+                )
                 return HttpReply.json({"accepted": pushed.accepted})
         except BaseException as error:
             failed = error
@@ -81,3 +86,7 @@ class HttpPushing:
             return EVERYBODY
         sent = {name.lower(): value for name, value in request.headers.items()}
         return self._users.principal(sent, tuple)
+
+
+def _header(request: HttpRequest, name: str) -> str | None:
+    return next((value for key, value in request.headers.items() if key.lower() == name), None)

@@ -40,6 +40,7 @@ from tidemill.time import (
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
+from tidemill_embedded.push_tokens import PushTokens, refuse_keyed
 from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import (
     CREATED,
@@ -85,6 +86,7 @@ class System:
         self._shared = shared
         self._running: dict[Key, Supervised] = {}
         self._changing = asyncio.Lock()
+        self._tokens = PushTokens(world.log, world.settings.limits.push_rows_known)
         self._telling = Telling(world, store, shared, self._running)
 
     async def start(self) -> None:
@@ -460,8 +462,11 @@ class System:
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
-        """Write rows ahead to the log of a source, a heartbeat to each partition; durable on return."""
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
+        """Write rows ahead to the log of a source, a heartbeat to each partition; durable on return.
+
+        Rows of a repeated token are there once.
+        """
         stored = await self._found("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
         if not isinstance(spec, SourceSpec):
@@ -479,7 +484,11 @@ class System:
             refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
         if rows:
             entries = await entries_of(stored, rows, self._world.log)
-            await self._world.log.append(topic_of(stored), entries)
+            if token is None:
+                await self._world.log.append(topic_of(stored), entries)
+            else:
+                refuse_keyed(stored.resource)
+                await self._tokens.append(topic_of(stored), token, entries)
         return Pushed(len(rows))
 
     def made(self) -> dict[str, str]:

@@ -181,9 +181,10 @@ class Client(Handles):
         """Write rows durably to a table, all at one time; once for each token, however often it is called."""
         return self._calls.insert(table, table_of(rows), token=token)
 
-    def push(self, source: str, rows: Iterable[bytes | str]) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns."""
-        return self._calls.push(source, [r.encode() if isinstance(r, str) else r for r in rows])
+    def push(self, source: str, rows: Iterable[bytes | str], *, token: str | None = None) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns; once for each token."""
+        sent = [r.encode() if isinstance(r, str) else r for r in rows]
+        return self._calls.push(source, sent, token=token)
 
     def heartbeat(self, source: str, until: int | str | datetime) -> None:
         """Promise that no event before `until` follows, so that event time goes on without one.

@@ -143,9 +143,9 @@ class BlockingClient:
         """Write rows durably to a table, all at one time; once for each token."""
         return self._wait(self._client.insert(table, rows, token=token))
 
-    def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns."""
-        return self._wait(self._client.push(source, rows))
+    def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns; once for each token."""
+        return self._wait(self._client.push(source, rows, token=token))
 
     def expire(self, collection: str, key: str) -> HolderInfo:
         """End the capability of the holder with this key, for administrators; who it was."""

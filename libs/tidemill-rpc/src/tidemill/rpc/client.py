@@ -175,9 +175,12 @@ class AsyncClient:
         found = await self._ended(self._catalog.Insert, request, writes=True)
         return Inserted(time=found.time, rows=found.rows)
 
-    async def push(self, source: str, rows: Iterable[bytes]) -> Pushed:
-        """Write raw rows to the log of a source, durable when this returns."""
-        request = catalog.PushRequest(source=source, rows=rows)
+    async def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
+        """Write raw rows to the log of a source, durable when this returns.
+
+        With a token of 16 characters or more the same call may be made again: each row is there once.
+        """
+        request = catalog.PushRequest(source=source, rows=rows, token=token)
         found = await self._ended(self._catalog.Push, request, writes=True)
         return Pushed(accepted=found.accepted)
 

@@ -120,8 +120,11 @@ class CatalogHandlers(Protocol):
         """
         ...
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
-        """Write raw rows ahead to the log of a source, durably before the answer."""
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
+        """Write raw rows ahead to the log of a source, durably before the answer.
+
+        Rows of a repeated token are there once.
+        """
         ...
 
 

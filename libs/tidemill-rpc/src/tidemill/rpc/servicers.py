@@ -160,7 +160,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Push(  # noqa: N802
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
-        pushed = await self._handlers.push(request.source, list(request.rows))
+        pushed = await self._handlers.push(request.source, list(request.rows), _token(request))
         return catalog.PushResponse(accepted=pushed.accepted)
 
 

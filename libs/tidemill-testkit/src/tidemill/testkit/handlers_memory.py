@@ -217,7 +217,7 @@ class MemoryHandlers:
         self.collections_held[table] = replace(held, updates=grown, upper=frontier(at + 1))
         return Inserted(time=at, rows=rows.num_rows)
 
-    async def push(self, source: str, rows: Sequence[bytes]) -> Pushed:
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         self._raise_if_failing(source)
         self.pushed += [(source, row) for row in rows]
         return Pushed(accepted=len(rows))

@@ -377,7 +377,12 @@ class PushRequest(_message.Message):
 
     SOURCE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    token: _builtins.str
+    """Makes a retry safe: rows of a repeated token are in the log once, among the last rows of the source that
+    the server's setting limits.push_rows_known says. 16 characters or more.
+    """
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -385,12 +390,15 @@ class PushRequest(_message.Message):
         *,
         source: _builtins.str = ...,
         rows: _abc.Iterable[_builtins.bytes] | None = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_token", b"_token", "rows", b"rows", "source", b"source", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 

@@ -1,0 +1,157 @@
+"""Pushes with a token: each row is in the log once, whatever happened to the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.log import Entry
+from tidemill.runtime.log_embedded import EmbeddedLog
+from tidemill.testkit.up import up_process
+from tidemill.time import Indeterminate, UsageError
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.push_tokens import TOPICS_MAX, PushTokens
+from tidemill_embedded.settings import EmbeddedSettings
+
+SOURCE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: events}
+spec: {http: {}, format: {json: {}}, columns: [{name: n, type: int}], retain: all}
+"""
+TOKEN = "a-token-of-this-push"
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
+        await process.system.start()
+        yield process
+
+
+def rows(*numbers: int) -> list[bytes]:
+    return [json.dumps({"n": n}).encode() for n in numbers]
+
+
+async def written(log: EmbeddedLog, topic: str) -> list[bytes | None]:
+    """The values of every record, in the order of partitions and offsets."""
+    bounds = await log.bounds(topic)
+    reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
+    found = []
+    while any(at < bounds[p][1] for p, at in reader.positions().items()):
+        found += await reader.poll(10_000, 0.1)
+    await reader.close()
+    return [record.value for record in sorted(found, key=lambda r: (r.partition, r.offset))]
+
+
+@pytest.mark.rule("UP6", "D1")
+async def test_v9_a_push_with_a_token_is_there_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as process:
+        push = process.system.push
+        await process.system.apply([ResourceDocument(SOURCE, "test.yaml")])
+        again = [push("events", rows(1, 2), TOKEN) for _ in range(5)]
+        assert {each.accepted for each in await asyncio.gather(*again)} == {2}
+        await push("events", rows(3))
+        await push("events", rows(1), TOKEN.replace("this", "that"))
+    async with running(tmp_path) as process:  # the answer was lost, and the process with it
+        assert (await process.system.push("events", rows(1, 2), TOKEN)).accepted == 2
+        assert isinstance(process.world.log, EmbeddedLog)
+        assert await written(process.world.log, "http.events") == rows(1, 2, 3, 1)
+        async with asyncio.timeout(60):
+            while True:
+                said = await process.query.ask("events(n)", None, 30.0)
+                if sum(said.table["_diff"].to_pylist()) == 4:
+                    return
+                await asyncio.sleep(0.1)
+
+
+class HalfLost(EmbeddedLog):
+    """Of one append it keeps the first half, and tells nobody."""
+
+    lost = False
+
+    async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
+        if self.lost:
+            return await super().append(topic, records)
+        self.lost = True
+        await super().append(topic, records[: len(records) // 2])
+        raise Indeterminate("the answer is lost")
+
+
+async def half_pushed(folder: Path) -> None:
+    log = HalfLost(folder)
+    await log.create_topic("t", 3)
+    with pytest.raises(Indeterminate):
+        await PushTokens(log, 100).append("t", TOKEN, [Entry(None, row) for row in rows(*range(8))])
+    await log.close()
+
+
+async def test_v9_a_push_may_break_off_with_half_of_its_rows_written(tmp_path: Path) -> None:
+    await half_pushed(tmp_path)
+    log = EmbeddedLog(tmp_path)
+    assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(*range(4))))
+    await log.close()
+
+
+async def test_v9_what_is_missing_of_a_push_is_what_its_repetition_writes(tmp_path: Path) -> None:
+    await half_pushed(tmp_path)
+    log = EmbeddedLog(tmp_path)
+    entries = [Entry(None, row) for row in rows(*range(8))]
+    for tokens in (PushTokens(log, 100), PushTokens(log, 100)):
+        await tokens.append("t", TOKEN, entries)
+        assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(*range(8))))
+    await log.close()
+
+
+async def test_v9_tokens_are_known_for_the_last_rows_and_cost_memory_for_no_more(
+    tmp_path: Path,
+) -> None:
+    log = EmbeddedLog(tmp_path)
+    tokens = PushTokens(log, 4)
+    for topic in [f"t{n}" for n in range(TOPICS_MAX + 5)]:
+        await log.create_topic(topic, 1)
+        await tokens.append(topic, TOKEN, [Entry(None, b"1")])
+    assert len(tokens._topics) <= TOPICS_MAX
+    for number in range(20):
+        await tokens.append("t0", f"{TOKEN} {number}", [Entry(None, b"%d" % number)])
+        await tokens.append("t0", f"{TOKEN} {number}", [Entry(None, b"%d" % number)])
+    assert len(tokens._topics["t0"].keys) <= 5
+    assert len(await written(log, "t0")) == 21
+    # The one that was left out of memory is known from the log.
+    await tokens.append("t1", TOKEN, [Entry(None, b"1")])
+    assert len(await written(log, "t1")) == 1
+    with pytest.raises(UsageError, match=r"limits\.push_rows_known"):
+        await tokens.append("t0", TOKEN, [Entry(None, b"")] * 5)
+    with pytest.raises(UsageError, match="16 or more"):
+        await tokens.append("t0", "short", [Entry(None, b"")])
+    await log.close()
+
+
+def test_v9_tokens_come_over_grpc_and_over_http(tmp_path: Path) -> None:
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(SOURCE, "test.yaml"))
+        for _ in range(2):
+            assert client.push("events", rows(1, 2), token=TOKEN).accepted == 2
+        posted = Request(
+            f"{server.address('http')}/v1/sources/events/rows",
+            data=b'{"n": 1}\n{"n": 2}\n{"n": 3}\n',
+            headers={"Idempotency-Key": TOKEN},
+        )
+        for _ in range(2):
+            with urlopen(posted) as answer:
+                assert json.load(answer) == {"accepted": 3}
+
+        def all_there(_: object) -> list[int] | None:
+            table = client.query("events(n)").table
+            counts = dict(zip(table["n"].to_pylist(), table["_diff"].to_pylist(), strict=True))
+            assert set(counts.values()) == {1}
+            return sorted(counts) if len(counts) == 3 else None
+
+        assert server.until(all_there) == [1, 2, 3]

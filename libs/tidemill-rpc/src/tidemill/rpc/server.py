@@ -105,6 +105,32 @@ def _add_services(services: ServiceHandlers, server: grpc.aio.Server) -> list[st
     return offered
 
 
+def _add_for_users(
+    query: QueryHandlers | None,
+    catalog: CatalogHandlers | None,
+    storage: StorageHandlers | None,
+    compute: ComputeHandlers | None,
+    pace: DeliveryPolicy,
+    server: grpc.aio.Server,
+) -> list[str]:
+    """Add what users call; the names of what is offered."""
+    offered = []
+    if query is not None:
+        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, pace), server)
+        offered.append("tidemill.query.v1.QueryService")
+    if catalog is not None:
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(catalog), server)
+        offered.append("tidemill.catalog.v1.CatalogService")
+    if storage is not None:
+        servicer = StorageServicer(storage, pace)
+        storage_pb2_grpc.add_StorageServiceServicer_to_server(servicer, server)
+        offered.append("tidemill.storage.v1.StorageService")
+    if compute is not None:
+        compute_pb2_grpc.add_ComputeServiceServicer_to_server(ComputeServicer(compute), server)
+        offered.append("tidemill.compute.v1.ComputeService")
+    return offered
+
+
 async def serve(
     address: str,
     query: QueryHandlers | None = None,
@@ -142,22 +168,8 @@ async def serve(
     if admissions is not None:
         options.append(("grpc.max_allowed_incoming_connections", admissions.limits.connections))
     server = grpc.aio.server(interceptors=(interceptor,), options=options)
-    offered: list[str] = []
     pace = delivery or DeliveryPolicy()
-    if query is not None:
-        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(query, pace), server)
-        offered.append("tidemill.query.v1.QueryService")
-    if catalog is not None:
-        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(catalog), server)
-        offered.append("tidemill.catalog.v1.CatalogService")
-    if storage is not None:
-        storage_pb2_grpc.add_StorageServiceServicer_to_server(
-            StorageServicer(storage, pace), server
-        )
-        offered.append("tidemill.storage.v1.StorageService")
-    if compute is not None:
-        compute_pb2_grpc.add_ComputeServiceServicer_to_server(ComputeServicer(compute), server)
-        offered.append("tidemill.compute.v1.ComputeService")
+    offered = _add_for_users(query, catalog, storage, compute, pace, server)
     if services is not None:
         offered += _add_services(services, server)
     healthy = health.aio.HealthServicer()

@@ -143,6 +143,7 @@ async def test_v13_what_does_not_fit_begins_nothing(tmp_path: Path) -> None:
             (UsageError, "limits: present", replace(view, inputs={"weights": weights.read})),
             (UsageError, "no inputs", replace(view, inputs={})),
             (UsageError, "mistakes", replace(view, program="heavy(h) := weights(h);")),
+            (UsageError, r"limits\.program_bytes", replace(view, program="#" * 70_000)),
             (UsageError, "not derived", replace(view, outputs=("heavy", "none"))),
         ]
         for kind, said, each in refused:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import HeldCapability, MaintainedView, ResourceDocument, Right
-from tidemill.runtime.resources import ViewSpec, resource_from
+from tidemill.runtime.resources import Resource
 from tidemill.runtime.resources.resource import API_VERSION
 from tidemill.shard.capability_commands import request_digest
 from tidemill.time import (
@@ -21,8 +21,10 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
+from tidemill_embedded.applying.planning import read_bounded
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.system import System
 from tidemill_query.storage import StorageDriver
 
@@ -39,12 +41,18 @@ class Maintaining:
     """
 
     def __init__(
-        self, system: System, storage: StorageDriver, store: ResourceStore, shapes: Shapes
+        self,
+        system: System,
+        storage: StorageDriver,
+        store: ResourceStore,
+        shapes: Shapes,
+        limits: DocumentLimits,
     ) -> None:
         self._system = system
         self._storage = storage
         self._store = store
         self._shapes = shapes
+        self._limits = limits
 
     async def maintain_view(
         self, view: MaintainedView, token: str | None = None, by: Principal = PROCESS
@@ -57,9 +65,10 @@ class Maintaining:
         asked = request_digest("maintain", token)
         if not self._begun(view.name, asked):
             at = await self._common(view)
-            document = self._document(view, sole_time(at), asked)
-            self._refuse_unheld(view, document)
-            text = ResourceDocument(json.dumps(document), f"MaintainView {view.name}")
+            document = json.dumps(self._document(view, sole_time(at), asked))
+            text = ResourceDocument(document, f"MaintainView {view.name}")
+            (resource,) = await read_bounded([text], self._limits)
+            self._refuse_unheld(view, resource)
             await self._system.apply([text], by)
         held = {}
         for predicate, named in self._shapes.planned(view.name).outputs.items():
@@ -124,10 +133,8 @@ class Maintaining:
         metadata = {"name": view.name, "annotations": {MAINTAINED: asked}}
         return {"apiVersion": API_VERSION, "kind": "View", "metadata": metadata, "spec": spec}
 
-    def _refuse_unheld(self, view: MaintainedView, document: dict[str, Any]) -> None:
+    def _refuse_unheld(self, view: MaintainedView, resource: Resource) -> None:
         """Raises: UsageError if the program reads by name what nobody has presented."""
-        resource = resource_from(document, f"MaintainView {view.name}")
-        assert isinstance(resource.spec, ViewSpec)
         try:
             reads = self._shapes.reads_of(Stored(resource, 0))
         except UnknownCollection as error:

@@ -107,7 +107,8 @@ class Process:
     @property
     def maintaining(self) -> Maintaining:
         """The commands of views."""
-        return Maintaining(self.system, self.storage, self.store, self.world.shapes)
+        limits = self.settings.limits.of_documents
+        return Maintaining(self.system, self.storage, self.store, self.world.shapes, limits)
 
 
 def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:

@@ -201,9 +201,6 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     question_s: float = 60.0
     """How long a reason or an analysis may be looked for."""
 
-    idle_bindings_per_s: float = 50.0
-    """So many bindings a second are made in all for sources of a process that have nothing new."""
-
     push_rows_known: int = 10_000
     """Rows of a partition of a pushed source, the last ones, of which a repeated token is known."""
 

@@ -388,45 +388,6 @@ async def test_v7_tables_of_two_timelines_are_refused_by_name() -> None:
     assert (await query.tables(["ping", "loud"], 50, None)).keys() == {"ping", "loud"}
 
 
-@pytest.mark.rule("F11", "F12", "F13")
-async def test_v7_which_instant_a_question_gets_and_what_decides_it_is_told() -> None:
-    world = World()
-    await world.create()
-    await world.pings()
-    await world.write("ping", 200)
-    chosen = (await world.query.explain_timestamp(["ping", "loud"], None)).chosen
-    answers = await world.query.tables(["ping", "loud"], None, None)
-    assert {answer.as_of for answer in answers.values()} == {chosen} == {99}
-    held = await world.collections.read_hold(
-        "v/loud", at=frontier(40), owner="keeps it", lease_ms=None
-    )
-    await world.collections.retain("v/loud", 1)
-    for as_of, asked, said in (
-        (None, 99, "the last before the upper of v/loud, [100]"),
-        (60, 60, "60 was asked for"),
-        (150, None, "150 is not before the upper of v/loud"),
-        (39, None, "39 is before the since of v/loud, [40], where it came by"),
-    ):
-        found = await world.query.explain_timestamp(["ping", "loud"], as_of)
-        assert (found.chosen, said in found.reason) == (asked, True), found.reason
-    (info,) = (info for _, info in found.inputs if info.id == "v/loud")
-    assert [(h.owner, h.frontier) for h in info.holders] == [("keeps it", held.frontier)]
-
-
-async def test_v7_no_instant_is_chosen_over_two_timelines() -> None:
-    world = World()
-    await world.create()
-    await world.pings()
-    await world.collections.create("t", Description(LOUD, timeline="air"), lease_ms=None)
-    directory = OneView()
-    directory.readables["v/loud"] = replace(directory.readables["v/loud"], collection="t")
-    query = QueryDriver(world.collections, directory, world.clock, QuerySettings())
-    for as_of in (None, 50):
-        found = await query.explain_timestamp(["v"], as_of)
-        assert found.chosen is None
-        assert "several timelines, air, system" in found.reason
-
-
 async def collected(world: World, goal: str, start: int | None, until: int) -> list[Event]:
     events = world.query.subscribe(goal, start, True, until)
     found: list[Event] = []

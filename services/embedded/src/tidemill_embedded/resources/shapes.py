@@ -318,8 +318,7 @@ class Shapes:
 
     def created(self, name: str) -> str | None:
         """The collection that users have created under this name, or below it."""
-        below = (each for each, named in self._named.items() if named.kind == CREATED)
-        return next((each for each in below if each.partition("/")[0] == name), None)
+        return next((n for n in self.all_created() if n.partition("/")[0] == name), None)
 
     def all_created(self) -> list[str]:
         """Everything that users have created."""

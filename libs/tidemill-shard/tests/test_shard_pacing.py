@@ -219,45 +219,44 @@ def test_d5_only_versions_that_name_a_pace_need_a_process_that_knows_them() -> N
             assert int.from_bytes(data[3:5], "little") == wanted
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_change(
-    seed: int,
-) -> None:
-    """Rest, steps, writes, reads and deaths of processes in any order, by processes with caches of their own."""
-    random = Random(seed)
-    names = ("s/remap", "s", "s/deadletters")
-    world = await World(3).created(*names, retain_ms=2**40)
-    seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
-    said: dict[tuple[str, int], int] = {}
-    rested = 0
+class Acts:
+    """What processes with caches of their own do in any order, and what each of them sees meanwhile."""
 
-    async def rest() -> None:
-        nonlocal rested
-        process = random.choice(world.processes)
+    names = ("s/remap", "s", "s/deadletters")
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._seen: dict[tuple[int, str], tuple[Frontier, Frontier]] = {}
+        self._said: dict[tuple[str, int], int] = {}
+        self.rested = 0
+
+    async def rest(self) -> None:
+        process = self._random.choice(self._world.processes)
         upper = (await process.status("s/remap")).upper
         numbers = {}
-        for each in names:
+        for each in self.names:
             number = await process.follow(each, PACE, upper)
             if number is None:
                 return
             numbers[each] = number
-            if random.random() < 0.2:
-                await step()
+            if self._random.random() < 0.2:
+                await self.step()
         joined = await process.step_pace(PACE, upper, {"s": numbers}, ())
-        rested += "s" in joined
+        self.rested += "s" in joined
 
-    async def step() -> None:
-        process = random.choice(world.processes)
+    async def step(self) -> None:
+        process = self._random.choice(self._world.processes)
         upper = (await process.state(PACE)).upper.elements[0]
-        leave = ("s",) if random.random() < 0.1 else ()
-        await process.step_pace(PACE, frontier(upper + random.randrange(1, 20)), {}, leave)
+        leave = ("s",) if self._random.random() < 0.1 else ()
+        await process.step_pace(PACE, frontier(upper + self._random.randrange(1, 20)), {}, leave)
 
-    async def write() -> None:
+    async def write(self) -> None:
         """As the driver does: bindings first, then what they bind, at times that were not definite."""
-        process = random.choice(world.processes)
+        process = self._random.choice(self._world.processes)
         upper = (await process.status("s/remap")).upper.elements[0]
-        new = upper + random.randrange(1, 30)
-        for each in names if random.random() < 0.8 else names[:1]:
+        new = upper + self._random.randrange(1, 30)
+        for each in self.names if self._random.random() < 0.8 else self.names[:1]:
             lower = (await process.status(each)).upper.elements[0]
             if lower < new:
                 rows = {"n": [1], "_time": [max(lower, upper)], "_diff": [1]}
@@ -266,38 +265,52 @@ async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_
                     each, frontier(lower), frontier(new), pa.table(rows, schema), writer="w"
                 )
 
-    async def hold() -> None:
-        held, _ = await random.choice(world.processes).acquire(random.choice(names))
-        await random.choice(world.processes).drop(held)
+    async def hold(self) -> None:
+        held, _ = await self._random.choice(self._world.processes).acquire(
+            self._random.choice(self.names)
+        )
+        await self._random.choice(self._world.processes).drop(held)
 
-    async def look() -> None:
-        number = random.randrange(3)
-        process, name = world.processes[number], random.choice(names)
+    async def look(self) -> None:
+        """Neither frontier goes back for a process, and what was definite is the same for all."""
+        number = self._random.randrange(3)
+        process, name = self._world.processes[number], self._random.choice(self.names)
         status = await process.status(name)
-        since, upper = seen.get((number, name), (frontier(0), frontier(0)))
+        since, upper = self._seen.get((number, name), (frontier(0), frontier(0)))
         assert since.precedes(status.since)
         assert upper.precedes(status.upper)
-        seen[number, name] = status.since, status.upper
+        self._seen[number, name] = status.since, status.upper
         last = status.upper.elements[0] - 1
-        rows = await process.glance(name, last)
-        assert rows is not None
-        total = sum(rows.column("_diff").to_pylist())
-        assert said.setdefault((name, last), total) == total
-        for (other, at), known in said.items():
-            if other == name and at <= last and random.random() < 0.1:
-                then = await process.glance(name, at)
-                assert then is not None
-                assert sum(then.column("_diff").to_pylist()) == known
+        total = await self._total(process, name, last)
+        assert self._said.setdefault((name, last), total) == total
+        for (other, at), known in self._said.items():
+            if other == name and at <= last and self._random.random() < 0.1:
+                assert await self._total(process, name, at) == known
 
-    async def die() -> None:
-        number = random.randrange(3)
+    async def _total(self, process: Collections, name: str, at: int) -> int:
+        rows = await process.glance(name, at)
+        assert rows is not None
+        return sum(rows.column("_diff").to_pylist())
+
+    async def die(self) -> None:
+        number = self._random.randrange(3)
+        world = self._world
         world.processes[number] = Collections(
             world.consensus, world.blob, world.clock, lambda: f"{next(world.names):032x}"
         )
-        if random.random() < 0.3:
+        if self._random.random() < 0.3:
             await world.processes[number].open_pace(PACE)
 
-    acts = [rest, step, step, write, hold, look, look, look, die]
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_d5_no_observer_ever_sees_a_frontier_go_back_or_a_definite_answer_change(
+    seed: int,
+) -> None:
+    """Rest, steps, writes, reads and deaths of processes in any order."""
+    random = Random(seed)
+    world = await World(3).created(*Acts.names, retain_ms=2**40)
+    does = Acts(world, random)
+    acts = [does.rest, does.step, does.step, does.write, does.hold]
     for _ in range(150):
-        await random.choice(acts)()
-    assert rested > 2, "nothing ever rested"
+        await random.choice([*acts, does.look, does.look, does.look, does.die])()
+    assert does.rested > 2, "nothing ever rested"

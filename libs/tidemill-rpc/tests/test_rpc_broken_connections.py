@@ -15,7 +15,7 @@ from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.client_services import ServiceClient
-from tidemill.rpc.messages import Delivered, Event, Progress, Work
+from tidemill.rpc.messages import Delivered, Event, Progress, Pushed, Work
 from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
@@ -40,9 +40,10 @@ class Busy(MemoryHandlers):
             yield Progress(frontier(at))
             await asyncio.sleep(0)
 
-    async def push(self, source: str, rows: object) -> object:  # type: ignore[override]
+    async def push(self, source: str, rows: Sequence[bytes], token: str | None = None) -> Pushed:
         self.asked.set()
-        return await asyncio.get_running_loop().create_future()
+        waited: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
+        return await waited
 
 
 async def drained(stream: AsyncIterator[object]) -> None:

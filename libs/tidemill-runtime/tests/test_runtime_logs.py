@@ -46,7 +46,7 @@ def test_json_events_hold_their_values_and_those_of_libraries_too() -> None:
         },
         {"event": "channel lost", "level": "warning", "logger": "grpc"},
     ]  # fmt: skip
-    assert events[2]["exception"].endswith("ValueError: cause")
+    assert events[2]["exception"].endswith("ValueError")
     assert len(events) == 3
 
 
@@ -79,5 +79,5 @@ def test_s6_a_traceback_is_plain_and_says_no_locals(style: str) -> None:
         except ValueError:
             logs.get_logger("http").exception("failed")
     assert time.process_time() - begun < 50 * 0.02
-    assert written.getvalue().count("ValueError: cause") == 50
+    assert written.getvalue().count("builtins.ValueError") == 50
     assert "S3CR3T-of-the-pod" not in written.getvalue()

@@ -58,6 +58,8 @@ class HttpSink:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.at_most_once = endpoint.delivery is Delivery.AT_MOST_ONCE
+        self._taken: set[str] = set()
+        """Keys that were taken of firings of which others were not: these alone are posted again."""
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be asked."""
@@ -71,7 +73,10 @@ class HttpSink:
             return
         async with self._session(self._endpoint.url) as session:
             for firing in firings:
-                await self._post(session, firing)
+                if firing.key not in self._taken:
+                    await self._post(session, firing)
+                    self._taken.add(firing.key)
+        self._taken.clear()
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""

@@ -309,7 +309,7 @@ SOURCES = Board(
                     (
                         Query(
                             "sum by (source, mover) "
-                            "(increase(tidemill_event_time_moves_total{$sel}[5m])) > 0",
+                            "(increase(tidemill_event_time_moves_total{$sel}[5m]))",
                             "{{source}} {{mover}}",
                         ),
                     ),

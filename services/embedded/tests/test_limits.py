@@ -16,9 +16,9 @@ import pytest
 
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
-from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument
+from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument, Right
 from tidemill.rpc.server import serve
-from tidemill.time import Exhausted, UsageError
+from tidemill.time import Exhausted, UsageError, frontier
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
@@ -146,6 +146,36 @@ async def test_s9_reasons_are_looked_for_beside_the_event_loop(tmp_path: Path) -
         assert explained.text
         assert all(name.startswith("questions") for name in threads)
         assert threads
+
+
+SOURCE = """
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {name: pushed}
+spec: {columns: [{name: x, type: text}], http: {}, format: {json: {}}, retain: all}
+"""
+
+
+async def test_s9_rows_that_are_too_long_are_refused_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    async with limited(tmp_path, row_bytes=2_000) as (_, client):
+        await apply_table(client, "words", ["x" * 1_900])
+        await client.apply(documents(SOURCE))
+        for call in (
+            client.insert("words", pa.table({"x": ["a", "x" * 2_100]})),
+            client.push("pushed", [b'{"x": "a"}', b'{"x": "' + b"x" * 2_000 + b'"}']),
+        ):
+            with pytest.raises(UsageError, match=r"row 2 .*limits\.row_bytes.*nothing was written"):
+                await call
+        shape = CollectionShape(pa.schema([("x", pa.string())]), user_writable=True)
+        await client.storage.create("mine", shape, owner="me", lease_ms=None)
+        write = await client.storage.acquire_right("mine", Right.WRITE, owner="me")
+        times, diffs = pa.array([0], pa.uint64()), pa.array([1], pa.int64())
+        updates = pa.table({"x": ["x" * 2_100], "_time": times, "_diff": diffs})
+        with pytest.raises(UsageError, match=r"limits\.row_bytes"):
+            await client.storage.update_and_downgrade(write, updates, frontier(1))
+        assert (await client.snapshot("words")).table.num_rows == 1
 
 
 def long_program() -> str:

@@ -204,7 +204,9 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
                 collections, shapes, clock, chosen.query, world.discover,
                 chosen.limits.of_questions, lambda view: may_explain(shapes, view),
             ),
-            StorageDriver(collections, clock, shapes, chosen.limits.lease_ms),
+            StorageDriver(
+                collections, clock, shapes, chosen.limits.lease_ms, chosen.limits.row_bytes
+            ),
             CompactionDriver(
                 collections, clock, chosen.compaction,
                 lambda collection, message: log.warning(

@@ -17,7 +17,7 @@ from tidemill.runtime.http_server import HttpLimits
 from tidemill.runtime.kafka_access import KafkaFiles
 from tidemill.runtime.places import PlaceSettings
 from tidemill.shard.claims import LEASE_S
-from tidemill.shard.conforming import ROW_BYTES_MAX
+from tidemill.shard.conforming import INCOMING_BYTES_MAX, ROW_BYTES_MAX
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
@@ -143,6 +143,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     plugin_load_s: float = LOAD_S
     """Seconds that loading a plugin of a view and checking its laws may take."""
+
+    row_bytes: int = INCOMING_BYTES_MAX
+    """The longest row that a client may push, insert or append."""
 
     parquet_cells_max: int = CELLS_MAX
     """Rows times columns of one Parquet file that a source reads."""

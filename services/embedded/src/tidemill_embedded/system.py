@@ -29,6 +29,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
     retained_ms,
 )
+from tidemill.shard.conforming import refuse_long, refuse_long_rows
 from tidemill.shard.offloading import all_of
 from tidemill.time import (
     Indeterminate,
@@ -458,6 +459,7 @@ class System:
         if not isinstance(runner, TableRunner):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
+        refuse_long_rows(rows, self._world.settings.limits.row_bytes)
         data, diffs = fitted(rows, schema, table)
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
@@ -482,6 +484,7 @@ class System:
             self._world.places.topics_written.check(topic_of(stored))
         if self._shared is None:
             refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
+        refuse_long(map(len, rows), self._world.settings.limits.row_bytes)
         if rows:
             entries = await entries_of(stored, rows, self._world.log)
             if token is None:

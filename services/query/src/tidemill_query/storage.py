@@ -36,6 +36,7 @@ from tidemill.shard import (
     WriteCapability,
 )
 from tidemill.shard import Appended as Written
+from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
 from tidemill.time import Frontier, UsageError
 from tidemill_query.conditions import filter_of
 
@@ -70,8 +71,13 @@ class StorageDriver:
         clock: Clock,
         names: Names | None = None,
         lease_ms_max: int = LEASE_MS_MAX,
+        row_bytes: int = INCOMING_BYTES_MAX,
     ) -> None:
-        """No capability that a client takes outlives the client by more than `lease_ms_max`."""
+        """No capability that a client takes outlives the client by more than `lease_ms_max`.
+
+        No row that a client writes is longer than `row_bytes`.
+        """
+        self._row_bytes = row_bytes
         self._lease_ms_max = lease_ms_max
         self._collections = collections
         self._clock = clock
@@ -189,6 +195,8 @@ class StorageDriver:
         """Append and move on in one step. A repeated token never writes twice."""
         if capability.right is not Right.WRITE:
             raise UsageError("a read capability does not write", reason="NotAWriter")
+        if updates is not None:
+            refuse_long_rows(updates, self._row_bytes)
         writer = WriteCapability(
             CapabilityId(capability.id), capability.collection, capability.frontier
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,8 @@ DIFF_MAX = 1 << 31
 """No append puts more copies of a record, or takes more away: 64 bits hold what 2^32 appends add up to."""
 ROW_BYTES_MAX = 48 * 1024 * 1024
 """A longer row would find no room in an answer, whose messages have 64 MiB."""
+INCOMING_BYTES_MAX = 1 << 20
+"""Rows that come in are shorter: what views make of them has to find room as well."""
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,6 +84,24 @@ def admitted(
             reason="RowTooLong",
         )
     return conforming
+
+
+def refuse_long(sizes: Iterable[int], bytes_max: int) -> None:
+    """Raises: UsageError naming the first of rows from a client that has more than `bytes_max`."""
+    for number, size in enumerate(sizes, 1):
+        if size > bytes_max:
+            raise UsageError(
+                f"rows refused: row {number} has {size:,} bytes, more than {bytes_max:,} "
+                "(limits.row_bytes); nothing was written",
+                reason="RowTooLong",
+            )
+
+
+def refuse_long_rows(rows: pa.Table, bytes_max: int) -> None:
+    """As `refuse_long`, for rows in columns. Cost: O(columns) where all rows together have fewer."""
+    at = _row_beyond(rows, bytes_max)
+    if at is not None:
+        refuse_long([0] * at + [rows.slice(at, 1).nbytes], bytes_max)
 
 
 @contextmanager

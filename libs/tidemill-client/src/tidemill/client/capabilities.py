@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -254,25 +254,34 @@ class AsyncView:
         await self._compute.drop_view(await reader.keep())
 
 
+class ViewOptions(TypedDict, total=False):
+    """What may be said of a view: where its outputs begin, by default where all inputs are held.
+
+    `outputs` are those predicates that can be read, by default all; what they keep; whose leases and how
+    long; and the token by which the command may be repeated.
+    """
+
+    at: int | None
+    outputs: Sequence[str]
+    retain_ms: int | None
+    owner: str
+    lease_ms: int
+    token: str | None
+
+
 async def maintain(
     client: AsyncClient,
     name: str,
     program: str,
     inputs: Mapping[str, AsyncReader],
-    *,
-    at: int | None = None,
-    outputs: Sequence[str] = (),
-    retain_ms: int | None = None,
-    owner: str = "",
-    lease_ms: int = LEASE_MS,
-    token: str | None = None,
+    **options: Unpack[ViewOptions],
 ) -> AsyncView:
-    """A view over what is held, by predicate: `async with await maintain(client, ...) as view`.
-
-    Its outputs begin at `at`, by default where all inputs are held.
-    """
+    """A view over what is held, by predicate: `async with await maintain(client, ...) as view`."""
+    at, lease_ms = options.get("at"), options.get("lease_ms", LEASE_MS)
     view = MaintainedView(
         name, program, {predicate: each.capability for predicate, each in inputs.items()},
-        None if at is None else frontier(at), tuple(outputs), retain_ms, owner, lease_ms,
+        None if at is None else frontier(at), tuple(options.get("outputs", ())),
+        options.get("retain_ms"), options.get("owner", ""), lease_ms,
     )  # fmt: skip
-    return AsyncView(client, await client.compute.maintain_view(view, token=token), lease_ms)
+    held = await client.compute.maintain_view(view, token=options.get("token"))
+    return AsyncView(client, held, lease_ms)

@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
 from tidemill.client import capabilities
-from tidemill.client.capabilities import LEASE_MS, AsyncHeld, AsyncReader, AsyncView, AsyncWriter
+from tidemill.client.capabilities import (
+    LEASE_MS,
+    AsyncHeld,
+    AsyncReader,
+    AsyncView,
+    AsyncWriter,
+    ViewOptions,
+)
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import AppendOutcome, CollectionShape, Condition, Event, HeldCapability
 
+D = TypeVar("D", bound=AsyncHeld | AsyncView)
 H = TypeVar("H", bound=AsyncHeld)
 
 
-class Held(Generic[H]):
-    """A capability that this process holds, as AsyncHeld says."""
+class Driven(Generic[D]):
+    """What an asynchronous handle guarantees, each call of it driven to its end."""
 
-    def __init__(self, calls: BlockingClient, held: H) -> None:
+    def __init__(self, calls: BlockingClient, held: D) -> None:
         self._calls = calls
         self.held = held
         """The handle that is driven."""
-
-    @property
-    def capability(self) -> HeldCapability:
-        """As it stands now; whoever has it has the right."""
-        return self.held.capability
-
-    @property
-    def frontier(self) -> int:
-        """The instant that is held. Raises: ValueError where nothing is left to hold."""
-        return self.held.frontier
 
     def __enter__(self) -> Self:
         self._calls.drive(lambda _: self.held.__aenter__())
@@ -48,13 +46,27 @@ class Held(Generic[H]):
     ) -> None:
         self._calls.drive(lambda _: self.held.__aexit__(kind, error, traceback))
 
+    def drop(self) -> None:
+        """Give up what is held; a view ends. Raises: UsageError while something else reads an output."""
+        self._calls.drive(lambda _: self.held.drop())
+
+
+class Held(Driven[H]):
+    """A capability that this process holds, as AsyncHeld says."""
+
+    @property
+    def capability(self) -> HeldCapability:
+        """As it stands now; whoever has it has the right."""
+        return self.held.capability
+
+    @property
+    def frontier(self) -> int:
+        """The instant that is held. Raises: ValueError where nothing is left to hold."""
+        return self.held.frontier
+
     def keep(self) -> HeldCapability:
         """The capability for whoever uses it next: not renewed here any more, nor dropped at the end."""
         return self._calls.drive(lambda _: self.held.keep())
-
-    def drop(self) -> None:
-        """Give it up."""
-        self._calls.drive(lambda _: self.held.drop())
 
 
 class Reader(Held[AsyncReader]):
@@ -93,34 +105,17 @@ class Writer(Held[AsyncWriter]):
         return self._calls.drive(lambda _: self.held.append(rows, to, token=token))
 
 
-class View:
+class View(Driven[AsyncView]):
     """A view that this process began, as AsyncView says."""
 
     def __init__(self, calls: BlockingClient, view: AsyncView) -> None:
-        self._calls = calls
-        self._view = view
+        super().__init__(calls, view)
         self.outputs = {p: Reader(calls, reader) for p, reader in view.outputs.items()}
         """To read each output, by predicate."""
 
-    def __enter__(self) -> Self:
-        self._calls.drive(lambda _: self._view.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._calls.drive(lambda _: self._view.__aexit__(kind, error, traceback))
-
     def keep(self) -> None:
         """Let the view go on when the context ends: `tidemill delete view NAME` ends it."""
-        self._view.keep()
-
-    def drop(self) -> None:
-        """End the view. Raises: UsageError while something else reads an output."""
-        self._calls.drive(lambda _: self._view.drop())
+        self.held.keep()
 
 
 class Handles:
@@ -172,31 +167,9 @@ class Handles:
         name: str,
         program: str,
         inputs: Mapping[str, Reader],
-        *,
-        at: int | None = None,
-        outputs: Sequence[str] = (),
-        retain_ms: int | None = None,
-        owner: str = "",
-        lease_ms: int = LEASE_MS,
-        token: str | None = None,
+        **options: Unpack[ViewOptions],
     ) -> View:
-        """A view over what is held, by predicate: `with client.maintain(...) as view`.
-
-        Its outputs begin at `at`, by default where all inputs are held.
-        """
+        """A view over what is held, by predicate: `with client.maintain(...) as view`."""
         held = {predicate: reader.held for predicate, reader in inputs.items()}
-        view = self._calls.drive(
-            lambda c: capabilities.maintain(
-                c,
-                name,
-                program,
-                held,
-                at=at,
-                outputs=outputs,
-                retain_ms=retain_ms,
-                owner=owner,
-                lease_ms=lease_ms,
-                token=token,
-            )
-        )
+        view = self._calls.drive(lambda c: capabilities.maintain(c, name, program, held, **options))
         return View(self._calls, view)

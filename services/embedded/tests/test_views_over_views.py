@@ -25,7 +25,7 @@ from tidemill.testkit.tidelog import CATALOG, Example, programs
 from tidemill.testkit.tidelog import UPPER as RANDOM_UPPER
 from tidemill.testkit.tidelog import inputs as facts_of_inputs
 from tidemill_compute.views.record_rows import row_of, shape_of_output, table_of
-from tidemill_embedded.resources.shapes import Named
+from tidemill_embedded.resources.named import Named
 
 UPPER = 100
 LOST = frozenset({"count", "count_distinct", "sum", "average"})

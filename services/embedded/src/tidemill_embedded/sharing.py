@@ -24,8 +24,8 @@ from tidemill_embedded.replicas.roles import (
     shares_of,
     without_share,
 )
+from tidemill_embedded.resources.named import columns_of, row_schema
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
-from tidemill_embedded.resources.shapes import columns_of, row_schema
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.leaving import Leaving
 from tidemill_embedded.running.readers import ActionRunner

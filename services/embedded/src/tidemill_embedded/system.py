@@ -42,13 +42,8 @@ from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
 from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed
+from tidemill_embedded.resources.named import CREATED, columns_of, read_name, row_schema
 from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import (
-    CREATED,
-    columns_of,
-    read_name,
-    row_schema,
-)
 from tidemill_embedded.resources.unreadable import Unreadable
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner

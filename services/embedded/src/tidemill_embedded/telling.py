@@ -29,8 +29,9 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.replicas.roles import parts_for
+from tidemill_embedded.resources.named import SYSTEM, Named, read_name
 from tidemill_embedded.resources.resource_store import Key, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import SYSTEM, Named, Shapes, read_name
+from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.resources.written import yaml_of
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import who_holds, why_kept

@@ -29,8 +29,9 @@ from tidemill.runtime.resources import (
 from tidemill.time import UsageError
 from tidemill_compute.plugins import vocabulary_of
 from tidemill_embedded.applying.planning import doubled, plan_reader, told_twice
+from tidemill_embedded.resources.named import located
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes, located
+from tidemill_embedded.resources.shapes import Shapes
 
 RESOURCE_ENDINGS = (".yaml", ".yml")
 PROGRAM = ("spec", "program")

@@ -19,8 +19,9 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.time import UnknownCollection, UsageError
+from tidemill_embedded.resources.named import READS, located
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import READS, Shapes, located
+from tidemill_embedded.resources.shapes import Shapes
 
 OWN_PREFIX = "tidemill."
 """Topics of the log of this system in which processes talk among themselves."""

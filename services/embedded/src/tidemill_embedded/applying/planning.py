@@ -43,9 +43,10 @@ from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.applying.stating import stated_anew
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
+from tidemill_embedded.resources.named import Named, PlannedView, columns_of, located
 from tidemill_embedded.resources.placing import check_resource
 from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import Named, PlannedView, Shapes, columns_of, located
+from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.readers import refuse_forgotten

@@ -19,9 +19,9 @@ from tidemill.runtime.resources.decoding import (
     registries_of,
 )
 from tidemill.time import UsageError
+from tidemill_embedded.resources.named import columns_of
 from tidemill_embedded.resources.placing import check_registry
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import columns_of
 from tidemill_ingest.decisions import Decisions
 from tidemill_ingest.decoding import RecordDecoder, Schemas
 

@@ -14,7 +14,7 @@ from tidemill.runtime.places import Places, is_loopback, places_of
 from tidemill.runtime.resources import ActionSpec, RegistrySpec, Resource, SinkSpec, SourceSpec
 from tidemill.runtime.resources.decoding import descriptor_files, registries_of
 from tidemill.time import UsageError
-from tidemill_embedded.resources.shapes import located
+from tidemill_embedded.resources.named import located
 from tidemill_embedded.settings import EmbeddedSettings
 
 

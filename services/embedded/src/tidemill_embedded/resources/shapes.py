@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,174 +16,51 @@ import pyarrow as pa
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.catalog import InputSchema
-from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.records import Record
-from tidemill.datalog.ticking import TickPlan
 from tidemill.reclock import REMAP_SCHEMA
 from tidemill.rpc.identity import listed
 from tidemill.runtime.documents import laid_out
-from tidemill.runtime.formats import ARROW_TYPES, LETTER_SCHEMA
-from tidemill.runtime.problems import field_name
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
-    ColumnSpec,
     HoldSpec,
-    Resource,
     SourceSpec,
     TableSpec,
     ViewSpec,
 )
 from tidemill.shard import Description
-from tidemill.time import AlreadyUsed, TidemillError, UnknownCollection, UsageError
+from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_compute.actions.corrections import corrections_schema
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
-from tidemill_compute.events.fold import late_events
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
 from tidemill_compute.plugins import LOAD_S, vocabulary_of
 from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    record_of,
-    shape_of_events,
     shape_of_relation,
 )
 from tidemill_compute.views.view_target import ERROR_SCHEMA
 from tidemill_embedded.auditing import AUDIT, AUDIT_SCHEMA
+from tidemill_embedded.resources.named import (
+    ARRANGEMENT,
+    ASIDE,
+    COLLECTION,
+    CREATED,
+    READS,
+    SYSTEM,
+    Named,
+    PlannedView,
+    located,
+    named_source,
+    named_table,
+    own_prefix,
+    read_name,
+)
+from tidemill_embedded.resources.names import Names
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill_embedded.resources.programs import Programs
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill_query.directory import Readable, TicksOf, ViewOf
-
-SYSTEM = "system"
-ASIDE = "Aside"
-ARRANGEMENT = "Arrangement"
-CREATED = "Collection"
-"""The kind of what users have created by a command, without a resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A collection under the name by which users and programs know it."""
-
-    name: str
-    collection: str
-    timeline: str
-    kind: str
-    shape: PredicateShape
-    ends: bool = True
-
-    def as_input(self, predicate: str) -> InputSchema:
-        """The collection as an input of a program, under a predicate's name."""
-        columns: Any = self.shape.argument_columns
-        lattices: Any = self.shape.lattices
-        return InputSchema(
-            predicate,
-            "events" if self.shape.timed else "relation",
-            columns,
-            self.timeline,
-            self.ends,
-            lattices,
-        )
-
-    def readable(self) -> Readable:
-        """The collection as the query service reads it."""
-        make = record_of(self.shape)
-        names = self.shape.schema.names
-
-        def records(table: pa.Table) -> Sequence[Record]:
-            rows = zip(*(table[name].to_pylist() for name in names), strict=True)
-            return [make(row) for row in rows] if names else [make(())] * table.num_rows
-
-        columns = [(field.name, str(field.type)) for field in self.shape.schema]
-        late = None
-        if self.kind == "Source" and self.shape.timed:
-            arguments = names[: self.shape.arguments]
-            late = (
-                f"{self.collection}/deadletters",
-                lambda letters: late_events(letters, self.shape.predicate, arguments),
-            )
-        return Readable(
-            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
-            late,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedView:
-    """A view whose program has been checked: what it reads and writes, by predicate."""
-
-    stored: Stored
-    program: CheckedProgram
-    inputs: Mapping[str, Named]
-    outputs: Mapping[str, Named]
-    ticks: TickPlan | None = None
-
-    @property
-    def timeline(self) -> str:
-        """The timeline of its inputs and outputs."""
-        return self.program.timeline or SYSTEM
-
-
-READS = "reads"
-"""Of what was decided about a resource: the collections that it reads, by the names that it has for them."""
-
-COLLECTION = "collection"
-"""What an arrangement or a hold calls the collection that it reads."""
-
-
-def read_name(stored: Stored, written: str) -> str:
-    """The collection that an arrangement or a hold is about: as it was decided, or as it is written."""
-    return str(stored.resolved.get(READS, {}).get(COLLECTION, written))
-
-
-def own_prefix(stored: Stored, version: int) -> str:
-    """What the names of the collections begin with that one version of a view has for itself."""
-    return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
-
-
-def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
-    """The data columns of a source or table."""
-    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
-
-
-def event_schema(rows: pa.Schema) -> pa.Schema:
-    """The data columns of an event stream."""
-    return rows.append(pa.field("time", pa.int64())).append(pa.field("expires", pa.int64()))
-
-
-def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:
-    """The columns of a source or table, inferred ones as they were found at its creation."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec | TableSpec)
-    found = stored.resolved.get("columns")
-    if found is None:
-        return tuple(spec.columns)
-    return tuple(ColumnSpec(**column) for column in found)
-
-
-def named_source(stored: Stored) -> Named:
-    """A source as programs see it."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec)
-    name, prefix = stored.resource.name, stored.prefix
-    rows = row_schema(columns_of(stored))
-    event = spec.event_time
-    if event is None:
-        shape = shape_of_relation(name, rows)
-        return Named(name, prefix, spec.timeline or SYSTEM, "Source", shape)
-    ends = event.expires_after is not None or event.expires_column is not None
-    shape = shape_of_events(name, event_schema(rows))
-    return Named(name, prefix, event.timeline, "Source", shape, ends)
-
-
-def named_table(stored: Stored) -> Named:
-    """A table as programs see it."""
-    spec = stored.resource.spec
-    assert isinstance(spec, TableSpec)
-    shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
-    return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
 
 
 def _begin(view: PlannedView) -> int | None:
@@ -194,27 +70,6 @@ def _begin(view: PlannedView) -> int | None:
     if spec.hydrate_from is not None:
         return spec.hydrate_from
     return view.stored.created_ms if view.timeline == SYSTEM else None
-
-
-@contextmanager
-def located(resource: Resource, *path: str | int) -> Iterator[None]:
-    """What is refused in the body is refused with the place of a field of the resource."""
-    try:
-        yield
-    except ProgramErrors as error:
-        field = path or ("spec", "program")
-        raise UsageError(
-            f"{resource.place(*field)}: {resource}: {field_name(field)} has mistakes\n{error.render()}",
-            reason=error.diagnostics[0].code, located=True, program=error,
-        ) from None  # fmt: skip
-    except UsageError as error:
-        if error.details.get("located"):
-            raise
-        named = f"{field_name(path)}: " if path else ""
-        raise type(error)(
-            f"{resource.place(*path)}: {resource}: {named}{error}",
-            **{**error.details, "located": True, "position": resource.place(*path)},
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +85,17 @@ _PLANNING = ThreadPoolExecutor(2, "planning")
 """Checks programs beside the event loop, two at a time: a long one takes seconds."""
 
 
-class Shapes:
+class Shapes(Names):
     """Everything that can be read, by name; grows as resources are planned."""
 
     def __init__(self, plugin_load_s: float = LOAD_S) -> None:
+        super().__init__()
         self._plugin_load_s = plugin_load_s
-        audit = shape_of_relation("audit", AUDIT_SCHEMA)
-        self._named = {AUDIT: Named(AUDIT, AUDIT, SYSTEM, ASIDE, audit)}
         self._views: dict[str, PlannedView] = {}
         self._arrangements: dict[str, _Arranged] = {}
+        self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
+        self.add(Named(AUDIT, AUDIT, SYSTEM, ASIDE, shape_of_relation("audit", AUDIT_SCHEMA)))
 
     async def foresee(self, stored: Stored) -> None:
         """Read and check the program of a view beside the event loop, so that `plan` finds it done."""
@@ -258,17 +114,17 @@ class Shapes:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             source = named_source(stored)
-            self._add(source)
+            self.add(source)
             self._add_aside(stored, SYSTEM, remap=REMAP_SCHEMA, deadletters=LETTER_SCHEMA)
             if source.timeline != SYSTEM:
                 self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
         elif isinstance(spec, TableSpec):
-            self._add(named_table(stored))
+            self.add(named_table(stored))
         elif isinstance(spec, ViewSpec):
             view = self.plan_view(stored)
             self._views[stored.resource.name] = view
             for named in view.outputs.values():
-                self._add(named)
+                self.add(named)
             self._add_aside(stored, view.program.timeline or SYSTEM, errors=ERROR_SCHEMA)
             return view
         elif isinstance(spec, ActionSpec):
@@ -297,78 +153,40 @@ class Shapes:
                         f"{', '.join(named.shape.schema.names)}",
                         reason="UnknownColumn",
                     )
+        self._disarrange(resource.name)
         self._arrangements[resource.name] = _Arranged(named.name, spec.key, stored.prefix)
-        self._add(named)
+        self._arranged_of.setdefault(named.name, set()).add(resource.name)
+        self.add(named)
 
     def learn(self, name: str, description: Description) -> None:
         """A collection that users have created can be read by its name, on the timeline that they said."""
         shape = shape_of_relation(name.rpartition("/")[2], description.schema)
-        self._add(Named(name, name, description.timeline, CREATED, shape))
-
-    def name_of(self, collection: str) -> str:
-        """By which name its readers know a collection; its own where there is none."""
-        if collection in self._named:
-            return collection
-        found = (n.name for n in self._named.values() if n.collection == collection)
-        return next(found, collection)
-
-    def collection_of(self, name: str) -> str:
-        """The collection that readers know by a name; one that is nobody's by its own."""
-        return self.named(name).collection if self.knows(name) else name
-
-    def created(self, name: str) -> str | None:
-        """The collection that users have created under this name, or below it."""
-        return next((n for n in self.all_created() if n.partition("/")[0] == name), None)
-
-    def all_created(self) -> list[str]:
-        """Everything that users have created."""
-        return [name for name, named in self._named.items() if named.kind == CREATED]
-
-    def created_as(self, name: str) -> str:
-        """The collection that users created under this name. Raises: UnknownCollection, UsageError."""
-        named = self.named(name)
-        if named.kind != CREATED:
-            raise UsageError(
-                f"{name} belongs to {named.kind} {name.partition('/')[0]}: delete that",
-                reason="NotCreated",
-            )
-        return named.collection
-
-    def refuse_taken(self, name: str) -> None:
-        """Raises: AlreadyUsed if a resource gives the name to what it makes."""
-        head = name.partition("/")[0]
-        for each, named in self._named.items():
-            if named.kind != CREATED and each.partition("/")[0] == head:
-                raise AlreadyUsed(
-                    f"the name {name} belongs to {named.kind} {head}", collection=name
-                )
+        self.add(Named(name, name, description.timeline, CREATED, shape))
 
     def arranged(self, name: str) -> dict[tuple[str, ...], str]:
         """The arrangements of a collection: key columns → the collection that is sorted by them."""
-        return {a.key: a.collection for a in self._arrangements.values() if a.of == name}
+        found = (self._arrangements[each] for each in self._arranged_of.get(name, ()))
+        return {arranged.key: arranged.collection for arranged in found}
 
-    def belongs(self, collection: str, resource: str) -> bool:
-        """Whether a resource makes the collection of that name, however it is named."""
-        if not self.knows(collection):
-            return False
-        return self.named(collection).name.partition("/")[0] == resource
+    def _disarrange(self, name: str) -> None:
+        arranged = self._arrangements.pop(name, None)
+        if arranged is not None:
+            self._arranged_of[arranged.of].discard(name)
 
     def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:
         """Collections that a resource makes beside its own: they can be read, not derived from."""
         for what, schema in schemas.items():
             name = f"{stored.resource.name}/{what}"
             shape = shape_of_relation(what, schema)
-            self._add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
+            self.add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
 
-    def _add(self, named: Named) -> None:
+    def add(self, named: Named) -> None:
         """Add a collection, and what is arranged of it: that has the columns that it has."""
-        self._named[named.name] = named
-        for name, arranged in self._arrangements.items():
-            if arranged.of == named.name:
-                shape = replace(named.shape, predicate=name)
-                self._named[name] = replace(
-                    named, name=name, collection=arranged.collection, kind=ARRANGEMENT, shape=shape
-                )
+        super().add(named)
+        for name in self._arranged_of.get(named.name, ()):
+            collection = self._arrangements[name].collection
+            shape = replace(named.shape, predicate=name)
+            super().add(Named(name, collection, named.timeline, ARRANGEMENT, shape, named.ends))
 
     def plan_view(self, stored: Stored) -> PlannedView:
         """The view over what can be read now, without adding it.
@@ -396,7 +214,7 @@ class Shapes:
         with located(resource, "spec"):
             named = vocabulary.Named(spec.lattices, spec.functions)
             words = vocabulary_of(named, self._plugin_load_s)
-        checked = self._programs.checked(spec.program, file, schemas, words, self._predicates())
+        checked = self._programs.checked(spec.program, file, schemas, words, self.predicates())
         with located(resource, "spec", "engine"):
             check_engine(spec)
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
@@ -468,43 +286,6 @@ class Shapes:
     def inputs_of(self, view: str) -> dict[str, InputSchema]:
         """What a view's program may read, by predicate."""
         return {p: named.as_input(p) for p, named in self.planned(view).inputs.items()}
-
-    def resources(self) -> set[str]:
-        """The names of what makes the collections that are known."""
-        return {name.partition("/")[0] for name in self._named}
-
-    def knows(self, name: str) -> bool:
-        """Whether the name, or a predicate of one view, can be read."""
-        return name in self._named or len(self._deriving(name)) == 1
-
-    def _predicates(self) -> tuple[str, ...]:
-        """The names by which programs can read what there is."""
-        names = dict.fromkeys(name.rpartition("/")[2] for name in listed(self._named))
-        return tuple(name for name in names if self.knows(name))
-
-    def _deriving(self, predicate: str) -> list[str]:
-        return [
-            name
-            for name, named in self._named.items()
-            if named.kind == "View" and name.endswith(f"/{predicate}")
-        ]
-
-    def named(self, name: str) -> Named:
-        """A collection by its name, or by its predicate if only one view derives it."""
-        if name in self._named:
-            return self._named[name]
-        deriving = self._deriving(name)
-        if len(deriving) == 1:
-            return self._named[deriving[0]]
-        if deriving:
-            raise UnknownCollection(
-                f"{name} is derived by several views: name one of {', '.join(sorted(listed(deriving)))}"
-            )
-        seen = listed(self._named)
-        known = {each.rpartition("/")[2]: each for each in seen} | dict.fromkeys(seen)
-        close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownCollection(f"there is no {name}{hint}", name=name)
 
     def planned(self, name: str) -> PlannedView:
         """A view with its checked program. Raises: UnknownCollection naming what is close."""
@@ -587,9 +368,9 @@ class Shapes:
     def forget(self, name: str) -> None:
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)
-        self._arrangements.pop(name, None)
-        for each in [n for n in self._named if n == name or n.startswith(f"{name}/")]:
-            del self._named[each]
+        self._disarrange(name)
+        for each in self.below(name):
+            self.remove(each)
 
     def timeline_of(self, timeline: str) -> list[str]:
         """The collections of event streams on a timeline."""

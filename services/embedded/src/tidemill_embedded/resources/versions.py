@@ -12,15 +12,9 @@ from typing import Any
 
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
 from tidemill.time import Unavailable, UsageError
+from tidemill_embedded.resources.named import READS, Named, PlannedView, located, own_prefix
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import (
-    READS,
-    Named,
-    PlannedView,
-    Shapes,
-    located,
-    own_prefix,
-)
+from tidemill_embedded.resources.shapes import Shapes
 
 _KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""

@@ -9,8 +9,8 @@ from tidemill.runtime.resources import ArrangementSpec
 from tidemill.shard import Description
 from tidemill_compaction.arranging import SparkArrange
 from tidemill_compute.arrangements import ArrangementDriver
+from tidemill_embedded.resources.named import Named
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Named
 from tidemill_embedded.world import World
 
 

@@ -20,9 +20,9 @@ from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
+from tidemill_embedded.resources.named import SYSTEM, Named, row_schema
 from tidemill_embedded.resources.placing import check_sink
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import SYSTEM, Named, row_schema
 from tidemill_embedded.running.guarding import GuardedSink
 from tidemill_embedded.world import World
 

@@ -39,9 +39,9 @@ from tidemill_compute.events.stage import EventStage, EventTarget
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
+from tidemill_embedded.resources.named import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.resources.placing import check_source
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.world import World
 from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import WHOLE, Origin, Share, SourceReader

@@ -19,8 +19,8 @@ from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
 from tidemill_embedded.resources import versions
+from tidemill_embedded.resources.named import SYSTEM, PlannedView, own_prefix
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import SYSTEM, PlannedView, own_prefix
 from tidemill_embedded.world import World
 
 

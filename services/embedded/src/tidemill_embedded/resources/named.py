@@ -1,0 +1,179 @@
+"""Collections that resources make, each under its name, with what programs and questions see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.datalog.catalog import InputSchema
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.records import Record
+from tidemill.datalog.ticking import TickPlan
+from tidemill.runtime.formats import ARROW_TYPES
+from tidemill.runtime.problems import field_name
+from tidemill.runtime.resources import ColumnSpec, Resource, SourceSpec, TableSpec
+from tidemill.time import UsageError
+from tidemill_compute.events.fold import late_events
+from tidemill_compute.views.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_relation,
+)
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_query.directory import Readable
+
+SYSTEM = "system"
+ASIDE = "Aside"
+ARRANGEMENT = "Arrangement"
+CREATED = "Collection"
+"""The kind of what users have created by a command, without a resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A collection under the name by which users and programs know it."""
+
+    name: str
+    collection: str
+    timeline: str
+    kind: str
+    shape: PredicateShape
+    ends: bool = True
+
+    def as_input(self, predicate: str) -> InputSchema:
+        """The collection as an input of a program, under a predicate's name."""
+        columns: Any = self.shape.argument_columns
+        lattices: Any = self.shape.lattices
+        return InputSchema(
+            predicate,
+            "events" if self.shape.timed else "relation",
+            columns,
+            self.timeline,
+            self.ends,
+            lattices,
+        )
+
+    def readable(self) -> Readable:
+        """The collection as the query service reads it."""
+        make = record_of(self.shape)
+        names = self.shape.schema.names
+
+        def records(table: pa.Table) -> Sequence[Record]:
+            rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+            return [make(row) for row in rows] if names else [make(())] * table.num_rows
+
+        columns = [(field.name, str(field.type)) for field in self.shape.schema]
+        late = None
+        if self.kind == "Source" and self.shape.timed:
+            arguments = names[: self.shape.arguments]
+            late = (
+                f"{self.collection}/deadletters",
+                lambda letters: late_events(letters, self.shape.predicate, arguments),
+            )
+        return Readable(
+            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
+            late,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedView:
+    """A view whose program has been checked: what it reads and writes, by predicate."""
+
+    stored: Stored
+    program: CheckedProgram
+    inputs: Mapping[str, Named]
+    outputs: Mapping[str, Named]
+    ticks: TickPlan | None = None
+
+    @property
+    def timeline(self) -> str:
+        """The timeline of its inputs and outputs."""
+        return self.program.timeline or SYSTEM
+
+
+READS = "reads"
+"""Of what was decided about a resource: the collections that it reads, by the names that it has for them."""
+
+COLLECTION = "collection"
+"""What an arrangement or a hold calls the collection that it reads."""
+
+
+def read_name(stored: Stored, written: str) -> str:
+    """The collection that an arrangement or a hold is about: as it was decided, or as it is written."""
+    return str(stored.resolved.get(READS, {}).get(COLLECTION, written))
+
+
+def own_prefix(stored: Stored, version: int) -> str:
+    """What the names of the collections begin with that one version of a view has for itself."""
+    return stored.prefix if version == 1 else f"{stored.prefix}@{version}"
+
+
+def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
+    """The data columns of a source or table."""
+    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
+
+
+def event_schema(rows: pa.Schema) -> pa.Schema:
+    """The data columns of an event stream."""
+    return rows.append(pa.field("time", pa.int64())).append(pa.field("expires", pa.int64()))
+
+
+def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:
+    """The columns of a source or table, inferred ones as they were found at its creation."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec | TableSpec)
+    found = stored.resolved.get("columns")
+    if found is None:
+        return tuple(spec.columns)
+    return tuple(ColumnSpec(**column) for column in found)
+
+
+def named_source(stored: Stored) -> Named:
+    """A source as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    name, prefix = stored.resource.name, stored.prefix
+    rows = row_schema(columns_of(stored))
+    event = spec.event_time
+    if event is None:
+        shape = shape_of_relation(name, rows)
+        return Named(name, prefix, spec.timeline or SYSTEM, "Source", shape)
+    ends = event.expires_after is not None or event.expires_column is not None
+    shape = shape_of_events(name, event_schema(rows))
+    return Named(name, prefix, event.timeline, "Source", shape, ends)
+
+
+def named_table(stored: Stored) -> Named:
+    """A table as programs see it."""
+    spec = stored.resource.spec
+    assert isinstance(spec, TableSpec)
+    shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
+    return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
+
+
+@contextmanager
+def located(resource: Resource, *path: str | int) -> Iterator[None]:
+    """What is refused in the body is refused with the place of a field of the resource."""
+    try:
+        yield
+    except ProgramErrors as error:
+        field = path or ("spec", "program")
+        raise UsageError(
+            f"{resource.place(*field)}: {resource}: {field_name(field)} has mistakes\n{error.render()}",
+            reason=error.diagnostics[0].code, located=True, program=error,
+        ) from None  # fmt: skip
+    except UsageError as error:
+        if error.details.get("located"):
+            raise
+        named = f"{field_name(path)}: " if path else ""
+        raise type(error)(
+            f"{resource.place(*path)}: {resource}: {named}{error}",
+            **{**error.details, "located": True, "position": resource.place(*path)},
+        ) from None

@@ -1,0 +1,69 @@
+"""Names of collections: found at once however many there are, and as a look through all would find them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tidemill.time import AlreadyUsed, UnknownCollection
+from tidemill_compute.views.record_rows import shape_of_relation
+from tidemill_embedded.resources.named import CREATED, SYSTEM, Named
+from tidemill_embedded.resources.names import Names, resource_of
+
+SHAPE = shape_of_relation("p", pa.schema([("n", pa.int64())]))
+RESOURCES = ("a", "b", "ab", "c")
+PARTS = ("", "/p", "/q", "/p/q")
+KINDS = ("View", "Source", CREATED)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_d5_indexes_find_what_a_look_through_all_names_finds(seed: int) -> None:
+    random, names, known = Random(seed), Names(), dict[str, Named]()
+    for number in range(120):
+        name = random.choice(RESOURCES) + random.choice(PARTS)
+        if random.random() < 0.7:
+            kind = random.choice(KINDS)
+            known[name] = Named(name, f"{name}~{number}", SYSTEM, kind, SHAPE)
+            names.add(known[name])
+        else:
+            known.pop(name, None)
+            names.remove(name)
+        agrees(names, known)
+    assert len(known) > 3
+
+
+def agrees(names: Names, known: dict[str, Named]) -> None:
+    created = {name for name, named in known.items() if named.kind == CREATED}
+    assert set(names.all_created()) == created
+    assert names.resources() == {resource_of(name) for name in known}
+    for named in known.values():
+        assert names.name_of(named.collection) == named.name
+    for resource in RESOURCES:
+        below = {name for name in known if resource_of(name) == resource}
+        assert set(names.below(resource)) == below
+        assert (names.created(resource) in created) == bool(below & created)
+        if below <= created:
+            names.refuse_taken(f"{resource}/new")
+        else:
+            with pytest.raises(AlreadyUsed):
+                names.refuse_taken(f"{resource}/new")
+    for predicate in ("p", "q", "none"):
+        views = [
+            n for n, each in known.items() if each.kind == "View" and n.endswith(f"/{predicate}")
+        ]
+        assert names.knows(predicate) == (len(views) == 1)
+        if len(views) == 1:
+            assert names.named(predicate) is known[views[0]]
+        else:
+            with pytest.raises(UnknownCollection):
+                names.named(predicate)
+
+
+def test_what_is_below_a_name_is_not_what_begins_alike() -> None:
+    names = Names()
+    for name in ("a", "a/b", "a/b/c", "a/bc", "ab"):
+        names.add(Named(name, name, SYSTEM, CREATED, SHAPE))
+    assert names.below("a") == ["a", "a/b", "a/b/c", "a/bc"]
+    assert names.below("a/b") == ["a/b", "a/b/c"]

@@ -17,6 +17,7 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
+from tidemill.datalog.why_not import why_not
 from tidemill.time import Exhausted, Unavailable
 
 MIB = 1 << 20
@@ -117,7 +118,15 @@ def test_s7_what_is_gone_is_not_held_any_more() -> None:
     assert allowance.held < 24 * MIB
 
 
-@pytest.mark.parametrize("run", [on_rows, followed])
+def asked(checked: CheckedProgram, inputs: dict[str, list[Presence]], given: Allowance) -> int:
+    """Why a record is absent, which is never found out: each fact of `a` is tried with each of `b`."""
+    text = "p(w) := a(x) ^ b(x + 100000) ^ a(w);"
+    few = {name: presences[:6_000] for name, presences in inputs.items()}
+    engine = Engine(program(text), allowance=given)
+    return len(why_not(program(text), few, Record("p", (1,)), 5, upper=10, engine=engine))
+
+
+@pytest.mark.parametrize("run", [on_rows, followed, asked])
 def test_s9_an_evaluation_that_nobody_waits_for_ends(run: Run) -> None:
     """Nothing matches, so nothing is held: only the looks that it takes on its way end it."""
     checked = program("p(x, y) := a(x) ^ b(y) if abs(x - y) < 0;")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.expressions import RUNTIME
 from tidemill.datalog.evaluation.forms import (
     WIDEN,
@@ -62,7 +63,8 @@ class Match:
 class Matcher:
     """Finds matches over tables that hold the facts of one instant.
 
-    `last` is the latest tick of a clock that may match.
+    `last` is the latest tick of a clock that may match. Each fact that is tried is a look at the allowance,
+    so that looking ends once it is called off.
     """
 
     def __init__(
@@ -71,11 +73,13 @@ class Matcher:
         functions: Mapping[str, ScalarFunction],
         seen: Callable[[Any, str], Any],
         last: int,
+        allowance: Allowance,
     ) -> None:
         self._tables = tables
         self._functions = functions
         self._seen = seen
         self._last = last
+        self._allowance = allowance
 
     def matches(self, form: RuleForm, bound: Mapping[str, Value]) -> Iterator[Match]:
         """Every match of the rule's positive atoms that fulfils its conditions and its absences.
@@ -143,6 +147,7 @@ class Matcher:
         atom = form.atoms[i]
         rows = self._ticks(atom, bound) if atom.clock is not None else self._rows(atom, bound)
         for row in rows:
+            self._allowance.take(0)
             further = self.agree(form, atom, row, bound)
             if further is not None:
                 yield row, further
@@ -234,6 +239,7 @@ class Matcher:
         else:
             rows = rows_like(self._tables(absent.predicate), wanted, absent.widened)
         for row in rows:
+            self._allowance.take(0)
             shown = [(self.parafact(row, name), terms) for name, terms in lattices]
             if all(values is not None and _same(terms, values) for values, terms in shown):
                 found: Row = row

@@ -143,7 +143,7 @@ class Moment:
     def matcher(self) -> Matcher:
         """Finds matches at this instant."""
         seen = observer(self.engine.lattices)
-        return Matcher(self.table, self.engine.functions, seen, self.at)
+        return Matcher(self.table, self.engine.functions, seen, self.at, self.engine.allowance)
 
     def is_given(self, predicate: str, key: Key) -> bool:
         """Whether the fact is an input at this instant."""

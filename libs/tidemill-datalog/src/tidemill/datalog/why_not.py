@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, matching_inputs
+from tidemill.datalog.evaluation.allowance import match_bytes
 from tidemill.datalog.evaluation.failures import Failures, fact_text
 from tidemill.datalog.evaluation.forms import (
     AbsentForm,
@@ -193,8 +194,8 @@ class Search:
         self._tables = self._every_fact()
         self._known: dict[str, bool] = {}
         seen = observer(engine.lattices)
-        self._matcher = Matcher(self._table, engine.functions, seen, upper - 1)
-        self._now = Matcher(self._present, engine.functions, seen, at)
+        self._matcher = Matcher(self._table, engine.functions, seen, upper - 1, engine.allowance)
+        self._now = Matcher(self._present, engine.functions, seen, at, engine.allowance)
         self._present_tables: dict[str, Table] = {}
 
     def _every_fact(self) -> Mapping[str, Table]:
@@ -282,9 +283,16 @@ class Search:
         if form.atoms[i].clock is not None:
             yield from self._ticks(form, i, bound)
             return
-        agreeing = list(self._matcher.candidates(form, i, bound))
-        agreeing.sort(key=lambda found: not found[0][START] <= self._at < found[0][STOP])
-        yield from agreeing
+        allowance, size = self._engine.allowance, match_bytes(len(bound))
+        agreeing: list[tuple[Row, Bindings]] = []
+        try:
+            for found in self._matcher.candidates(form, i, bound):
+                agreeing.append(found)
+                allowance.take(size)
+            agreeing.sort(key=lambda found: not found[0][START] <= self._at < found[0][STOP])
+            yield from agreeing
+        finally:
+            allowance.held -= size * len(agreeing)
 
     def _ticks(self, form: RuleForm, i: int, bound: Bindings) -> Iterator[tuple[Row, Bindings]]:
         atom = form.atoms[i]

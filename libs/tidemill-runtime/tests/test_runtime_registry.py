@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,23 +14,8 @@ from aiohttp import web
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.places import Egress
 from tidemill.runtime.places.egress import host_rule
+from tidemill.testkit.http_endpoints import served
 from tidemill.time import Unavailable, UsageError
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def served(answer: Answer) -> AsyncIterator[str]:
-    """The URL of an endpoint that answers every question so."""
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -41,7 +26,7 @@ async def answering(body: bytes, **headers: str) -> AsyncIterator[str]:
         await request.read()
         return web.Response(body=body, headers=headers)
 
-    async with served(answer) as url:
+    async with served(web.route("*", "/{path:.*}", answer)) as url:
         yield url
 
 
@@ -67,7 +52,7 @@ async def test_a1_a_registry_that_sends_to_another_host_is_not_followed() -> Non
         asked.append(request.path)
         raise web.HTTPTemporaryRedirect(f"http://localhost:{request.url.port}/elsewhere")
 
-    async with served(answer) as url:
+    async with served(web.route("*", "/{path:.*}", answer)) as url:
         registry = HttpRegistry(RegistryAccess(url))
         with pytest.raises(Unavailable, match="answered 307"):
             await registry.schema(1)
@@ -85,7 +70,7 @@ async def test_s8_a_registry_that_goes_on_answering_is_left() -> None:
             await reply.write(b" ")
             await asyncio.sleep(0.01)
 
-    async with served(answer) as url:
+    async with served(web.route("*", "/{path:.*}", answer)) as url:
         registry = HttpRegistry(RegistryAccess(url), timeout_s=0.5)
         async with asyncio.timeout(30):
             with pytest.raises(Unavailable, match="does not answer: TimeoutError"):

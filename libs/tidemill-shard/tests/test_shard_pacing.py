@@ -21,6 +21,15 @@ ROWS = pa.schema([("n", pa.int64())])
 PACE = "pace/1000/here"
 
 
+UPDATES = pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())])
+
+
+def updates(time: int, *rows: int) -> pa.Table:
+    """Each row once, at one time."""
+    count = len(rows)
+    return pa.table({"n": rows, "_time": [time] * count, "_diff": [1] * count}, UPDATES)
+
+
 class World:
     """One store and several processes over it."""
 
@@ -46,12 +55,8 @@ class World:
         return self
 
     async def written(self, collection: str, lower: int, upper: int, *rows: int) -> bool:
-        updates = pa.table(
-            {"n": rows, "_time": [lower] * len(rows), "_diff": [1] * len(rows)},
-            pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())]),
-        )
         answer = await self.processes[0].compare_and_append(
-            collection, frontier(lower), frontier(upper), updates, writer="w"
+            collection, frontier(lower), frontier(upper), updates(lower, *rows), writer="w"
         )
         return isinstance(answer, Appended)
 
@@ -259,10 +264,9 @@ class Acts:
         for each in self.names if self._random.random() < 0.8 else self.names[:1]:
             lower = (await process.status(each)).upper.elements[0]
             if lower < new:
-                rows = {"n": [1], "_time": [max(lower, upper)], "_diff": [1]}
-                schema = pa.schema([*ROWS, ("_time", pa.uint64()), ("_diff", pa.int64())])
+                rows = updates(max(lower, upper), 1)
                 await process.compare_and_append(
-                    each, frontier(lower), frontier(new), pa.table(rows, schema), writer="w"
+                    each, frontier(lower), frontier(new), rows, writer="w"
                 )
 
     async def hold(self) -> None:

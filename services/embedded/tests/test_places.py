@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,32 +19,21 @@ from tidemill.runtime.kafka_access import KafkaFiles, access_of
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import FileSettings, SecretSettings, TopicSettings
 from tidemill.testkit.certificates import Certificates
+from tidemill.testkit.documents import FLIGHTS, document, told_to
+from tidemill.testkit.http_endpoints import served
 from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, StoreSettings
 
 PLANTED = "PLANTED-1f3a"
-HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
-FLIGHTS = f"""
-{HEAD}kind: Table
-metadata: {{name: flights}}
-spec: {{columns: [{{name: plane, type: text}}]}}
----
-{HEAD}kind: View
-metadata: {{name: planes}}
-spec: {{program: "seen(p) := flights(p);"}}
-"""
 
 
 def source(spec: str) -> str:
-    return f"{HEAD}kind: Source\nmetadata: {{name: ops}}\nspec: {spec}\n"
+    return document("Source", "ops", spec)
 
 
 def action(sink: str) -> str:
-    return (
-        f"{HEAD}kind: Action\nmetadata: {{name: tell}}\n"
-        f'spec: {{view: planes, goal: "seen(p)", fireFrom: beginning, sink: {sink}}}\n'
-    )
+    return document("Action", "tell", told_to(sink))
 
 
 @asynccontextmanager
@@ -123,7 +111,7 @@ async def test_a1_a_server_that_is_alone_gives_away_no_key_and_no_state(
             process, source(f"{{file: {{path: {target}, format: csv}}, infer: {{}}}}")
         )
         assert "belongs to the system" in says
-        await apply(process, FLIGHTS + "---\n" + action(f"{{file: {{path: {target}}}}}"))
+        await apply(process, FLIGHTS + action(f"{{file: {{path: {target}}}}}"))
         await until_says(process, "Action", "tell", "belongs to the system")
         assert held(target) == before
 
@@ -231,25 +219,17 @@ async def test_a1_a_redirect_is_not_followed_and_a_secret_reaches_its_host_alone
             raise web.HTTPTemporaryRedirect("/elsewhere")
         return web.Response()
 
-    application = web.Application()
-    application.router.add_route("*", "/{path}", hook)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        await web.SockSite(runner, listening).start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        (folder / "etc/token").write_text(f"Bearer {PLANTED}\n")
-        secrets = {"hook": SecretSettings(str(folder / "etc/token"), ("127.0.0.1",))}
-        try:
-            async with running(folder, PlaceSettings(secrets=secrets), alone=True) as process:
-                sink = f'{{http: {{url: "{url}/hook", secretHeaders: {{Authorization: hook}}}}}}'
-                await apply(process, FLIGHTS + "---\n" + action(sink))
-                await process.system.insert("flights", _row())
-                says = await until_says(process, "Action", "tell", "redirects are not followed")
-                assert PLANTED not in says
-        finally:
-            await runner.cleanup()
+    (folder / "etc/token").write_text(f"Bearer {PLANTED}\n")
+    secrets = {"hook": SecretSettings(str(folder / "etc/token"), ("127.0.0.1",))}
+    async with (
+        served(web.route("*", "/{path}", hook)) as url,
+        running(folder, PlaceSettings(secrets=secrets), alone=True) as process,
+    ):
+        sink = f'{{http: {{url: "{url}/hook", secretHeaders: {{Authorization: hook}}}}}}'
+        await apply(process, FLIGHTS + action(sink))
+        await process.system.insert("flights", _row())
+        says = await until_says(process, "Action", "tell", "redirects are not followed")
+        assert PLANTED not in says
     assert heard == [("/hook", f"Bearer {PLANTED}")]
 
 
@@ -259,7 +239,7 @@ async def test_a1_who_may_read_a_topic_does_not_write_it(folder: Path) -> None:
     reads = source(f"{{kafka: {{topic: t}}, {columns}}}")
     writes = reads.replace("topic: t", "topic: ops.in").replace("name: ops", "name: taken")
     async with running(folder, named(folder)) as process:
-        await apply(process, reads + "---\n" + writes)
+        await apply(process, reads + writes)
         with pytest.raises(UsageError, match=r"the topic t is refused: places\.topics\.write"):
             await process.system.push("ops", [b'{"n": 1}'])
         assert (await process.system.push("taken", [b'{"n": 2}'])).accepted == 1
@@ -273,7 +253,7 @@ async def test_a1_topics_that_are_closed_meanwhile_are_neither_read_nor_written(
     folder: Path,
 ) -> None:
     topics = source("{kafka: {topic: t}, columns: [{name: n, type: int}]}")
-    texts = FLIGHTS + "---\n" + topics + "---\n" + action("{log: {topic: told}}")
+    texts = FLIGHTS + topics + action("{log: {topic: told}}")
     async with running(folder, named(folder)) as process:
         await apply(process, texts)
     closed = msgspec.structs.replace(named(folder), topics=TopicSettings())

@@ -11,37 +11,22 @@ import pytest
 
 from tidemill.client import Client
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.testkit.documents import FLIGHTS, document, planted, told_to
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.time import TidemillError
 
 PLANTED = "PLANTED-9d2c41"
 NAMES = ("broker", "registry", "hook", "store", "broken")
-HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 AWAY = "127.0.0.1:1"
 """Nobody listens there."""
-RESOURCES = f"""
-{HEAD}kind: Table
-metadata: {{name: flights}}
-spec: {{columns: [{{name: plane, type: text}}]}}
----
-{HEAD}kind: View
-metadata: {{name: planes}}
-spec: {{program: "seen(p) := flights(p);"}}
-"""
 
 
 def source(name: str, spec: str) -> str:
-    return (
-        f"---\n{HEAD}kind: Source\nmetadata: {{name: {name}}}\n"
-        f"spec: {{columns: [{{name: n, type: int}}], {spec}}}\n"
-    )
+    return document("Source", name, f"{{columns: [{{name: n, type: int}}], {spec}}}")
 
 
 def action(name: str, sink: str) -> str:
-    return (
-        f"---\n{HEAD}kind: Action\nmetadata: {{name: {name}}}\n"
-        f'spec: {{view: planes, goal: "seen(p)", fireFrom: beginning, sink: {sink}}}\n'
-    )
+    return document("Action", name, told_to(sink))
 
 
 USES = {
@@ -65,15 +50,11 @@ REFUSED = (
 )
 
 
-def planted(folder: Path) -> list[str]:
+def settings(folder: Path) -> list[str]:
     """The settings of a server with a secret in each file, one of which is no text."""
     (folder / "keys").mkdir()
-    for name in NAMES:
-        (folder / "keys" / name).write_text(f"{PLANTED}-{name}\n")
+    secrets = planted(folder / "keys", NAMES, PLANTED)
     (folder / "keys/broken").write_bytes(b"\xff" + PLANTED.encode())
-    secrets = {
-        name: {"file": str(folder / "keys" / name), "hosts": ["127.0.0.1"]} for name in NAMES
-    }
     (folder / "keys/settings.yaml").write_text(json.dumps({"places": {"secrets": secrets}}))
     return ["--config", str(folder / "keys/settings.yaml")]
 
@@ -92,9 +73,9 @@ def shown(server: UpProcess) -> dict[str, str]:
 
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_s12_s13_no_secret_is_in_anything_that_a_server_says(tmp_path: Path, style: str) -> None:
-    arguments = [*planted(tmp_path), "--log-format", style, "--log-level", "debug"]
+    arguments = [*settings(tmp_path), "--log-format", style, "--log-level", "debug"]
     with up_process(tmp_path, *arguments) as server:
-        text = RESOURCES + "".join(USES.values())
+        text = FLIGHTS + "".join(USES.values())
         server.until(lambda client: client.apply(ResourceDocument(text, "all.yaml")))
         errors = []
         with server.client() as client:

@@ -31,6 +31,7 @@ from tidemill.rpc.tls import TlsFiles
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.rng import new_rng
 from tidemill.testkit.certificates import Certificates
+from tidemill.testkit.documents import FLIGHTS, document, planted, told_to
 from tidemill.testkit.echoes import echoing, http_echo, kafka_echo, redis_echo
 from tidemill.testkit.fleet import until
 from tidemill.testkit.kubernetes_api import api_server
@@ -46,29 +47,16 @@ NAMES = ("broker", "registry", "hook", "store", "split")
 """Secrets of resources; the last one has a line end in it, at which the client of HTTP raises what nobody foresaw."""
 TOKENS = {who: f"{PLANTED}-token-{who}-{'0123456789abcdef' * 2}" for who in ("ann", "bob", "eve")}
 ENVIRONMENT = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "SASL_PASSWORD", "DATABASE_URL")
-HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
-BASE = f"""
-{HEAD}kind: Table
-metadata: {{name: flights}}
-spec: {{columns: [{{name: plane, type: text}}]}}
----
-{HEAD}kind: View
-metadata: {{name: planes}}
-spec: {{program: "seen(p) := flights(p);"}}
----
-{HEAD}kind: Source
-metadata: {{name: pushed}}
-spec: {{http: {{}}, columns: [{{name: n, type: int}}]}}
-"""
+BASE = FLIGHTS + document("Source", "pushed", "{http: {}, columns: [{name: n, type: int}]}")
 
 
-def planted() -> list[str]:
+def shapes() -> list[str]:
     """Each secret as it is, and as it travels in a header, a URL and a file of hashes."""
     told = [f"{PLANTED}-{name}" for name in (*NAMES, *ENVIRONMENT)] + list(TOKENS.values())
-    shapes = [*told, *(base64.b64encode(each.encode()).decode() for each in told)]
-    shapes += [base64.b64encode(f"u:{each}".encode()).decode() for each in told]
-    shapes += [quote(each, safe="") for each in told]
-    return [*shapes, *(hashlib.sha256(token.encode()).hexdigest() for token in TOKENS.values())]
+    found = [*told, *(base64.b64encode(each.encode()).decode() for each in told)]
+    found += [base64.b64encode(f"u:{each}".encode()).decode() for each in told]
+    found += [quote(each, safe="") for each in told]
+    return [*found, *(hashlib.sha256(token.encode()).hexdigest() for token in TOKENS.values())]
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ def source(spec: str) -> tuple[str, str]:
 
 
 def action(sink: str) -> tuple[str, str]:
-    return "Action", f'{{view: planes, goal: "seen(p)", fireFrom: beginning, sink: {sink}}}'
+    return "Action", told_to(sink)
 
 
 def uses(at: Ends) -> dict[str, tuple[str, str]]:
@@ -129,8 +117,7 @@ def secured(folder: Path) -> tuple[Path, list[str]]:
     keys.mkdir()
     ours = Certificates.of(keys, "ours")
     pair = ours.issued("server")
-    for name in NAMES:
-        (keys / name).write_text(f"{PLANTED}-{name}\n")
+    secrets = planted(keys, NAMES, PLANTED)
     (keys / "split").write_text(f"one\r\nX-Other: {PLANTED}-split\n")
     users = [
         {
@@ -144,9 +131,6 @@ def secured(folder: Path) -> tuple[Path, list[str]]:
         (keys / f"{who}.token").write_text(token)
     (keys / "users.yaml").write_text(json.dumps({"users": users}))
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
-    secrets = {
-        name: {"file": str(keys / name), "hosts": ["127.0.0.1"]} for name in NAMES
-    }  # fmt: skip
     settings = {
         "tls": tls, "http_tls": tls, "token_file": str(keys / "users.yaml"),
         "audit": {"interval_s": 0.1}, "retry_s_min": 0.05, "retry_s_max": 0.2,
@@ -260,10 +244,7 @@ def test_s12_s13_what_an_end_repeats_of_a_secret_comes_out_nowhere(
     authority, arguments = secured(tmp_path)
     with ends(tmp_path) as at, up_process(tmp_path, *arguments, "--log-format", style) as server:
         declared = uses(at)
-        text = BASE + "".join(
-            f"---\n{HEAD}kind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
-            for name, (kind, spec) in declared.items()
-        )
+        text = BASE + "".join(document(kind, name, spec) for name, (kind, spec) in declared.items())
         with called_by(server, authority, "ann") as ann:
             until(lambda: ann.apply(ResourceDocument(text, "all.yaml")) or None)
             for name in ("avro", "garbled"):
@@ -284,7 +265,7 @@ def test_s12_s13_what_an_end_repeats_of_a_secret_comes_out_nowhere(
     for what in ("AuthenticationFailed", "Traceback", "ValueError"):
         assert what in said["log"], what
     assert "accepted" in said["http ann"]
-    assert not [(where, s) for where, text in said.items() for s in planted() if s in text]
+    assert not [(where, s) for where, text in said.items() for s in shapes() if s in text]
 
 
 @pytest.mark.parametrize("store", ["consensus", "blob"])
@@ -313,4 +294,4 @@ def test_s12_s13_a_store_that_repeats_the_login_is_named_without_it(
                 server.stop(signal.SIGKILL)
     log = server.log.read_text()
     assert {"consensus": "unknown command", "blob": "401"}[store] in log
-    assert not [each for each in planted() if each in log]
+    assert not [each for each in shapes() if each in log]

@@ -22,6 +22,7 @@ from typing import Any
 from aiohttp import web
 
 from tidemill.testkit.field_owners import Fields, Path, flat, nested
+from tidemill.testkit.http_endpoints import served
 
 APPLY = "application/apply-patch+yaml"
 Json = dict[str, Any]
@@ -334,15 +335,8 @@ def _spec(fields: Fields) -> Fields:
 async def api_server() -> AsyncIterator[ApiServer]:
     """A server on a free port of loopback."""
     api = ApiServer()
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", api.answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    api.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield api
-    finally:
-        await api.forget_history()
-        await runner.cleanup()
+    async with served(web.route("*", "/{path:.*}", api.answer)) as api.address:
+        try:
+            yield api
+        finally:
+            await api.forget_history()

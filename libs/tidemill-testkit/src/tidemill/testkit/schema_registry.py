@@ -13,6 +13,8 @@ from typing import Any
 import fastavro
 from aiohttp import web
 
+from tidemill.testkit.http_endpoints import served
+
 
 @dataclass(slots=True)
 class Registry:
@@ -90,16 +92,7 @@ class Registry:
 async def schema_registry() -> AsyncIterator[Registry]:
     """A registry on a free port of this machine."""
     registry = Registry()
-    application = web.Application()
-    application.router.add_get("/schemas/ids/{number}", registry._by_number)
-    application.router.add_get("/subjects/{subject}/versions/{version}", registry._by_version)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        registry.url = f"http://{host}:{port}"
+    by_number = web.get("/schemas/ids/{number}", registry._by_number)
+    by_version = web.get("/subjects/{subject}/versions/{version}", registry._by_version)
+    async with served(by_number, by_version) as registry.url:
         yield registry
-    finally:
-        await runner.cleanup()

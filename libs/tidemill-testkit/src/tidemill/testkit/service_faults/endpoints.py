@@ -11,6 +11,7 @@ from random import Random  # noqa: TID251  seeded
 
 from aiohttp import web
 
+from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.service_faults.outcome import FAULT, Outcome
 
 POISONED_SHARE = 0.2
@@ -70,16 +71,6 @@ class Endpoints:
 async def endpoints() -> AsyncIterator[Endpoints]:
     """Both on a free port of this machine."""
     made = Endpoints()
-    application = web.Application()
-    application.router.add_get("/schemas/ids/1", made.schema)
-    application.router.add_post("/alarms", made.told)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        made.url = f"http://{host}:{port}"
+    schemas, alarms = web.get("/schemas/ids/1", made.schema), web.post("/alarms", made.told)
+    async with served(schemas, alarms) as made.url:
         yield made
-    finally:
-        await runner.cleanup()

@@ -39,7 +39,7 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Took, untold
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.record_rows import (
     ARROW_TYPES,
@@ -116,11 +116,12 @@ class TargetSink:
             return frozenset()
         return frozenset(f.key for f in doubtful if f.key in self._target.effects)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         for firing in firings:
             if isinstance(self._fuse, Death) and not self._fuse.blown:
                 self._fuse.where = "effect"
             await self._fuse.write(lambda firing=firing: self._target.take(firing))
+            took([firing])
 
     async def close(self) -> None:
         return

@@ -20,10 +20,10 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
-from tidemill.time import UsageError, frontier
+from tidemill.time import Unavailable, UsageError, frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.settings import ComputeSettings
@@ -73,14 +73,30 @@ class TornSink(FileSink):
         self._fuse = fuse
         self._random = random
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         self._fuse.check()
         if firings and self._random.random() < 0.3:
             whole = "".join(firing.line + "\n" for firing in firings)
             with self._file.open("a") as file:
                 file.write(whole[: self._random.randrange(len(whole) + 1)])
             self._fuse.blow()
-        await super().fire(firings)
+        await super().fire(firings, took)
+
+
+class OneByOne(FileSink):
+    """A file that takes one line at a time, refuses what comes with it, and cannot be asked."""
+
+    refused = 0
+
+    async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        await super().recover(doubtful)
+        return frozenset()
+
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
+        await super().fire(firings[:1], took)
+        if len(firings) > 1:
+            self.refused += 1
+            raise Unavailable("one at a time")
 
 
 class World:
@@ -135,7 +151,7 @@ async def follow(world: World, action: ActionDriver, upper: int) -> None:
         world.clock.move(0.1)
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)
-    if not isinstance(ended, Killed | asyncio.CancelledError):
+    if not isinstance(ended, Killed | asyncio.CancelledError | Unavailable):
         raise AssertionError("the action failed") from ended
 
 
@@ -164,6 +180,20 @@ async def test_a_file_has_one_line_for_each_event_whatever_kills_the_process(
     await follow(world, world.action(world.process(Fuse(None)), FileSink(path)), END)
     assert sorted(fired(path.read_text().splitlines())) == expected(world.alarms)
     assert deaths > 0
+
+
+async def test_a4_what_a_sink_took_before_it_refused_the_rest_is_not_fired_again(
+    tmp_path: Path,
+) -> None:
+    world, path = World(5), tmp_path / "calls.jsonl"
+    sink = OneByOne(path)
+    await world.create(sink)
+    await world.feed(0, END)
+    action = world.action(world.now, sink)
+    while action.counts.frontier < END:
+        await follow(world, action, END)
+    assert fired(path.read_text().splitlines()) == expected(world.alarms)
+    assert action.counts.effects == len(expected(world.alarms)) > sink.refused > 2
 
 
 async def test_a_topic_has_one_record_for_each_event(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
+from tidemill.testkit.http_endpoints import served
 from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, key_in
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, Took, key_in, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink
@@ -93,17 +94,9 @@ class Target:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/effects", self.post)
-        app.router.add_get("/effects/{key}", self.get)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/effects"
-        finally:
-            await runner.cleanup()
+        posts, asks = web.post("/effects", self.post), web.get("/effects/{key}", self.get)
+        async with served(posts, asks) as url:
+            yield f"{url}/effects"
 
 
 class MortalSink:
@@ -121,9 +114,9 @@ class MortalSink:
         self._fuse.check()
         return await self._inner.recover(doubtful)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         if firings:
-            await self._fuse.write(lambda: self._inner.fire(firings))
+            await self._fuse.write(lambda: self._inner.fire(firings, took))
 
     async def close(self) -> None:
         await self._inner.close()
@@ -233,14 +226,14 @@ class FlakySink:
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         return await self._inner.recover(doubtful)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         if not firings:
             return
         happens = ("before", "after", "in time")[len(self._told) % 3]
         self._told.append(happens)
         if happens == "before":
             raise Unavailable("nobody answered")
-        await self._inner.fire(firings)
+        await self._inner.fire(firings, took)
         if happens == "after":
             raise Unavailable("it happened, and nobody is told")
 

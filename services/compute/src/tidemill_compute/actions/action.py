@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -83,7 +84,8 @@ class ActionDriver:
         # What rides beside a fact is not in its key: an event that fired may stop matching and still be there.
         self._event = replace(target.goal, parafacts=())
         self._known: set[str] = set()
-        self._carried: frozenset[str] = frozenset()
+        self._carried: set[str] = set()
+        """Keys whose effects have happened, of firings that are not marked as done."""
         self._told: Counter[str] = Counter()
         self.counts = ActionCounts()
 
@@ -122,7 +124,7 @@ class ActionDriver:
             told = await self._holds.snapshot(target.corrections, upper - 1)
             self._told = corrections_told(told)
         done = sole_time((await self._collections.status(target.done)).upper)
-        self._carried = await self._sink.recover(await self._due(done, upper))
+        self._carried |= await self._sink.recover(await self._due(done, upper))
         await self._carry_out(upper)
         self.counts.frontier = upper
 
@@ -219,15 +221,19 @@ class ActionDriver:
             await self._fire([firing for firing in due if firing.key not in self._carried])
         if lower < upper:
             await self._mark_done(due, upper)
+            self._carried.difference_update(firing.key for firing in due)
 
     async def _fire(self, firings: list[Firing]) -> None:
         try:
-            await self._sink.fire(firings)
+            await self._sink.fire(firings, self._took)
         except Fenced:
             self.counts.fenced += 1
             raise
+
+    def _took(self, firings: Sequence[Firing]) -> None:
         self.counts.effects += len(firings)
-        self._carried |= {firing.key for firing in firings}
+        if not self._sink.at_most_once:
+            self._carried.update(firing.key for firing in firings)
 
     async def _mark_done(self, firings: list[Firing], upper: int) -> int:
         """How many of them nobody had marked before."""

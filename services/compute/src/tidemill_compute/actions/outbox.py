@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -48,6 +48,14 @@ class Firing:
         return json.dumps(body, ensure_ascii=False)
 
 
+Took: TypeAlias = Callable[[Sequence[Firing]], None]
+"""Hears of firings whose effects have happened."""
+
+
+def untold(_: Sequence[Firing]) -> None:
+    """For who does not ask which effects have happened."""
+
+
 class Sink(Protocol):
     """Where effects happen. What it remembers of keys decides how often one effect may happen.
 
@@ -68,10 +76,11 @@ class Sink(Protocol):
         start, before anything is fired. Raises: Unavailable.
         """
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
-        """Bring about the effects, in order; durable on return.
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
+        """Bring about the effects, in order; durable once `took` has heard of them, at the latest on return.
 
-        Raises: Unavailable, of which nobody knows what happened; Fenced; UsageError.
+        Raises: Unavailable, of which nobody knows what happened beyond what `took` heard of; Fenced;
+        UsageError.
         """
 
     async def close(self) -> None: ...

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from tidemill.runtime.places import ANY_SINK, Files
 from tidemill.time import Fenced, Unavailable, UsageError
-from tidemill_compute.actions.outbox import Firing, key_in
+from tidemill_compute.actions.outbox import Firing, Took, key_in, untold
 
 T = TypeVar("T")
 LINE_BYTES_MAX = 16 << 20
@@ -42,11 +42,12 @@ class FileSink:
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         return await asyncio.to_thread(self._in_turn, self._recover)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Raises: Fenced if another process has started since; Unavailable."""
         if firings:
             text = "".join(firing.line + "\n" for firing in firings)
             await asyncio.to_thread(self._in_turn, lambda newest: self._append(newest, text))
+            took(firings)
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""

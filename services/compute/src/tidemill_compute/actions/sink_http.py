@@ -12,7 +12,7 @@ from tidemill.runtime.addresses import bare_url
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.runtime.places.http import gated_connector, said
 from tidemill.time import Unavailable, UsageError
-from tidemill_compute.actions.outbox import Firing
+from tidemill_compute.actions.outbox import Firing, Took, untold
 
 _AGAIN = frozenset({408, 409, 425, 429})
 """Refusals that a retry may not meet: too slow, the same key in progress, too early, too many."""
@@ -58,8 +58,6 @@ class HttpSink:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.at_most_once = endpoint.delivery is Delivery.AT_MOST_ONCE
-        self._taken: set[str] = set()
-        """Keys that were taken of firings of which others were not: these alone are posted again."""
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         """Of what is in doubt, what the endpoint says has happened; nothing if it cannot be asked."""
@@ -68,15 +66,13 @@ class HttpSink:
         async with self._session(self._endpoint.ask) as session:
             return frozenset([f.key for f in doubtful if await self._happened(session, f.key)])
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         if not firings:
             return
         async with self._session(self._endpoint.url) as session:
             for firing in firings:
-                if firing.key not in self._taken:
-                    await self._post(session, firing)
-                    self._taken.add(firing.key)
-        self._taken.clear()
+                await self._post(session, firing)
+                took([firing])
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidemill.runtime.log import Entry, FencedWriter, Log
 from tidemill.time import Fenced, UsageError
-from tidemill_compute.actions.outbox import Firing, key_in
+from tidemill_compute.actions.outbox import Firing, Took, key_in, untold
 
 RECORDS_PER_POLL = 10_000
 
@@ -60,13 +60,14 @@ class LogSink:
         # IMPORTANT: looked at all the same. While its leader is away a topic is said to be unknown; it may be full.
         return await self._log.bounds(self._topic)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Raises: Fenced if another process has started since; Indeterminate; UsageError."""
         if firings:
             if self._writer is None:
                 raise Fenced(f"the sink {self._topic} of {self._name} is closed")
             entries = [Entry(f.key.encode(), f.line.encode()) for f in firings]
             await self._writer.append(self._topic, entries)
+            took(firings)
 
     async def close(self) -> None:
         """Close the writer; the log belongs to the process."""

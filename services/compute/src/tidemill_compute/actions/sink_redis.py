@@ -13,7 +13,7 @@ from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
 from tidemill.shard.consensus_redis import durability_risks, uncancelled
 from tidemill.time import Fenced, Unavailable, UsageError
-from tidemill_compute.actions.outbox import Firing
+from tidemill_compute.actions.outbox import Firing, Took, untold
 
 TIMEOUT_S = 10.0
 FIRINGS_PER_SCRIPT = 200
@@ -78,10 +78,11 @@ class RedisSink:
         finally:
             await client.aclose()
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Raises: Fenced if another process has started since; Unavailable."""
         if firings:
             await uncancelled(lambda: self._fired(firings))
+            took(firings)
 
     async def _fired(self, firings: Sequence[Firing]) -> None:
         client = self._client()

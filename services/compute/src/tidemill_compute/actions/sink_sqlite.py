@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tidemill.runtime.places import ANY_SINK, Files
 from tidemill.time import Fenced, Unavailable
-from tidemill_compute.actions.outbox import Firing
+from tidemill_compute.actions.outbox import Firing, Took, untold
 
 T = TypeVar("T")
 BUSY_S = 5.0
@@ -47,10 +47,11 @@ class SqliteSink:
         """Take the next fence; of what is in doubt, what is in the table."""
         return await asyncio.to_thread(self._in_transaction, lambda db: self._take(db, doubtful))
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Raises: Fenced if another process has started since; Unavailable."""
         if firings:
             await asyncio.to_thread(self._in_transaction, lambda db: self._insert(db, firings))
+            took(firings)
 
     async def close(self) -> None:
         """Nothing is held open between two calls."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from tidemill_compute.actions.outbox import Firing, Sink
+from tidemill_compute.actions.outbox import Firing, Sink, Took, untold
 
 
 async def _unclaimed() -> None:
@@ -29,10 +29,10 @@ class GuardedSink:
         await self.confirm()
         return await self._inner.recover(doubtful)
 
-    async def fire(self, firings: Sequence[Firing]) -> None:
+    async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         if firings:
             await self.confirm()
-            await self._inner.fire(firings)
+            await self._inner.fire(firings, took)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -10,7 +10,10 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from tidemill.client.command import app
+from tidemill.client.commands_catalog import PUSH_ROWS
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
@@ -154,3 +157,30 @@ def test_v9_tokens_come_over_grpc_and_over_http(tmp_path: Path) -> None:
             return sorted(table["n"].to_pylist()) if table.num_rows >= 3 else None
 
         assert server.until(all_there) == [1, 2, 3]
+
+
+def test_v9_the_command_pushes_once_for_each_key(tmp_path: Path) -> None:
+    """More lines than one call of a push without a key has: with one they are a single push."""
+    assert PUSH_ROWS < 6000
+    lines = b"\n".join(rows(*range(6000)))
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(SOURCE, "test.yaml"))
+
+        def pushed(sent: bytes, *options: str) -> Result:
+            arguments = ["--address", server.address("grpc"), "push", "events", *options]
+            return CliRunner().invoke(app, arguments, input=sent)
+
+        for _ in range(2):
+            result = pushed(lines, "--idempotency-key", TOKEN)
+            assert result.output == "6,000 rows in the log of events\n", result.output
+        assert pushed(rows(6000)[0]).exit_code == 0
+        refused = pushed(b"1", "--idempotency-key", "short")
+        assert refused.exit_code == 1
+        assert "16 or more" in refused.output
+
+        def all_there(_: object) -> int | None:
+            table = client.query("events(n)").table
+            assert "_diff" not in table.column_names, "a row is there twice"
+            return table.num_rows if table.num_rows > 6000 else None
+
+        assert server.until(all_there) == 6001

@@ -219,12 +219,24 @@ def push(
     file: Annotated[
         str, typer.Option("-f", "--file", help="Lines, one row each; - for standard input.")
     ] = "-",
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="Writes each line once, however often the same push is made with this key: 16 characters or more.",
+        ),
+    ] = None,
 ) -> None:
     """Write raw lines to the log of a source, durably.
 
     \b
         tidemill push events -f events.jsonl
         tail -f events.jsonl | tidemill push events
+        tidemill push events -f events.jsonl --idempotency-key "$(uuidgen)"
+
+    With a key all lines go in one call, no more than limits.push_rows_known of the server: after a lost answer
+    make the same push with the same key again.
     """
     with reported(context.obj.address):
         from tidemill.client.connection import connect_to
@@ -236,9 +248,10 @@ def push(
             # Nothing at first: a source that there is not is told before the input is read, and without any.
             client.push(source, [])
             kept = (line.rstrip(b"\r\n") for line in lines)
-            batches = _batches(line for line in kept if line)
+            rows = (line for line in kept if line)
+            batches = _batches(rows) if key is None else [list(rows)]
             for batch in _progress(batches, "pushing"):
-                accepted += client.push(source, batch).accepted
+                accepted += client.push(source, batch, token=key).accepted
         typer.echo(f"{counted(accepted)} in the log of {source}")
 
 

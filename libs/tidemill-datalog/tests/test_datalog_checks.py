@@ -210,6 +210,8 @@ REFUSED = [
     ("S125", DESCRIBED, "p(k) := e(k, _); q(k) := other(k);"),
     ("S125", DESCRIBED, "p(k) := e(k, _) ^ not other(k);"),
     ("S125", DESCRIBED, "other(k) := e(k, _);"),
+    # S128: a rule matches no more atoms than engines nest.
+    ("S128", DESCRIBED, f"p(x) := {'s(x) ^ not s(1) ^ ' * 64}«s(x) ^ s(x);"),
 ]
 
 SHORTEST = "d(x) @min(0) := s(x); "

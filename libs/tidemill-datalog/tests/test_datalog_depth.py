@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import pytest
 
 from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
+from tidemill.datalog.check_safety import ATOMS_MAX
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -241,3 +244,34 @@ def test_a_reason_deep_in_a_recursion_names_the_link_that_is_missing() -> None:
     assert [(each.rule, each.reason) for each in found] == [
         (1, "values_differ"), (2, "values_differ"),
     ]  # fmt: skip
+
+
+def wide(atoms: int) -> CheckedProgram:
+    """A rule of so many atoms, with all that nests beside them: what may fail, an absence, an expiry of its own."""
+    names = [f"x{number}" for number in range(atoms)]
+    joined = " ^ ".join(f"at({name})" for name in names)
+    same = " ^ ".join(f"10 / {b} == 10 / {a}" for a, b in itertools.pairwise(names))
+    head = f"p(10 / {names[-1]}) @time(10 / x0) @expires(t + 10 / x0)"
+    text = f"{head} := {joined} ^ late(x0) @time(t) ^ not at({names[-1]} + 5) if {same};"
+    return program(text, at=("relation", 1), late=("event", 1))
+
+
+def test_a3_a_rule_matches_as_many_atoms_as_every_engine_nests() -> None:
+    """One atom more is refused at its place; so many are evaluated, followed, proved and missed."""
+    inputs = {**rows("at", [(1,), (2,)]), "late": [Presence(Record("late", (2,), 3), 3)]}
+    checked, found = wide(ATOMS_MAX - 1), Record("p", (5,), 5)
+    for columns_from in (None, 1):
+        told = Engine(checked, columns_from=columns_from).evaluate(inputs, upper=20).presences
+        assert [presence.record.arguments for presence in told["p"]] == [(5,)]
+    engine = IncrementalEngine(checked)
+    for name, presences in inputs.items():
+        engine.feed(name, presences)
+    engine.advance(7)
+    assert [record.arguments for record in engine.records("p")] == [(5,)]
+    proof = why(checked, inputs, found, 6)
+    assert proof is not None
+    assert sum(1 for _ in proof.premises()) == ATOMS_MAX + 1  # and what is absent
+    missed = why_not(checked, inputs, Record("p", (9,), 5), 6, upper=20)
+    assert [reason.rule for reason in missed] == [1]
+    with pytest.raises(ProgramErrors, match="S128 this is one atom more than the 64"):
+        wide(ATOMS_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.time import UsageError
 from tidemill_embedded.commands import evaluating
 from tidemill_embedded.commands.evaluating import presences_of
@@ -55,6 +56,16 @@ def test_c3_a_program_that_takes_all_memory_is_refused_and_the_process_lives(
             with pytest.raises(UsageError, match="ran out of memory: some rule goes on deriving"):
                 presences_of(TEXT, predicates=asked)
     assert presences_of(TEXT, predicates=["path(4, x)"]) == ["[-inf,-) path(4, 5)"]
+
+
+def test_a3_a_rule_of_many_atoms_is_evaluated_and_one_of_more_is_refused() -> None:
+    def program(atoms: int) -> str:
+        return f"a(1); p(x) := {' ^ '.join(['a(x)'] * atoms)};"
+
+    for asked in ([], ["p(1)"]):
+        assert presences_of(program(64), predicates=asked) == ["[-inf,-) p(1)"]
+        with pytest.raises(ProgramErrors, match="S128"):
+            presences_of(program(1_500), predicates=asked)
 
 
 def test_a_goal_over_nothing_is_refused() -> None:

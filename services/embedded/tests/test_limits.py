@@ -178,6 +178,22 @@ async def test_s9_rows_that_are_too_long_are_refused_and_nothing_is_written(
         assert (await client.snapshot("words")).table.num_rows == 1
 
 
+async def test_a3_a_view_of_a_rule_of_many_atoms_is_kept_and_proved_and_of_more_refused(
+    tmp_path: Path,
+) -> None:
+    def view(atoms: int) -> str:
+        return VIEW.replace("PROGRAM", f'"c(x) := {" ^ ".join(["words(x)"] * atoms)};"')
+
+    async with limited(tmp_path) as (_, client):
+        await apply_table(client, "words", ["a"])
+        with pytest.raises(UsageError, match=r"S128 .* more than the 64"):
+            await client.apply(documents(view(1_500)))
+        await client.apply(documents(view(64)))
+        assert (await client.snapshot("copies/c", wait_s=60)).table.num_rows == 1
+        assert (await client.why('copies/c("a")')).text.count('words("a")') == 64
+        assert "rule 1" in (await client.why_not('copies/c("b")')).text
+
+
 def long_program() -> str:
     """A program whose plan takes seconds: a long chain of rules."""
     rules = [f"p{number + 1}(x) := p{number}(x) ^ words(x);" for number in range(250)]

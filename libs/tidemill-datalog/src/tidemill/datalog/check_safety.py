@@ -1,7 +1,7 @@
 """Safety: every variable has a value, every function and lattice exists, heads are what heads may be.
 
 The checks are grouped in the order in which a mistake that shows in several places is reported:
-definitions, functions and lattices; clock arguments; body; guard; head.
+how long a rule is; definitions, functions and lattices; clock arguments; body; guard; head.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.scope import Scope, bound_alone, bound_names
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
+ATOMS_MAX = 64
+"""Atoms that one rule matches: each is a loop in the one before, and Python indents a hundred levels deep."""
 Check = Callable[[Scope], Iterator[Diagnostic]]
 _EXAMPLE = "pair(x, x) := e(x); p(x) @{0}(y) := pair(x, y);"
 _EXAMPLES = {
@@ -41,13 +43,23 @@ def check_safety(
     arities = vocabulary.arities
     scopes = [Scope(rule, file, vocabulary.functions, arities) for rule in rules]
     groups: tuple[Check, ...] = (
-        definitions_functions_lattices, clock_arguments, body, guard, head,
+        atoms, definitions_functions_lattices, clock_arguments, body, guard, head,
     )  # fmt: skip
     for check in groups:
         found = [mistake for scope in scopes for mistake in check(scope)]
         if found:
             return found
     return []
+
+
+def atoms(scope: Scope) -> Iterator[Diagnostic]:
+    """S128: a rule matches no more atoms than engines nest; those under `not` are looked up one by one."""
+    matched = [atom for atom in scope.rule.atoms if not atom.negated]
+    for atom in matched[ATOMS_MAX : ATOMS_MAX + 1]:
+        yield scope.report(
+            "S128", f"this is one atom more than the {ATOMS_MAX} that a rule may match",
+            atom.span, "derive what some of them match together in a rule of its own",
+        )  # fmt: skip
 
 
 def clock_arguments(scope: Scope) -> Iterator[Diagnostic]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tidemill.reclock import rows_of_bindings
+from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, rows_of_bindings
 from tidemill.reclock.remap_rows import REMAP_SCHEMA
 from tidemill.runtime.clock import ManualClock
-from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.overtaken import Overtaken
 from tidemill.time import Partitions, frontier, partition_frontier
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
@@ -54,16 +55,21 @@ def bound(start: int, stop: int) -> pa.Table:
     return rows_of_bindings(changes)
 
 
+async def made(collections: Collections) -> ReclockTarget:
+    """A source of which nothing is bound yet."""
+    for name, schema in (("s", ROWS), ("s/deadletters", LETTERS), ("s/remap", REMAP_SCHEMA)):
+        await collections.bind(name, Description(schema, kind="source"), frontier(0))
+    first = rows_of_bindings((element, 0, 1) for element in partition_frontier({}))
+    await collections.compare_and_append("s/remap", frontier(0), frontier(1), first, writer="remap")
+    return ReclockTarget("s", "s/remap", "s", "s/deadletters", ROWS, LETTERS)
+
+
 @pytest.mark.rule("G1")
 async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest() -> None:
     clock, ids = ManualClock(), map(str, itertools.count())
     stores = MemoryConsensus(), MemoryBlob()
     now = Collections(*stores, clock, ids.__next__)
-    for name, schema in (("s", ROWS), ("s/deadletters", LETTERS), ("s/remap", REMAP_SCHEMA)):
-        await now.create(name, Description(schema, kind="source"), lease_ms=None)
-    first = rows_of_bindings((element, 0, 1) for element in partition_frontier({}))
-    await now.compare_and_append("s/remap", frontier(0), frontier(1), first, writer="remap")
-    target = ReclockTarget("s", "s/remap", "s", "s/deadletters", ROWS, LETTERS)
+    target = await made(now)
     loser = Overtaken(*stores, clock, ids.__next__)
     driver = ReclockDriver(target, loser, clock, ReclockSettings())
     await driver.resume()
@@ -87,3 +93,71 @@ async def test_who_is_overtaken_within_an_interval_adopts_it_and_writes_the_rest
     assert stored["n"] == list(range(ends[-1]))
     assert stored["_time"] == [EACH * (n // EACH + 1) for n in range(ends[-1])]
     assert loser.overtaken >= 3
+
+
+class Stepping(Collections):
+    """All that rests is advanced whenever changes are read: between a look at one upper and at another."""
+
+    stepped = 0
+
+    async def changes(self, *asked: Any, **how: Any) -> pa.Table:
+        if await self.rests("s/remap"):
+            self.stepped += 1
+            await self.step_pace("pace", frontier(100 * self.stepped + 100), {}, ())
+        return await super().changes(*asked, **how)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_d5_who_looks_while_a_rest_goes_on_is_not_behind_it_and_writes_what_comes_later(
+    keyed: bool,
+) -> None:
+    clock, ids = ManualClock(), map(str, itertools.count())
+    collections = Stepping(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    target = await made(collections)
+    if keyed:
+        target = replace(target, row_schema=CHANGE_SCHEMA)
+    outputs = (target.rows, target.letters)
+    held = KeyedRows(ROWS, ("n",)) if keyed else None
+    driver = ReclockDriver(target, collections, clock, ReclockSettings(), held)
+    await driver.resume()
+    writing = asyncio.create_task(driver.write_forever())
+
+    async def reach(upper: int) -> None:
+        for _ in range(1_000):
+            reached = [(await collections.status(each)).upper for each in outputs]
+            if writing.done() or {*reached, driver.written} == {frontier(upper)}:
+                break
+            await asyncio.sleep(0)
+            clock.move(0.1)
+        assert not writing.done(), writing
+        assert {*reached, driver.written} == {frontier(upper)}
+
+    async def bind(lower: int, upper: int, bindings: pa.Table | None) -> None:
+        answer = await collections.compare_and_append(
+            "s/remap", frontier(lower), frontier(upper), bindings, writer="remap"
+        )
+        assert answer == Appended(frontier(upper))
+
+    await driver.take(
+        Delivered(CHANGE_SCHEMA.empty_table(), {0: EACH}) if keyed else delivered(0, EACH)
+    )
+    await bind(1, EACH + 1, bound(0, EACH))
+    await reach(EACH + 1)
+    await collections.open_pace("pace")
+    numbers = {
+        each: await collections.follow(each, "pace", frontier(EACH + 1))
+        for each in (target.remap, *outputs)
+    }
+    await collections.step_pace("pace", frontier(100), {"s": numbers}, ())
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+        clock.move(0.1)
+    assert collections.stepped == 1
+    assert not writing.done(), writing
+    assert driver.committed() == {0: EACH}
+    assert driver.written.precedes(frontier(100))
+    assert (await collections.status("s")).upper == frontier(200)
+    await bind(200, 300, None)
+    await reach(300)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)

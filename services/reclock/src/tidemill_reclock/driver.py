@@ -168,8 +168,8 @@ class ReclockDriver:
 
     @property
     def written(self) -> Frontier:
-        """How far both outputs have been written."""
-        return self._rows.upper.meet(self._letters.upper)
+        """How far both outputs have been written, and the bindings are known: at rest these move with them."""
+        return self._rows.upper.meet(self._letters.upper).meet(self._remap_upper)
 
     def committed(self) -> dict[int, int]:
         """The offsets up to which everything is written: R just before what is written."""
@@ -185,16 +185,16 @@ class ReclockDriver:
             output.upper = uppers[output.collection] = (
                 await self._collections.status(output.collection)
             ).upper
+        upper = self._remap_upper = (await self._collections.status(self._target.remap)).upper
         await self._hold_bindings()
         assert self._hold is not None
         as_of = sole_time(resume_as_of(uppers.values(), self._hold.frontier))
-        upper = (await self._collections.status(self._target.remap)).upper
         bindings = await self._read_bindings(as_of, upper)
         self._bound = RemapTrace(PARTITIONED, as_of)
         self._bound.insert(bindings, upper)
         for output in (self._rows, self._letters):
             output.restart(as_of)
-        self._deliveries, self._bindings, self._remap_upper = [], bindings, upper
+        self._deliveries, self._bindings = [], bindings
         self._reached = {}
         points = resume_points(self._bound, uppers)
         await self._restore_keyed()
@@ -309,7 +309,7 @@ class ReclockDriver:
         Whether anything was left to write.
         """
         wrote = False
-        while output.upper.precedes(reached) and output.upper != reached:
+        while not reached.precedes(output.upper):
             await self._append(output, output.due(reached), reached)
             wrote = True
         output.forget_before(output.upper)
@@ -332,12 +332,11 @@ class ReclockDriver:
         """
         rows, letters = self._rows, self._letters
         wrote = False
-        while rows.upper.precedes(reached) and rows.upper != reached:
-            await self._catch_up(rows)
+        while await self._is_due(rows, reached):
             applied = keyed.apply(rows.due(reached))
             self.broke(len(applied.broken))
             told = letters_of(applied.broken, self._target.letter_schema)
-            while letters.upper.precedes(reached) and letters.upper != reached:
+            while not reached.precedes(letters.upper):
                 # The part of both that is not written yet, whoever wrote what is.
                 due = concatenate([letters.due(reached), _since(told, letters.upper)])
                 await self._append(letters, due, reached)
@@ -348,15 +347,17 @@ class ReclockDriver:
             output.forget_before(output.upper)
         return wrote
 
-    async def _catch_up(self, rows: _Output) -> None:
-        """Go on from where the rows are, if they have got further without us, as they do at rest."""
+    async def _is_due(self, rows: _Output, reached: Frontier) -> bool:
+        """Whether the rows are not at `reached`, from where they are now: at rest they get further without us."""
+        if reached.precedes(rows.upper):
+            return False
         upper = (await self._collections.status(rows.collection)).upper
-        if upper == rows.upper:
-            return
-        missed = rows.due(upper)
-        rows.upper = upper
-        if missed.num_rows:
-            await self._restore_keyed()
+        if upper != rows.upper:
+            missed = rows.due(upper)
+            rows.upper = upper
+            if missed.num_rows:
+                await self._restore_keyed()
+        return not reached.precedes(upper)
 
     async def _restore_keyed(self) -> None:
         """Hold what the rows hold where they end."""

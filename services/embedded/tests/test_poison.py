@@ -18,6 +18,7 @@ from tidemill.testkit.service_faults.endpoints import ANSWERS, endpoints
 from tidemill.testkit.service_faults.outcome import Outcome
 from tidemill.testkit.service_faults.poison import (
     BROKEN_ROWS,
+    KEYS,
     LINES,
     documents,
     grain,
@@ -25,8 +26,17 @@ from tidemill.testkit.service_faults.poison import (
     prepare_files,
     records,
 )
-from tidemill.testkit.service_faults.scene import DROP, FLIGHTS, GRAIN, METER, POISONED, SPOIL
-from tidemill.testkit.service_faults.truth import Flight, Reading, row_of
+from tidemill.testkit.service_faults.scene import (
+    BOOK,
+    CREW,
+    DROP,
+    FLIGHTS,
+    GRAIN,
+    METER,
+    POISONED,
+    SPOIL,
+)
+from tidemill.testkit.service_faults.truth import Change, Flight, Reading, Seats, row_of
 from tidemill.time import Exhausted, UsageError, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
@@ -43,6 +53,23 @@ spec:
 {HEAD}kind: Source
 metadata: {{name: {METER}}}
 spec: {{kafka: {{topic: {METER}}}, columns: [{{name: n, type: int}}, {{name: k, type: int}}], timestampInterval: 50ms}}
+---
+{HEAD}kind: Source
+metadata: {{name: {BOOK}}}
+spec:
+  kafka: {{topic: {BOOK}}}
+  keyFormat: {{text: {{}}}}
+  envelope: {{upsert: {{key: [plane]}}}}
+  columns: [{{name: plane, type: text}}, {{name: seats, type: int}}]
+  timestampInterval: 50ms
+---
+{HEAD}kind: Source
+metadata: {{name: {CREW}}}
+spec:
+  kafka: {{topic: {CREW}}}
+  envelope: {{debezium: {{key: [id]}}}}
+  columns: [{{name: id, type: int}}, {{name: plane, type: text}}]
+  timestampInterval: 50ms
 ---
 {HEAD}kind: Table
 metadata: {{name: ledger}}
@@ -79,8 +106,15 @@ async def found(process: Process, name: str, count: int) -> list[dict[str, objec
 async def test_a4_every_poisoned_record_is_a_dead_letter_and_rows_beside_it_come(
     tmp_path: Path,
 ) -> None:
-    good = {FLIGHTS: b'{"plane": "N1", "delay": 1, "at": 1, "id": 1}', METER: b'{"n": 1, "k": 1}'}
-    kinds: dict[str, type[Flight | Reading]] = {FLIGHTS: Flight, METER: Reading}
+    good = {
+        FLIGHTS: b'{"plane": "N1", "delay": 1, "at": 1, "id": 1}',
+        METER: b'{"n": 1, "k": 1}',
+        BOOK: b'{"seats": 1}',
+        CREW: b'{"op": "c", "before": null, "after": {"id": 1, "plane": "N1"}}',
+    }
+    kinds: dict[str, type[Flight | Reading | Seats | Change]] = {
+        FLIGHTS: Flight, METER: Reading, BOOK: Seats, CREW: Change,
+    }  # fmt: skip
     async with running(tmp_path) as process:
         await apply(process, SOURCES)
         for topic, kind in kinds.items():
@@ -88,11 +122,14 @@ async def test_a4_every_poisoned_record_is_a_dead_letter_and_rows_beside_it_come
             poisons = records(topic)
             accepted = [name for name, value in poisons.items() if row_of(value, kind) is not None]
             assert accepted == []
-            entries = [Entry(None, value, 0) for value in poisons.values()]
+            key = b"P0" if topic == BOOK else None
+            entries = [Entry(key, value, 0) for value in poisons.values()]
+            if topic == BOOK:
+                entries += [Entry(each, good[topic], 0) for each in KEYS.values()]
             places = await process.world.log.append(topic, entries)
-            await process.world.log.append(topic, [Entry(None, good[topic], 0)])
+            await process.world.log.append(topic, [Entry(key, good[topic], 0)])
             assert len(await found(process, topic, 1)) == 1
-            letters = await found(process, f"{topic}/deadletters", len(poisons))
+            letters = await found(process, f"{topic}/deadletters", len(entries))
             assert Counter((row["partition"], row["offset"]) for row in letters) == Counter(
                 tuple(place) for place in places
             )

@@ -27,6 +27,8 @@ from tidemill.runtime.metrics import ANNOUNCEMENTS_PASSED_OVER as PASSED_OVER
 from tidemill.testkit.service_faults.load import Load
 from tidemill.testkit.service_faults.outcome import FAULT, FELT, Outcome
 from tidemill.testkit.service_faults.scene import (
+    BOOK,
+    CREW,
     DROP,
     FLIGHTS,
     GRAIN,
@@ -50,8 +52,27 @@ Asked = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 """Asks any process, again until one answers."""
 
 ROWS: Mapping[str, str] = MappingProxyType(
-    {FLIGHTS: '{"plane": "N1", "delay": @, "at": 1, "id": 1}', METER: '{"n": @, "k": 1}'}
+    {
+        FLIGHTS: '{"plane": "N1", "delay": @, "at": 1, "id": 1}',
+        METER: '{"n": @, "k": 1}',
+        BOOK: '{"seats": @}',
+        CREW: '{"op": "r", "before": null, "after": {"id": @, "plane": "N1"}}',
+    }
 )
+MARKED: Mapping[str, str] = MappingProxyType(
+    {
+        FLIGHTS: '{"plane": "@", "delay": 1, "at": 1, "id": 1}',
+        CREW: '{"op": "r", "before": null, "after": {"id": 1, "plane": "@"}}',
+    }
+)
+KEYS: Mapping[str, bytes | None] = MappingProxyType(
+    {
+        "no key": None,
+        "a key that is no UTF-8": b"P\xff",
+        "a key of marks": "a\u0301".encode() + "\u0316".encode() * 40,
+    }
+)
+"""What stands in the place of the name of a plane, before a row that can be read."""
 CELLS: Mapping[str, bytes] = MappingProxyType(
     {
         "NaN": b"NaN",
@@ -72,10 +93,10 @@ def records(topic: str) -> dict[str, bytes]:
     """Every kind of poisoned record of a topic of JSON, by name."""
     before, _, after = ROWS[topic].partition("@")
     made = {name: before.encode() + cell + after.encode() for name, cell in CELLS.items()}
-    marks = json.dumps({"plane": "a" + "\u0301\u0316" * 20_000, "delay": 1, "at": 1, "id": 1})
+    marked = MARKED.get(topic, "").replace("@", "a" + "\u0301\u0316" * 20_000)
     return {
         **made, "garbage": b"\xff\xfe\x00{", "half a row": b'{"plane": "N', "another row": b'[{"n": 1}]',
-        **({"combining marks": marks.encode()} if topic == FLIGHTS else {}),
+        **({"combining marks": marked.encode()} if marked else {}),
     }  # fmt: skip
 
 
@@ -187,8 +208,8 @@ class Poison:
     async def run(self) -> None:
         """One piece of each kind at each step, and what is good beside it, until cancelled."""
         strikes: list[Callable[[], Awaitable[None]]] = [
-            self._record, self._grain, self._line, self._row, self._document, self._upload,
-            self._announcement,
+            self._record, self._key, self._grain, self._line, self._row, self._document,
+            self._upload, self._announcement,
         ]  # fmt: skip
         while True:
             self._random.shuffle(strikes)
@@ -211,8 +232,16 @@ class Poison:
         topic, _ = self._one("topics", ROWS)
         name, value = self._one(f"records of {topic}", records(topic))
         partition = self._random.randrange(PARTITIONS[topic])
-        if await self._load.append(topic, [Entry(None, value, partition)]):
-            self._injected("records", name)
+        key = f"P{partition}".encode() if topic == BOOK else None
+        if await self._load.append(topic, [Entry(key, value, partition)]):
+            self._injected(f"records of {topic}", name)
+
+    async def _key(self) -> None:
+        """A record of the book that says of nothing that can be named what it has."""
+        name, key = self._one("keys", KEYS)
+        entry = Entry(key, b'{"seats": 1}', self._random.randrange(PARTITIONS[BOOK]))
+        if await self._load.append(BOOK, [entry]):
+            self._injected("keys of records", name)
 
     async def _grain(self) -> None:
         name, value = self._one("grains", grains())

@@ -249,6 +249,7 @@ class Run:
         )
         self._load.check(self._topics)
         await self._check_letters(FLIGHTS, self._truth.bad)
+        await self._check_letters(BOOK, self._truth.bad_in_the_book())
         await self._check_letters(CREW, self._truth.broken())
         found: Counter[int] = Counter()
         ledger = await self._asked(lambda client: client.snapshot("ledger"))
@@ -276,10 +277,19 @@ class Run:
         )
 
     async def _check_store(self) -> None:
-        """Every byte of every object, and all that the versions say of them."""
+        """Every byte of every object, and what the versions say of them; a store that is away is asked again."""
         consensus, blob = self._scene.stores()
-        check = StoreCheck(consensus, blob, self._clock)
-        async for finding in check.findings():
+        began_s = self._clock.monotonic_s()
+        while True:
+            check = StoreCheck(consensus, blob, self._clock)
+            try:
+                found = [finding async for finding in check.findings()]
+                break
+            except (Unavailable, Indeterminate):
+                if self._clock.monotonic_s() - began_s > GIVEN_UP_S:
+                    raise
+                await self._clock.sleep(0.2)
+        for finding in found:
             self.outcome.happened["objects left behind"] += finding.harmless
             self.outcome.expect(finding.harmless, f"the check of the store found {finding}")
         self.outcome.happened["objects of the store checked"] += check.checked.total()

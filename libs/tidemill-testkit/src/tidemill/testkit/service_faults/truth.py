@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "crew": ("id", "plane"),
         "crew/remap": ("lo", "hi", "offset"),
         "flights/deadletters": ("partition", "offset"),
+        "book/deadletters": ("partition", "offset"),
         "crew/deadletters": ("partition", "offset"),
         "meter/deadletters": ("partition", "offset"),
         "grain/deadletters": ("partition", "offset"),
@@ -75,7 +76,28 @@ class Reading(msgspec.Struct, frozen=True):
     k: Whole
 
 
-Row = TypeVar("Row", Flight, Reading)
+class Seats(msgspec.Struct, frozen=True):
+    """The value of a record of the book."""
+
+    seats: Whole
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A row of the crew."""
+
+    id: Whole
+    plane: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A record of the crew, as Debezium writes it."""
+
+    op: Literal["c", "u", "d", "r"]
+    before: Member | None
+    after: Member | None
+
+
+Row = TypeVar("Row", Flight, Reading, Seats, Change)
 MARKS = re.compile("[\u0300-\u036f]{31}")
 """More combining marks in a row than any text may have."""
 
@@ -140,8 +162,16 @@ def row_of(record: bytes, kind: type[Row]) -> Row | None:
         row = None if found is None else msgspec.convert(found, kind)
     except msgspec.ValidationError:
         return None
-    texts = [] if found is None else [each for each in found.values() if isinstance(each, str)]
-    return None if any(map(MARKS.search, texts)) else row
+    return None if any(map(MARKS.search, _texts(found))) else row
+
+
+def _texts(found: Any) -> Iterator[str]:
+    """Every text within a value of JSON."""
+    if isinstance(found, str):
+        yield found
+    elif isinstance(found, dict):
+        for each in found.values():
+            yield from _texts(each)
 
 
 class Truth:
@@ -240,9 +270,13 @@ class Truth:
             "totals/total": Counter((k, total[k], count[k]) for k in count),
         }
 
+    def bad_in_the_book(self) -> Counter[tuple[int, int]]:
+        """The places of records of the book that name no plane, or no seats of it."""
+        return _unread(self._book, _written)
+
     def book_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
         """The last row of each key before these offsets, and the view over them."""
-        rows = rows_at([_written(*place) for place in _before(self._book, bound)], 0).values()
+        rows = rows_at(_happened(self._book, bound, _written), 0).values()
         return {
             "book": Counter(rows),
             "seated/big": Counter(r for r in rows if isinstance(r[1], int) and r[1] > SEATS_MIN),
@@ -250,15 +284,12 @@ class Truth:
 
     def crew_at(self, bound: Mapping[int, int]) -> dict[str, Rows]:
         """What the changes before these offsets leave."""
-        return {"crew": Counter(rows_at(self._changes(bound), 0).values())}
+        return {"crew": Counter(rows_at(_happened(self._crew, bound, _changed), 0).values())}
 
     def broken(self) -> Counter[tuple[int, int]]:
-        """The places of changes of the crew that do not follow from what was there."""
-        everything = {p: len(found) for p, found in enumerate(self._crew.records)}
-        return Counter(broken(self._changes(everything)))
-
-    def _changes(self, bound: Mapping[int, int]) -> list[Happened]:
-        return [_changed(*place) for place in _before(self._crew, bound)]
+        """The places of records of the crew that are no changes, or do not follow from what was there."""
+        follows = _happened(self._crew, _everything(self._crew), _changed)
+        return _unread(self._crew, _changed) + Counter(broken(follows))
 
 
 Place = tuple[int, int, bytes, bytes]
@@ -272,10 +303,34 @@ def _before(topic: Topic, bound: Mapping[int, int]) -> Iterator[Place]:
         yield from ((partition, at, keys[at], records[at]) for at in range(end))
 
 
-def _written(partition: int, offset: int, key: bytes, value: bytes) -> Happened:
-    """A record of the book: the row of its key from now on, or none."""
-    plane, row = key.decode(), decoded(value)
-    after = None if row is None else (plane, row["seats"])
+def _everything(topic: Topic) -> dict[int, int]:
+    return {partition: len(found) for partition, found in enumerate(topic.records)}
+
+
+Reader = Callable[[int, int, bytes, bytes], Happened | None]
+"""What a record says has happened; None for one that is to be a dead letter."""
+
+
+def _happened(topic: Topic, bound: Mapping[int, int], read: Reader) -> list[Happened]:
+    return [each for place in _before(topic, bound) if (each := read(*place)) is not None]
+
+
+def _unread(topic: Topic, read: Reader) -> Counter[tuple[int, int]]:
+    """The places of records that say nothing."""
+    places = _before(topic, _everything(topic))
+    return Counter(place[:2] for place in places if read(*place) is None)
+
+
+def _written(partition: int, offset: int, key: bytes, value: bytes) -> Happened | None:
+    """A record of the book: the row of its key from now on, or none where it has no value."""
+    try:
+        plane = key.decode()
+    except UnicodeDecodeError:
+        return None
+    row = row_of(value, Seats) if value else None
+    if not plane or MARKS.search(plane) or (value and row is None):
+        return None
+    after = None if row is None else (plane, row.seats)
     return Happened(0, partition, offset, "set", None, after, plane)
 
 
@@ -284,15 +339,16 @@ OPS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _changed(partition: int, offset: int, _: bytes, value: bytes) -> Happened:
+def _changed(partition: int, offset: int, _: bytes, value: bytes) -> Happened | None:
     """A change of the crew as it is written."""
-    change = json.loads(value)
+    change = row_of(value, Change)
+    if change is None:
+        return None
     before, after = (
-        None if row is None else (row["id"], row["plane"])
-        for row in (change["before"], change["after"])
+        None if row is None else (row.id, row.plane) for row in (change.before, change.after)
     )
     key = (after or before or (None,))[0]
-    return Happened(0, partition, offset, OPS[change["op"]], before, after, key)
+    return Happened(0, partition, offset, OPS[change.op], before, after, key)
 
 
 def bound_by(rows: Rows, partitions: int) -> dict[int, int]:

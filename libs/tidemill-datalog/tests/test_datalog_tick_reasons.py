@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -215,6 +216,43 @@ def test_a_kept_fact_is_proved_by_the_tick_in_which_it_came() -> None:
         if r.rule == 2
     ]
     assert reason.render() == "rule 2, in the tick at 1000: blocked by gone(7)"
+
+
+KEPT = {
+    "by itself": ("p(x) @next := new(x); p(x) @next := p(x) ^ not gone(x);", 6),
+    "beside another predicate": (
+        "p(x) := new(x); k(x) @next := p(x); p(x) := k(x) ^ not gone(x);", 5
+    ),
+    "by turns": (
+        "p(x) @next := new(x); q(x) @next := p(x); p(x) @next := q(x) ^ not gone(x);", 6
+    ),
+    "through three": (
+        "p(x) := new(x); q(x) := p(x); r(x) @next := q(x); s(x) @next := r(x); "
+        "p(x) := s(x) ^ not gone(x);", 8,
+    ),
+    "beside what goes on": (
+        "n(0) @next := new(_); n(x + 1) @next := n(x) if x < 1000000; "
+        "p(x) := new(x); k(x) @next := p(x) ^ n(_); p(x) := k(x) ^ not gone(x);", 60,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", KEPT)
+def test_w9_what_is_kept_takes_the_lines_of_one_round(how: str) -> None:
+    text, most = KEPT[how]
+    changes: Moved = {
+        "new": [(Record("new", (7,)), 100, 1), (Record("new", (7,)), 330, -1)],
+        # Something changes again and again, so that ticks run.
+        "gone": [(Record("gone", (x,)), 400 + 20 * x, 1) for x in range(100, 500)],
+    }
+    start = TickStart(0, True, {"new": [], "gone": []})
+    history = recorded(program(text), TickPlan(20), start, changes, 12_000)
+    assert len(history.nodes[0].instants) > 400
+    proof = why_in_ticks(history, Record("p", (7,)), 11_990)
+    assert proof is not None
+    assert len(proof.render().splitlines()) <= most
+    assert proof.leaves() == {"new(7)", "not gone(7)"}
+    assert rests_on_what_was_seen(history, proof)
 
 
 MESSAGES = """

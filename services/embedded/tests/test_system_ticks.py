@@ -179,17 +179,24 @@ async def test_what_does_not_fit_is_refused(spec: str, says: str, tmp_path: Path
         assert says in str(refused.value)
 
 
+@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "s3(x) @next := a(x); s3(x) @next := s3(x) ^ not b(x); b(0) := a(0);",
+        "s3(x) := a(x); k(x) @next := s3(x); s3(x) := k(x) ^ not b(x); b(0) := a(0);",
+    ],
+)
 async def test_w9_why_of_the_first_step_goes_down_to_the_rows_that_were_there(
-    tmp_path: Path,
+    program: str, engine: str, tmp_path: Path
 ) -> None:
     table = (
         "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: a}\n"
         "spec: {columns: [{name: x, type: int}], retain: all}\n"
     )
-    program = "s3(x) @next := a(x); s3(x) @next := s3(x) ^ not b(x); b(0) := a(0);"
     view = (
         f"apiVersion: tidemill.dev/v1alpha1\nkind: View\nmetadata: {{name: v}}\n"
-        f'spec: {{retain: all, tick: {{"on": change}}, program: "{program}"}}\n'
+        f'spec: {{retain: all, tick: {{"on": change}}, engine: {engine}, program: "{program}"}}\n'
     )
     async with opened(EmbeddedSettings(directory=str(tmp_path / "state"))) as process:
         await process.system.start()

@@ -152,6 +152,8 @@ class _TickBuilder(Builder):
         self._ticks = known.ticks
         self._inputs: dict[Place, dict[str, Timelines]] = {}
         self._later = [form for form in engine.forms if not form.deductive]
+        self._above: list[tuple[int, Fact, Place, Proof]] = []
+        """Carried facts above the one that is open, each with how many others were open below it, and its tick."""
 
     def moment(self, at: Instant) -> Moment:
         """The facts of a tick; evaluated once."""
@@ -186,6 +188,8 @@ class _TickBuilder(Builder):
 
     def expand(self, node: Proof, predicate: str, key: Key, at: Instant, context: Context) -> None:
         """As for one timeline; what was established before the history is a leaf."""
+        while self._above and self._above[-1][0] > len(self._open):
+            self._above.pop()
         try:
             super().expand(node, predicate, key, at, context)
         except _BeforeHistory:
@@ -202,17 +206,36 @@ class _TickBuilder(Builder):
         if not number:
             node.kind = "handed"
             return
-        places = self._ticks.nodes[owner].places
-        before = places[number - 1]
         carrying = [f for f in self._later if f.next_tick and f.head.predicate == predicate]
-        first = self._known.carried_since(place, (predicate, key))
-        if first < number - 1:
-            # What a rule only keeps is one line however long it is kept: the tick is the first that kept it.
-            keeping = [form for form in carrying if _keeps(form)]
-            if self._derived_at(node, keeping, predicate, key, key, places[first]):
-                return
+        if self._kept(node, carrying, predicate, key, place):
+            return
+        self._above.append((len(self._open), (predicate, key), place, node))
+        before = self._ticks.nodes[owner].places[number - 1]
         if not self._derived_at(node, carrying, predicate, key, key, before):
             raise AssertionError(f"no derivation of {node.text} in the tick before {place}")
+
+    def _kept(
+        self, node: Proof, carrying: list[RuleForm], predicate: str, key: Key, place: Place
+    ) -> bool:
+        """Whether a later tick was handed the fact because of itself; then both are proved where that began.
+
+        What rules only keep, through however many predicates and ticks, takes the lines of one round.
+        """
+        owner, number = self._ticks.ran[place]
+        since = self._known.carried_since(place, (predicate, key))
+        for _, fact, above, kept in reversed(self._above):
+            node_above, later = self._ticks.ran[above]
+            if fact != (predicate, key) or node_above != owner:
+                continue
+            if self._known.carried_since(above, fact) == since:
+                forms = [form for form in carrying if form.number == kept.rule]
+                for began in range(since, min(since + later - number, number - 1)):
+                    at = self._ticks.nodes[owner].places[began]
+                    if self._derived_at(node, forms, predicate, key, key, at):
+                        kept.solutions = node.solutions
+                        return True
+            break
+        return False
 
     def _sent(self, node: Proof, predicate: str, key: Key, place: Place) -> bool:
         """Whether a message brought the fact; then prove that it was sent."""
@@ -243,14 +266,6 @@ class _TickBuilder(Builder):
                 self.derive(node, form, usable, (predicate, key), place, None)
                 return True
         return False
-
-
-def _keeps(form: RuleForm) -> bool:
-    """Whether a rule carries a fact from itself."""
-    return any(
-        atom.predicate == form.head.predicate and atom.terms == form.head.terms
-        for atom in form.atoms
-    )
 
 
 def _is(message: Message, node: int, predicate: str, key: Key) -> bool:

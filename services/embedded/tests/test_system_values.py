@@ -183,16 +183,48 @@ async def test_w5_a_null_aggregate_is_a_value_in_the_next_view_too(
         assert await answer(process, "none2(k)", at) == []
 
 
-async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(tmp_path: Path) -> None:
-    program = 'm(k) @max(v) := e(k, v); m("r") := e(_, _);'
-    texts = (
-        table("e", "k text", "v int"),
-        view("n1", program),
-        view("n2", "x2(k, a) := m(k) @max(a);"),
+@pytest.mark.parametrize("engine", ["scratch", "incremental"])
+async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
+    tmp_path: Path, engine: str
+) -> None:
+    program = 'm(k) @max(v) @count(v) := e(k, v); m("r") := e(_, _); x1(k, a) := m(k) @max(a);'
+    second = (
+        "x2(k, a) := m(k) @max(a); null2(k) ~max ~count := m(k) @max(a) if is_null(a); "
+        "on(k) := m(k); lack(k) ~max ~count := on(k) ^ not x2(k, _); n2(k, n) := m(k) @count(n);"
     )
+    more = f"  engine: {engine}\n"
+    texts = table("e", "k text", "v int?"), view("n1", program, more), view("n2", second, more)
     async with running(tmp_path, *texts) as process:
-        at = await insert(process, "e", {"k": "p", "v": 1})
-        assert await pairs(process, "x2(k, a)", at) == [("p", 1)]
+        at = await insert(process, "e", {"k": "p", "v": 1}, {"k": "q", "v": None})
+        both = [("p", 1), ("q", None)]
+        for goal in ("x1(k, a)", "x2(k, a)", "n1/m(k) @max(a)"):
+            assert await pairs(process, goal, at) == both, goal
+        assert await answer(process, "null2(k)", at) == [("q",)]
+        assert await answer(process, "lack(k)", at) == [("r",)]
+        for goal in ("n2(k, n)", "n1/m(k) @count(n)"):
+            assert await pairs(process, goal, at) == [("p", 1), ("q", 0)], goal
+        found = (await process.query.ask("n1/m(k)", at, 60.0)).table.drop_columns(["_diff"])
+        assert found.column_names == ["k", "count", "max", "has_max"]
+        assert sorted(found.to_pylist(), key=repr)[0] == {
+            "k": "p", "count": 1, "max": 1, "has_max": True,
+        }  # fmt: skip
+        again = (await process.query.why('n2/null2("q")', at)).text
+        assert 'm("q") @count(0) @max(null)' in again
+        more_rows = {"k": "r", "v": None}, {"k": "q", "v": 3}
+        at = await insert(process, "e", *more_rows)
+        assert await pairs(process, "x2(k, a)", at) == [("p", 1), ("q", 3), ("r", None)]
+        assert await answer(process, "lack(k)", at) == []
+    async with running(tmp_path) as process:
+        at = await insert(process, "e", {"k": "r", "v": None, "_diff": -1})
+        assert await pairs(process, "x2(k, a)", at) == [("p", 1), ("q", 3)]
+        assert await answer(process, "lack(k)", at) == [("r",)]
+
+
+async def test_w5_a_column_called_as_the_mark_of_a_lattice_is_refused(tmp_path: Path) -> None:
+    program = 'm(has_max: k) @max(v) := e(k, v); m("r") := e(_, _);'
+    async with running(tmp_path, table("e", "k text", "v int")) as process:
+        with pytest.raises(UsageError, match="S126 .*has_max.*whether a fact carries @max"):
+            await apply(process, view("n1", program))
 
 
 async def pushed(process: Process, source: str, *rows: bytes) -> None:

@@ -19,7 +19,8 @@ class Readable:
 
     `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter collection of
     an event stream, and what turns its rows into the events that came late. `arranged` says which collections
-    hold the same rows, sorted by which columns.
+    hold the same rows, sorted by which columns. `tells` has for each lattice that some facts may lack the column which is
+    null or false where they do.
     """
 
     collection: str
@@ -29,6 +30,7 @@ class Readable:
     records: Callable[[pa.Table], Sequence[Record]]
     late: tuple[str, Callable[[pa.Table], Sequence[Record]]] | None = None
     arranged: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    tells: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

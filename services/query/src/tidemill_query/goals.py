@@ -23,13 +23,15 @@ class RowGoal:
     """A goal as a filter and a projection of rows.
 
     `fixed` are columns with the value they have; `shown` are the answer's columns, each with the
-    column it comes from; `alike` are pairs of columns that have to hold equal values.
+    column it comes from; `alike` are pairs of columns that have to hold equal values; `carried` are
+    columns that are null or false where a row lacks what the goal asks for.
     """
 
     readable: Readable
     fixed: Mapping[str, object]
     shown: tuple[tuple[str, str], ...]
     alike: tuple[tuple[str, str], ...]
+    carried: tuple[str, ...] = ()
 
     @property
     def where(self) -> pc.Expression | None:
@@ -47,6 +49,9 @@ class RowGoal:
         for name, value in self.fixed.items():
             column = rows[name]
             rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, value))
+        for name in self.carried:
+            column = rows[name]
+            rows = rows.filter(column if column.type == pa.bool_() else pc.is_valid(column))
         for left, right in self.alike:
             rows = rows.filter(pc.equal(rows[left], rows[right]))
         lanes = [lane for lane in LANES if lane in rows.column_names]
@@ -89,6 +94,7 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
             raise UsageError(f"goal refused: {goal!r} matches @{lattice}, which its records lack")
         take(terms[0], lattice)
     shown = [*bound.items()]
-    matched = {lattice for lattice, _ in compiled.parafacts}
-    shown += [(name, name) for name in rest if name not in matched]
-    return RowGoal(readable, fixed, tuple(shown), tuple(alike))
+    matched = [lattice for lattice, _ in compiled.parafacts]
+    carried = tuple(readable.tells[name] for name in matched if name in readable.tells)
+    shown += [(name, name) for name in rest if name not in (*matched, *carried)]
+    return RowGoal(readable, fixed, tuple(shown), tuple(alike), carried)

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from tidemill.datalog.ast import Variable
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
 
+MARK = "has_"
+"""Before the name of a lattice: the column that says which records carry it. No lattice is called so."""
+
+NEVER_NULL = frozenset({"count", "count_distinct", "set", "provenance"})
+"""Lattices whose value is never null, so that a null in their column says that a record has none."""
+
 
 def surely_carried(
     checked: CheckedProgram, inputs: Mapping[str, frozenset[str]]

@@ -15,6 +15,7 @@ from itertools import islice
 from random import Random  # noqa: TID251  the type of what is handed in
 from typing import Any, TypeAlias
 
+from tidemill.datalog.carrying import MARK
 from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import TruthElement, element
 from tidemill.datalog.evaluation.state import encode_fields
@@ -142,9 +143,11 @@ def lattice_of(name: str, plugin: PluginLattice) -> Lattice:
 
 def _declared(what: str, name: str, version: str, types: Iterable[ColumnType], arity: int) -> None:
     """Raises: UsageError."""
-    if not _NAME.fullmatch(name) or name in _RESERVED:
+    taken = name in _RESERVED or (what == "lattice" and name.startswith(MARK))
+    if taken or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{what} {name!r} cannot be named so: small letters, digits and _, and no name of the language",
+            f"{what} {name!r} cannot be named so: small letters, digits and _, no name of the language, "
+            f"and no lattice {MARK}…",
             reason="Plugin",
         )  # fmt: skip
     if not version or arity < 1:

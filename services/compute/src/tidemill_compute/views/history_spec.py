@@ -28,6 +28,7 @@ class _Shape(msgspec.Struct, frozen=True):
     lattices: tuple[tuple[str, tuple[str, ...]], ...]
     written: frozenset[int]
     sure: frozenset[str]
+    marked: tuple[str, ...]
 
 
 class HistorySpec(msgspec.Struct, frozen=True):
@@ -101,14 +102,14 @@ def unpack_history(packed: bytes) -> History:
 def _packed_shape(shape: PredicateShape) -> _Shape:
     return _Shape(
         shape.predicate, shape.schema.serialize().to_pybytes(), shape.arguments, shape.timed,
-        shape.lattices, shape.written, shape.sure,
+        shape.lattices, shape.written, shape.sure, shape.marked,
     )  # fmt: skip
 
 
 def _shape(packed: _Shape) -> PredicateShape:
     return PredicateShape(
         packed.predicate, _schema(packed.schema), packed.arguments, packed.timed, packed.lattices,
-        packed.written, packed.sure,
+        packed.written, packed.sure, packed.marked,
     )  # fmt: skip
 
 

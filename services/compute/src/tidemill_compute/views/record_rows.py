@@ -1,4 +1,4 @@
-"""Records as rows of a collection and back: argument columns, then `time`, `expires`, then lattices."""
+"""Records as rows of a collection and back: arguments, then `time`, `expires`, then lattices and who carries them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidemill.datalog.carrying import surely_carried
+from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.records import Record, format_value, parse_record
@@ -39,7 +39,8 @@ class PredicateShape:
     """The columns of a collection of records: how many are arguments, and which lattices follow, with the types of their values.
 
     `written` are the columns that hold their values in the text form: sets, and lattices of several values. Every record
-    carries the lattices that are `sure`: a null there is a value; elsewhere it says that the record has none.
+    carries the lattices that are `sure`: a null there is a value. Those that are `marked` have a column of truth values
+    behind all lattices, true where a record carries them. Of all others a null says that the record has none.
     """
 
     predicate: str
@@ -49,6 +50,14 @@ class PredicateShape:
     lattices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     written: frozenset[int] = frozenset()
     sure: frozenset[str] = frozenset()
+    marked: tuple[str, ...] = ()
+
+    def tells(self, lattice: str) -> str | None:
+        """The column that is null or false where a record does not carry the lattice; None where all carry it."""
+        if lattice in self.marked:
+            return MARK + lattice
+        carried = lattice in self.sure or not any(name == lattice for name, _ in self.lattices)
+        return None if carried else lattice
 
     @property
     def argument_columns(self) -> tuple[tuple[str, str], ...]:
@@ -84,10 +93,17 @@ def shape_of_output(
             written.add(len(fields))
         kind = ARROW_TYPES[types[0]] if len(types) == 1 else pa.string()
         fields.append(pa.field(lattice, kind))
-    sure = surely_carried(checked, {name: shape.sure for name, shape in (inputs or {}).items()})
+    given = {name: shape.sure for name, shape in (inputs or {}).items()}
+    sure = surely_carried(checked, given)[predicate]
+    marked = tuple(
+        name
+        for name, types in lattices
+        if len(types) == 1 and name not in sure and name not in NEVER_NULL
+    )
+    fields += [pa.field(MARK + name, pa.bool_()) for name in marked]
     return PredicateShape(
         predicate, pa.schema(fields), arguments, timed, tuple(lattices), frozenset(written),
-        sure[predicate],
+        sure, marked,
     )  # fmt: skip
 
 
@@ -121,6 +137,7 @@ def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
             *arguments,
             *times,
             *(_column(values.get(lattice), len(types)) for lattice, types in shape.lattices),
+            *(lattice in values for lattice in shape.marked),
         )
 
     return row
@@ -152,14 +169,18 @@ def record_of(shape: PredicateShape) -> Callable[[Row], Record]:
         return read
     if not shape.timed and not shape.lattices:
         return lambda row: Record(predicate, row)  # type: ignore[arg-type]  # columns hold values
-    first_lattice, sure = n + 2 if shape.timed else n, shape.sure
+    names = shape.schema.names
+    held = [
+        (lattice, at, None if (tells := shape.tells(lattice)) is None else names.index(tells, n))
+        for at, (lattice, _) in enumerate(shape.lattices, n + 2 if shape.timed else n)
+    ]
 
     def record(row: Row) -> Record:
         time, expires = (row[n], row[n + 1]) if shape.timed else (None, None)
         lattices = tuple(
-            (lattice, value)
-            for (lattice, _), value in zip(shape.lattices, row[first_lattice:], strict=True)
-            if value is not None or lattice in sure
+            (lattice, row[at])
+            for lattice, at, tells in held
+            if tells is None or not (row[tells] is None or row[tells] is False)
         )
         return Record(predicate, row[:n], time, expires, lattices)  # type: ignore[arg-type]
 

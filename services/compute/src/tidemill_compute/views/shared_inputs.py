@@ -307,7 +307,7 @@ class SharedInputs:
         """What is shared of a collection of which only the scan is read; None: all of it."""
         narrowed = None if scan is None else scan.nameless
         fields = tuple((field.name, str(field.type)) for field in shape.schema)
-        carried = (shape.lattices, shape.written)
+        carried = (shape.lattices, shape.written, shape.sure, shape.marked)
         key = (collection, fields, shape.arguments, shape.timed, carried, narrowed)
         found = self._inputs.get(key)
         if found is None:

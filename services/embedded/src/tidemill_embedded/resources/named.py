@@ -76,9 +76,11 @@ class Named:
                 f"{self.collection}/deadletters",
                 lambda letters: late_events(letters, self.shape.predicate, arguments),
             )
+        lattices = [lattice for lattice, _ in self.shape.lattices]
+        told = {name: tells for name in lattices if (tells := self.shape.tells(name)) is not None}
         return Readable(
             self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
-            late,
+            late, tells=told,
         )  # fmt: skip
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.ast import Span, Variable
-from tidemill.datalog.carrying import endless_names
+from tidemill.datalog.carrying import MARK, endless_names
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.time import UsageError
@@ -38,12 +38,13 @@ def output_shape(
         shape = _named(shape, names)
     held = shape.schema.names
     arguments, added = held[: shape.arguments], {TIME, DIFF, *held[shape.arguments :]}
+    marks = [MARK + lattice for lattice in shape.marked]
     if nodes > 1 and names is None:
         added.add(arguments.pop(0))
     name = next((each for each in arguments if each in added), None)
     if name is None:
         return shape
-    says = f"the collection of `{predicate}` has a column `{name}` already: {_meaning(name)}"
+    says = f"the collection of `{predicate}` has a column `{name}` already: {_meaning(name, marks)}"
     if names is not None:
         raise UsageError(f"{says}; give the column another name", reason="ColumnNames")
     heads = (r.source.head.application for r in checked.rules if r.predicate == predicate)
@@ -90,7 +91,7 @@ def _named(shape: PredicateShape, names: Sequence[str]) -> PredicateShape:
     return replace(shape, schema=pa.schema(fields))
 
 
-def _meaning(name: str) -> str:
+def _meaning(name: str, marks: Collection[str]) -> str:
     """What a column that a collection adds by itself holds."""
     if name in (TIME, DIFF):
         return "the instant of an update" if name == TIME else "how often a row comes or goes"
@@ -98,6 +99,8 @@ def _meaning(name: str) -> str:
         return "the node that derives the row"
     if name in ("time", "expires"):
         return f"the @{name} of the event"
+    if name in marks:
+        return f"whether a fact carries @{name.removeprefix(MARK)}"
     return f"the @{name} that rides beside the fact"
 
 

@@ -27,6 +27,8 @@ alarm(h) @expires(t + 9) := ping(h, n) @time(t) if n > 1;
 load(h) @count(n) @average(n) @max(n) := ping(h, n);
 mean(h) @average(n) @time(c) @expires(c + 9) := ping(h, n) @time(t) ^ clock(0, 5) @time(c) if t < c ^ t >= c - 5;
 known(h) := host(h);
+some(h) @max(n) @count(n) := ping(h, n) ^ host(h);
+some(h) := ping(h, _) ^ not host(h);
 """
 
 

@@ -223,7 +223,7 @@ async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
 async def test_w5_a_column_called_as_the_mark_of_a_lattice_is_refused(tmp_path: Path) -> None:
     program = 'm(has_max: k) @max(v) := e(k, v); m("r") := e(_, _);'
     async with running(tmp_path, table("e", "k text", "v int")) as process:
-        with pytest.raises(UsageError, match="S126 .*has_max.*whether a fact carries @max"):
+        with pytest.raises(UsageError, match=r"S126 .*has_max.*whether a fact carries @max"):
             await apply(process, view("n1", program))
 
 

@@ -76,8 +76,8 @@ def column_updates(
     for name, _ in shape.lattices:
         known = facts.lattices.get(name)
         arrays.append(pa.nulls(len(facts)) if known is None else known.to_arrow(facts.texts))
-    for name in shape.marked:  # facts on columns all carry a lattice, or none of them does
-        arrays.append(pa.array([name in facts.lattices] * len(facts), pa.bool_()))
+    # Facts on columns all carry a lattice, or none of them does.
+    arrays += [pa.repeat(pa.scalar(name in facts.lattices), len(facts)) for name in shape.marked]
     arrays = [array.cast(f.type) for array, f in zip(arrays, shape.schema, strict=True)]
     arrays += [pa.array(changes.times.astype(np.uint64)), pa.array(changes.diffs)]
     fields = [*shape.schema, pa.field(TIME, pa.uint64()), pa.field(DIFF, pa.int64())]

@@ -27,7 +27,7 @@ from tidemill.spark.local import LocalLauncher
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.schema_registry import schema_registry
 from tidemill.testkit.servers import Server, kafka_server
-from tidemill.time import TidemillError
+from tidemill.time import TidemillError, heartbeat, sole_time
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.running.keyed_job import KeyedSpec
 from tidemill_embedded.settings import EmbeddedSettings
@@ -158,6 +158,59 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(
         await append(log, topic, [3, 4], partition=2)
         await append(log, topic, [5])
         await until_holds(process, [1, 2, 3, 4, 5])
+
+
+EVENTS = """columns: [{name: n, type: int}, {name: at, type: int}]
+  eventTime: {column: at, timeline: desk, expiresAfter: 1h}"""
+
+
+async def until_definite(process: Process, upper: int) -> None:
+    """Wait until the source is definite below an instant of its timeline, and no further."""
+    found = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(240):
+            while found < upper:
+                found = sole_time((await process.world.collections.status("a")).upper)
+                await asyncio.sleep(0.02)
+    assert found == upper, await process.system.describe("Source", "a")
+
+
+async def test_c2_a_heartbeat_in_a_topic_moves_a_silent_partition_and_is_no_row(
+    broker: tuple[Server, Path], tmp_path: Path
+) -> None:
+    server, _ = broker
+    async with topic_of(server, 2) as (log, topic):
+
+        async def write(partition: int, value: str) -> None:
+            await log.append(topic, [Entry(None, value.encode(), partition)])
+
+        async def write_event(number: int, at: int, partition: int) -> None:
+            await write(partition, json.dumps({"n": number, "at": at}))
+
+        async with running(tmp_path) as process:
+            began = process.world.clock.now_ms() - 100_000
+            await apply(process, source(topic, server.address, more=EVENTS))
+            await write_event(1, began, 0)
+            await write_event(2, began - 1_000, 1)
+            await write_event(3, began + 500, 0)
+            await until_definite(process, began - 1_000)  # which the silent partition holds back
+            await write(1, heartbeat(began + 200))
+            await until_definite(process, began + 200)
+            await write(1, heartbeat(began + 9_000))
+            await until_definite(process, began + 500)  # which the other partition has come to
+            told = (await process.system.describe("Source", "a")).details
+            assert told["movedBy"] == "heartbeat"
+        async with running(tmp_path) as process:
+            await write(0, heartbeat(began + 600))
+            await until_definite(process, began + 600)
+            await write_event(4, began + 550, 1)  # a promise is kept to, by whoever made it
+            async with asyncio.timeout(240):
+                while not (letters := await process.world.collections.stored("a/deadletters")):
+                    await asyncio.sleep(0.02)
+            assert [reason[:5] for reason in letters["reason"].to_pylist()] == ["late:"]
+            rows = (await process.query.snapshot("a", began + 599, 120.0)).table
+            assert sorted(rows["n"].to_pylist()) == [1, 2, 3]
+            assert set((await process.world.collections.stored("a"))["n"].to_pylist()) == {1, 2, 3}
 
 
 async def test_a_topic_that_was_recreated_and_has_grown_is_known_after_a_restart(

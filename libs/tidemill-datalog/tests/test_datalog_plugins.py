@@ -193,6 +193,31 @@ def test_a_lawless_function_is_refused() -> None:
         check_function("neg", TEENS, Random(1))
 
 
+def test_w5_no_lattice_is_called_as_the_mark_of_another_one() -> None:
+    with pytest.raises(UsageError, match="cannot be named so"):
+        check_lattice("has_max", BITS, Random(1))
+    check_function("has_max", TEENS, Random(1))
+
+
+def test_c2_the_largest_value_of_a_plugin_is_one_of_the_language() -> None:
+    """C2: what one process takes and another one refuses would be two answers."""
+    given_ = {"e": [Presence(parse_record('e("a", 1) @time(1)'), 1)]}
+    for values, reasons in ((100_000, []), (100_001, ["overflow"])):
+        plugin = PluginFunction(
+            version="1",
+            takes=("int",),
+            gives="set",
+            evaluate=lambda _, n=values: frozenset(range(n)),
+        )
+        checked = check(
+            parse("p(length(f(v))) := e(_, v);"), Catalog({"e": EVENTS}),
+            Vocabulary({**FUNCTIONS, "f": function_of("f", plugin)}),
+        )  # fmt: skip
+        found = Engine(checked).evaluate(given_, upper=5)
+        assert [p.record.arguments for p in found.presences["p"]] == [(values,)] * (not reasons)
+        assert [error.text.split(":")[0] for error in found.errors] == reasons
+
+
 @given(st.floats() | st.integers() | st.text() | st.none() | st.frozensets(st.integers()))
 def test_what_a_plugin_gives_is_a_value_of_its_type_or_an_error(value: Any) -> None:
     plugin = PluginFunction(version="1", takes=("int",), gives="float", evaluate=lambda _: value)

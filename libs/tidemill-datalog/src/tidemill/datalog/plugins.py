@@ -39,7 +39,11 @@ from tidemill.time import UsageError
 Samples: TypeAlias = "Callable[[Random], Iterable[tuple[Any, ...]]]"
 
 SET_MAX = 100_000
-"""Values in a set that a plugin may give; a larger one fails with `overflow`."""
+"""Values in a set that a plugin may give; a larger one fails with `overflow`.
+
+No setting of a process, as TEXT_MAX is none: where it lies decides what a view says, and every process that ever
+computes a view has to say the same.
+"""
 
 _TYPES = ("int", "float", "text", "bool", "set")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

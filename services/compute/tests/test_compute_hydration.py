@@ -24,7 +24,7 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.session import local_session
 from tidemill.testkit.jobs import SessionLauncher
-from tidemill.time import Unavailable, frontier, sole_time
+from tidemill.time import Exhausted, Unavailable, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
@@ -175,6 +175,22 @@ async def test_what_a_task_writes_is_what_the_view_writes(
         assert consolidate(stored).equals(table), collection
 
 
+PAIRS = "pair(x, y) := ping(x, n) ^ ping(y, m);"
+
+
+async def test_a3_a_history_beyond_its_memory_is_given_up_where_it_is_evaluated(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, PAIRS)
+    await world.create(0)
+    told = await world.history(0)
+    for bytes_max in (100, 20_000):  # what is read is counted, and what is derived
+        history = unpack_history(pack_history(told, bytes_max))
+        with pytest.raises(Exhausted, match=r"history of view v .*limits\.history_bytes"):
+            await hydrated(world.place, history)
+    assert await hydrated(world.place, unpack_history(pack_history(told, 10 << 20)))
+
+
 async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> None:
     """An object of Python that opens a file when it is read; a history is data."""
     marker = tmp_path / "ran"
@@ -190,6 +206,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = local_session("hydration", LocalSettings(memory_mb=600, scratch=scratch))
     yield session
     session.stop()
+
+
+@pytest.mark.server
+async def test_a3_a_job_beyond_its_memory_says_so_and_the_next_one_has_its_turn(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """The view ends as Exhausted, with nothing written; it is not evaluated in the process instead."""
+    world = World(tmp_path, PAIRS)
+    await world.create(0)
+    launcher = SessionLauncher(spark, world.place)
+    view = world.view()
+    view.bulk = SparkHydrate(launcher, world.collections, 20_000)
+    with pytest.raises(Exhausted, match=r"limits\.history_bytes") as caught:
+        await view.maintain_forever()
+    assert caught.value.setting == "limits.history_bytes"
+    assert sole_time((await world.collections.status("v/pair")).upper) == 0
+    view = world.view()
+    view.bulk = SparkHydrate(launcher, world.collections)
+    await follow(world, view)
+    assert len(launcher.launched) == 2
+    assert view.progress.windows == 0
+    assert (await world.contents())["v/pair"].num_rows
 
 
 @pytest.mark.server

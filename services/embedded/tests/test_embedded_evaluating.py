@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 from tidemill_embedded.commands import evaluating
+from tidemill_embedded.commands.check_command import evaluate
 from tidemill_embedded.commands.evaluating import presences_of
 
 TEXT = """
@@ -66,6 +71,27 @@ def test_a3_a_rule_of_many_atoms_is_evaluated_and_one_of_more_is_refused() -> No
         assert presences_of(program(64), predicates=asked) == ["[-inf,-) p(1)"]
         with pytest.raises(ProgramErrors, match="S128"):
             presences_of(program(1_500), predicates=asked)
+
+
+CROSS = " ".join(f"a({number});" for number in range(200)) + "p(x, y) := a(x) ^ a(y);"
+
+
+@pytest.mark.parametrize("asked", [[], ["p"], ["p(x, y)"]])
+def test_a3_an_evaluation_beyond_its_memory_is_given_up(asked: list[str]) -> None:
+    """A3: it says what to do; with more it goes on to the end."""
+    with pytest.raises(Exhausted, match=r"8,388,608 \(--memory-mb\); join by a column"):
+        presences_of(CROSS, predicates=asked, memory_mb=8)
+    assert len(presences_of(CROSS, predicates=asked)) == 40_000
+
+
+def test_a3_the_command_says_that_an_evaluation_took_too_much_memory(tmp_path: Path) -> None:
+    file = tmp_path / "cross.tidelog"
+    file.write_text(CROSS)
+    app = typer.Typer()
+    app.command()(evaluate)
+    told = CliRunner().invoke(app, [str(file), "--memory-mb", "8"])
+    assert told.exit_code == 1
+    assert "tidemill: the evaluation was given up" in told.output
 
 
 def test_a_goal_over_nothing_is_refused() -> None:

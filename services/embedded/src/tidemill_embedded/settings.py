@@ -24,6 +24,7 @@ from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.plugins import LOAD_S
 from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.bulk import HISTORY_BYTES_MAX
 from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
 from tidemill_query.settings import QuerySettings, QuestionLimits
@@ -197,6 +198,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     view_bytes: int = 4 << 30
     """What a view may hold in memory, by its own count: rows, matches, columns, what it reads."""
+
+    history_bytes: int = HISTORY_BYTES_MAX
+    """What a job may hold in memory that evaluates the history of a view, by the same count."""
 
     question_memory_bytes: int = 1 << 30
     """What a question may hold in memory while it is answered, by the same count."""

@@ -11,6 +11,10 @@ from tidemill.shard.state import Description
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.view_target import ViewTarget
 
+HISTORY_BYTES = "limits.history_bytes"
+HISTORY_BYTES_MAX = 16 << 30
+"""What evaluating a history may hold in memory, by its setting: all changes of the inputs are there at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -39,5 +43,6 @@ class BulkHydrate(Protocol):
     async def hydrate(self, history: History) -> None:
         """Write state, outputs and errors by compare-and-append, from `lower` to `upper`.
 
-        A writer that lost a race changes nothing. Raises: Unavailable if nothing could be written.
+        A writer that lost a race changes nothing. Raises: Unavailable if nothing could be written; Exhausted if
+        it takes more memory than it may.
         """

@@ -8,6 +8,7 @@ import pyarrow as pa
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Named
@@ -15,7 +16,7 @@ from tidemill.shard.encoding import pack_description, pack_part, unpack_descript
 from tidemill.time import frontier
 from tidemill_compute.plugins import vocabulary_of
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.bulk import History
+from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
 from tidemill_compute.views.record_rows import PredicateShape
 from tidemill_compute.views.view_target import Engine, ViewTarget
 
@@ -55,10 +56,14 @@ class HistorySpec(msgspec.Struct, frozen=True):
     upper: int
     parts: dict[str, tuple[bytes, list[bytes]]]
     written: dict[str, bytes]
+    bytes_max: int
 
 
-def pack_history(history: History) -> bytes:
-    """The bytes from which `unpack_history` gives the same history; of a view without ticks."""
+def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
+    """The bytes from which `unpack_history` gives the same history; of a view without ticks.
+
+    Who evaluates it may hold `bytes_max` in memory.
+    """
     target, program = history.target, history.target.program
     assert target.ticks is None, "no history of a view with ticks is evaluated in bulk"
     spec = HistorySpec(
@@ -74,6 +79,7 @@ def pack_history(history: History) -> bytes:
             for name, (description, parts) in history.inputs.items()
         },
         written={name: pack_description(description) for name, description in history.written.items()},
+        bytes_max=bytes_max,
     )  # fmt: skip
     return msgspec.msgpack.encode(spec)
 
@@ -90,6 +96,7 @@ def unpack_history(packed: bytes) -> History:
         {p: (name, _shape(shape)) for p, (name, shape) in spec.outputs.items()},
         spec.errors, spec.state, None, spec.engine, spec.strategy,
         None if spec.begin is None else frontier(*spec.begin), spec.limits,
+        Allowance(spec.bytes_max, HISTORY_BYTES, f"the history of view {spec.name}"),
     )  # fmt: skip
     inputs = {
         name: (unpack_description(description), tuple(unpack_part(part) for part in parts))

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, between, concatenate, consolidate
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard.encoding import pack_part
 from tidemill.shard.part_store import PartStore
@@ -22,7 +23,7 @@ from tidemill.shard.parts import Part
 from tidemill.shard.state import Description
 from tidemill.shard.stores import BlobPlace, open_blob
 from tidemill.spark.workplace import Workplace
-from tidemill.time import Corrupt
+from tidemill.time import Corrupt, Exhausted
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import unpack_history
 from tidemill_compute.views.living import LivingInput
@@ -30,12 +31,15 @@ from tidemill_compute.views.maintaining import Direct
 from tidemill_compute.views.view_updates import Start
 
 _WRITTEN = "collection string, part binary"
+_EXHAUSTED = ""
+"""In place of a collection: the part says why there are none. Spark would try again a task that fails."""
 
 
 class HydrationResult(msgspec.Struct, frozen=True):
-    """The parts of each collection that has any."""
+    """The parts of each collection that has any; none, and why, where they took more memory than they may."""
 
     parts: dict[str, list[bytes]]
+    exhausted: str = ""
 
 
 def run(packed: bytes, here: Workplace) -> bytes:
@@ -45,6 +49,10 @@ def run(packed: bytes, here: Workplace) -> bytes:
     frame = here.spark.createDataFrame([(0,)], "task int").repartition(1)
     rows = frame.mapInArrow(partial(hydrate_in_task, here.blob, packed), _WRITTEN).collect()
     parts: dict[str, list[bytes]] = {}
+    told = [bytes(row["part"]).decode() for row in rows if row["collection"] == _EXHAUSTED]
+    if told:
+        here.say(told[0])
+        return msgspec.msgpack.encode(HydrationResult({}, told[0]))
     for row in rows:
         parts.setdefault(row["collection"], []).append(bytes(row["part"]))
     here.say(f"wrote {len(rows)} parts")
@@ -54,21 +62,29 @@ def run(packed: bytes, here: Workplace) -> bytes:
 def hydrate_in_task(
     place: BlobPlace, packed: bytes, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The parts of all collections, from the one task that has a row."""
+    """The parts of all collections, from the one task that has a row; or that there was no room for them."""
     if not sum(batch.num_rows for batch in batches):
         return
-    written = asyncio.run(hydrated(place, unpack_history(packed)))
+    try:
+        written = asyncio.run(hydrated(place, unpack_history(packed)))
+    except Exhausted as error:
+        yield _batch(_EXHAUSTED, [str(error).encode()])
+        return
     for collection, parts in written.items():
-        yield pa.RecordBatch.from_pydict(
-            {
-                "collection": pa.array([collection] * len(parts), pa.string()),
-                "part": pa.array([pack_part(part) for part in parts], pa.binary()),
-            }
-        )
+        yield _batch(collection, [pack_part(part) for part in parts])
+
+
+def _batch(collection: str, parts: Sequence[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "collection": pa.array([collection] * len(parts), pa.string()),
+            "part": pa.array(parts, pa.binary()),
+        }
+    )
 
 
 async def hydrated(place: BlobPlace, history: History) -> dict[str, Sequence[Part]]:
-    """What the view writes, as parts. Raises: Corrupt, and what the store raises."""
+    """What the view writes, as parts. Raises: Corrupt, Exhausted, and what the store raises."""
     blob = open_blob(place, partial(token_hex, 16))
     store = PartStore(blob, partial(token_hex, 16), now_ms=SystemClock().now_ms)
     try:
@@ -86,8 +102,9 @@ async def hydrated(place: BlobPlace, history: History) -> dict[str, Sequence[Par
 async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
     """Each input with what it holds at `lower`, and its changes up to `upper`."""
     tables: dict[str, pa.Table] = {}
+    allowance = history.target.allowance.apart()
     for collection, (description, parts) in history.inputs.items():
-        tables[collection] = await _updates(store, description, parts, history.upper)
+        tables[collection] = await _updates(store, description, parts, history.upper, allowance)
     found = {}
     for predicate, (collection, shape) in history.target.inputs.items():
         living = LivingInput(replace(shape, predicate=predicate))
@@ -103,13 +120,19 @@ async def _inputs(store: PartStore, history: History) -> dict[str, LivingInput]:
 
 
 async def _updates(
-    store: PartStore, description: Description, parts: Sequence[Part], upper: int
+    store: PartStore,
+    description: Description,
+    parts: Sequence[Part],
+    upper: int,
+    allowance: Allowance,
 ) -> pa.Table:
+    """All updates before `upper`. Raises: Exhausted."""
     tables = [description.update_schema().empty_table()]
     for part in parts:
         table = await store.table(part, description, keep=False)
         if part.lower or part.upper is not None:
             table = between(table, part.lower, part.upper)
+        allowance.take(table.nbytes)
         tables.append(table)
     return between(concatenate(tables), 0, upper)
 

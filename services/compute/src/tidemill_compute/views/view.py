@@ -17,7 +17,15 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading, reading_of
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
 from tidemill.shard import Collections
-from tidemill.time import U64_MAX, Frontier, NotYet, Unavailable, frontier, sole_time
+from tidemill.time import (
+    U64_MAX,
+    Exhausted,
+    Frontier,
+    NotYet,
+    Unavailable,
+    frontier,
+    sole_time,
+)
 from tidemill_compute.appending import append_through, refuse_fenced
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
@@ -234,6 +242,8 @@ class ViewDriver:
             return False
         try:
             await bulk.hydrate(history)
+        except Exhausted:
+            raise  # what is too much for a job is too much for this process
         except Unavailable as error:
             log.warning("the history is evaluated here", view=target.name, error=str(error))
             return False

@@ -12,9 +12,9 @@ import typer
 
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.vocabulary import Named
-from tidemill.time import UsageError
+from tidemill.time import Exhausted, UsageError
 from tidemill_embedded.applying.checking import check_files, files_below, format_file
-from tidemill_embedded.commands.evaluating import presences_of, upper_of, warnings_of
+from tidemill_embedded.commands.evaluating import MEMORY_MB, presences_of, upper_of, warnings_of
 
 _ALWAYS = ("[-inf,-) ", "failed: ")
 
@@ -122,6 +122,9 @@ def evaluate(
     ] = None,
     lattice: Lattices = None,
     function: Functions = None,
+    memory_mb: Annotated[
+        int, typer.Option(help="What the evaluation may hold, by its own count, in MiB.", min=1)
+    ] = MEMORY_MB,
 ) -> None:
     """Evaluate a program from the facts that it states: what is present, and from when to when.
 
@@ -134,14 +137,17 @@ def evaluate(
             for warning in warnings_of(text, name, named):
                 typer.echo(warning.render(text), err=True)
             until = upper_of(text, name) if upper is None else upper
-            lines = presences_of(text, name, upper=until, predicates=predicates or (), named=named)
+            lines = presences_of(
+                text, name, upper=until, predicates=predicates or (), named=named,
+                memory_mb=memory_mb,
+            )  # fmt: skip
             for line in lines:
                 typer.echo(line)
             if not all(line.startswith(_ALWAYS) for line in lines):
                 typer.echo(f"instants before {until} are shown; --upper shows others", err=True)
         except ProgramErrors as error:
             _refuse(error.render())
-        except UsageError as error:
+        except (UsageError, Exhausted) as error:
             _refuse(str(error))
 
 

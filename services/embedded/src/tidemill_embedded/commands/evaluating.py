@@ -9,6 +9,7 @@ from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.goals import compile_goal
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.parser import parse
@@ -20,6 +21,8 @@ from tidemill.time import UsageError
 from tidemill_compute.plugins import vocabulary_of
 
 UPPER = 1_000_000
+MEMORY_MB = 4_096
+"""What an evaluation holds at most, by its own count."""
 
 
 def warnings_of(text: str, file: str = "<program>", named: Named = NOTHING) -> list[Diagnostic]:
@@ -67,12 +70,14 @@ def presences_of(
     predicates: Sequence[str] = (),
     default_kind: InputKind = "relation",
     named: Named = NOTHING,
+    memory_mb: int = MEMORY_MB,
 ) -> list[str]:
     """What is present when, before `upper`: `[s,f) record`, a line each, then what failed.
 
     Of `predicates`, by default of all that a rule with a formula derives; what nobody states or
     derives is empty. One may be a goal, `path("a", x)`: then only what it needs is derived, and what
-    fails elsewhere is not told. The program may use what is `named`. Raises: ProgramErrors, UsageError.
+    fails elsewhere is not told. The program may use what is `named`, and hold `memory_mb`, in MiB. Raises:
+    ProgramErrors, UsageError, Exhausted.
     """
     program = parse(text, file)
     checked = check(program, Catalog(closed=False, default_kind=default_kind), vocabulary_of(named))
@@ -82,7 +87,7 @@ def presences_of(
             "and ask tidemill conformance",
             reason="TickedProgram",
         )
-    engine = Engine(checked)
+    engine = Engine(checked, allowance=Allowance(memory_mb << 20, "--memory-mb"))
     try:
         return _told(engine, predicates, upper)
     except MemoryError:

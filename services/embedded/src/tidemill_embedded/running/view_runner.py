@@ -116,7 +116,9 @@ class ViewRunner:
         driver = ViewDriver(
             target, world.collections, world.clock, world.settings.compute, world.shared
         )
-        driver.bulk = SparkHydrate(world.launcher, world.collections)
+        driver.bulk = SparkHydrate(
+            world.launcher, world.collections, world.settings.limits.history_bytes
+        )
         driver.timed = self._timed
         return driver
 

@@ -23,7 +23,25 @@ COMMENT = "a comment begins with //"
 QUOTES = 'write text between straight double quotes: "a"'
 HEAD_FIRST = "the head stands first: p(x) := q(x) if x > 5;"
 
+CASES = "write one rule for each case: p(x, 1) := q(x) if x > 5; p(x, 2) := q(x) if x <= 5;"
+AGGREGATE = "an aggregate stands behind the head: p(k) @count(x) := q(k, x);"
+NAMED = "give a value a name after `where`: … where n = …; compare after `if`, with =="
+
 SAID = [
+    (
+        "p(x) := q(x) where x «> 5;",
+        "E009",
+        "a condition stands after `if`: p(x) := q(x) if x > 5;",
+    ),
+    (
+        "p(x) := q(x) ^ «if x > 5;",
+        "E006",
+        "`if` follows the atoms without ^: p(x) := q(x) if x > 5;",
+    ),
+    ("p(n) := q(x) ^ «n = x + 1;", "E006", NAMED),
+    ("p(x) := q(x) if case «when x > 5 then 1 end;", "E001", CASES),
+    ("p(x) := q(x) if (x > 5) «? true : false;", "E001", CASES),
+    ("p(n) := count(«q(n));", "S113", AGGREGATE),
     ("p(x) := q(x) if x > 0 ^ «r(x);", "S113", "atoms stand before `if`: … ^ r(…) if …"),
     ("p(x) := q(x) ^ «no r(x);", "E006", "write not q(…)"),
     (

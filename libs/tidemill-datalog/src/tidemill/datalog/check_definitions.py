@@ -147,6 +147,12 @@ def _reaches_itself(rule: ResolvedRule, name: str) -> bool:
     return False
 
 
+def _aggregated(scope: Scope, call: Call) -> bool:
+    """Whether the call is meant as the atom that an aggregate is over: count(q(x))."""
+    over = [a.application for a in scope.rule.source.atoms if a.application.name in scope.lattices]
+    return any(argument.value is call for a in over for argument in a.arguments)
+
+
 def _function(scope: Scope, call: Call) -> Iterator[Diagnostic]:
     known = scope.functions.get(call.name)
     given = len(call.arguments)
@@ -158,6 +164,8 @@ def _function(scope: Scope, call: Call) -> Iterator[Diagnostic]:
             hint = (
                 "rules read no wall clock: match a time with @time(t), or clock(0, 1000) @time(t)"
             )
+        elif _aggregated(scope, call):
+            hint = "an aggregate stands behind the head: p(k) @count(x) := q(k, x);"
         elif any(call is guard for guard in scope.rule.guards) and not hint.startswith("did"):
             hint = f"atoms stand before `if`: … ^ {call.name}(…) if …"
         yield scope.report(

@@ -13,6 +13,7 @@ _SIGNS: Mapping[str, str] = {
     "#": _COMMENT, "--": _COMMENT, "<-": "write := between head and formula",
     **dict.fromkeys("“”„‘’«»", _QUOTES),
 }  # fmt: skip
+_CASES = "write one rule for each case: p(x, 1) := q(x) if x > 5; p(x, 2) := q(x) if x <= 5;"
 _FIRST: Mapping[str, str] = {
     "select": "a rule derives facts: p(x) := q(x, y) if y > 5; for SQL ask tidemill sql",
     **dict.fromkeys(
@@ -24,6 +25,7 @@ _FIRST: Mapping[str, str] = {
 _WORDS: Mapping[str, str] = {
     "no": "write not q(…)",
     "then": "the head stands first: p(x) := q(x) if x > 5;",
+    **dict.fromkeys(("case", "when", "else", "?"), _CASES),
     "like": 'write starts_with(x, "a"), ends_with(x, "a") or contains(x, "a")',
     "in": "write x == 1 || x == 2, or join with facts that hold the values",
     "is": "write is_null(x), or is_null(x) == false",

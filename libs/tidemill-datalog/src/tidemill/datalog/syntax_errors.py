@@ -306,7 +306,9 @@ class _Reader:
                 hint = f"write @{start.text}(…)"
             self._fail(code, "`@` needs a lattice with its value in parentheses", hint)
         hint = "write a name with arguments: p(x)"
-        if self.at("NAME"):
+        if self.at("NAME") and self._next.kind == "EQUAL":
+            hint = f"give a value a name after `where`: … where {start.text} = …; compare after `if`, with =="
+        elif self.at("NAME"):
             hint = f"write {start.text}(…)"
         elif start.text == "!":
             hint = "write not p(x)"
@@ -314,6 +316,8 @@ class _Reader:
             hint = "leave it out"
         elif self.at("NOT"):
             hint = "write `not` once, directly before the name: not p(x)"
+        elif self.at("IF") and self._before.kind == "CIRCUMFLEX":
+            hint = "`if` follows the atoms without ^: p(x) := q(x) if x > 5;"
         elif self.at("IF"):
             hint = "write an atom before `if`"
         elif start.kind in _RESERVED:
@@ -405,10 +409,10 @@ class _Reader:
             name = self._take()
             if not self._took("EQUAL"):
                 self._refuse_stray()
-                self._fail(
-                    "E009", f"a definition was expected, not {self._token.shown}",
-                    f"write {name.text} = EXPRESSION",
-                )  # fmt: skip
+                hint = f"write {name.text} = EXPRESSION"
+                if self.at(*_OPERATORS):
+                    hint = "a condition stands after `if`: p(x) := q(x) if x > 5;"
+                self._fail("E009", f"a definition was expected, not {self._token.shown}", hint)
             self._expression()
             if not self._took("COMMA"):
                 break

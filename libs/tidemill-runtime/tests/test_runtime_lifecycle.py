@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,6 +24,7 @@ from tidemill.runtime.lifecycle import (
     closing,
     collect_rarely,
     exit_code,
+    give_way_often,
 )
 from tidemill.time.errors import Unavailable, UsageError
 
@@ -242,3 +245,33 @@ def test_memory_that_was_freed_is_taken_again_without_the_kernel() -> None:
         command = [sys.executable, "-c", TAKEN_AGAIN, way]
         pages[way] = int(subprocess.run(command, capture_output=True, check=True).stdout)
     assert 4 * pages["kept"] < pages["given back"]
+
+
+def test_a3_who_waits_for_the_interpreter_waits_a_moment() -> None:
+    """What a thread computes while another one takes a hundred turns is their waiting: half a millisecond each."""
+    stop, computed_s = threading.Event(), []
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(200))
+        computed_s.append(time.thread_time())
+
+    def waited_s() -> float:
+        stop.clear()
+        computing = threading.Thread(target=compute)
+        computing.start()
+        for _ in range(100):
+            time.sleep(0)
+            threading.Event().wait(0.0001)  # lets the interpreter go, and wants it back
+        stop.set()
+        computing.join()
+        return computed_s.pop()
+
+    usual = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.02)
+        seldom = waited_s()
+        give_way_often()
+        assert waited_s() < seldom / 3
+    finally:
+        sys.setswitchinterval(usual)

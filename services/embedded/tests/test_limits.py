@@ -144,7 +144,7 @@ async def test_s9_reasons_are_looked_for_beside_the_event_loop(tmp_path: Path) -
         finally:
             reasons.proof = wanted
         assert explained.text
-        assert all(name.startswith("questions") for name in threads)
+        assert all(name.startswith("asked") for name in threads)
         assert threads
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.rpc.identity import Principal, caller
+from tidemill.rpc.turns import AT_ONCE
 from tidemill.time import Exhausted
 from tidemill_query.settings import QuestionLimits
-from tidemill_query.working import AT_ONCE, OF_ONE_CALLER, Workers
+from tidemill_query.working import Workers
 
 
 class Endless:
@@ -72,9 +73,9 @@ async def test_s9_work_that_takes_too_long_is_given_up_with_the_setting() -> Non
 async def test_s9_one_caller_never_has_all_threads() -> None:
     workers, endless = Workers(QuestionLimits()), Endless()
     many = [asked(workers, endless, "hostile") for _ in range(5 * AT_ONCE)]
-    await until_running(endless, OF_ONE_CALLER)
+    await until_running(endless, 1)
     await asyncio.sleep(0.1)
-    assert endless.running == OF_ONE_CALLER < AT_ONCE
+    assert endless.running == 1 < AT_ONCE
 
     async def honest() -> int:
         caller.set(Principal("honest", ()))

@@ -7,11 +7,15 @@ from tidemill.rpc.audited import Auditor, begin, tell, touch
 from tidemill.rpc.handlers import CatalogHandlers
 from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import Denied, Unauthenticated
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.http_server import HttpReply, HttpRequest
 from tidemill.time import UsageError
 
 PUSH = "/tidemill.catalog.v1.CatalogService/Push"
 """The call that a push over HTTP is."""
+
+BYTES_INLINE_MAX = 64 << 10
+"""A body of so many bytes is cut into lines in some milliseconds at most."""
 
 TOKEN_HEADER = "idempotency-key"
 """The header with the token of a push that may be repeated."""
@@ -70,7 +74,7 @@ class HttpPushing:
             with self._admissions.admitted(
                 caller.get().name, endless=False, request_bytes=bytes_sent
             ):
-                rows = [line for line in request.body.splitlines() if line.strip()]
+                rows = await _rows_of(request.body)
                 pushed = await self._catalog.push(
                     request.parts["name"], rows, _header(request, TOKEN_HEADER)
                 )
@@ -86,6 +90,15 @@ class HttpPushing:
             return EVERYBODY
         sent = {name.lower(): value for name, value in request.headers.items()}
         return self._users.principal(sent, tuple)
+
+
+async def _rows_of(body: bytes) -> list[bytes]:
+    """The lines of a body that are not empty; those of a long one are found beside the event loop."""
+
+    def rows() -> list[bytes]:
+        return [line for line in body.splitlines() if line.strip()]
+
+    return rows() if len(body) <= BYTES_INLINE_MAX else await in_turn(rows)
 
 
 def _header(request: HttpRequest, name: str) -> str | None:

@@ -14,7 +14,7 @@ import typer
 
 from tidemill.client.commands_catalog import kind_named
 from tidemill.runtime import logs, settings
-from tidemill.runtime.lifecycle import collect_rarely, keep_freed_memory
+from tidemill.runtime.lifecycle import collect_rarely, give_way_often, keep_freed_memory
 from tidemill.time import TidemillError
 from tidemill_embedded.process import run_process
 from tidemill_embedded.settings import EmbeddedSettings
@@ -111,6 +111,7 @@ def up(
             role=tuple(role or chosen.role), without=_left_out(without or chosen.without), insecure=insecure or chosen.insecure,
         )  # fmt: skip
         collect_rarely()
+        give_way_often()
         keep_freed_memory()
         code = asyncio.run(run_process(chosen, tuple(file or ()), config))
     except TidemillError as error:

@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 
-from tidemill.arrangement.updates import DIFF
 from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.logical import logical_plan
@@ -32,6 +32,7 @@ from tidemill.rpc.messages import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
+from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.pruning import Equal
 from tidemill.time import (
     BeforeSince,
@@ -52,7 +53,7 @@ from tidemill_query.histories import Histories
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
-from tidemill_query.working import Workers
+from tidemill_query.working import RECORDS_INLINE_MAX, Workers
 
 NOTHING_BOUND = 1
 """A collection whose upper is not past it has not begun: it has no lag, it hydrates."""
@@ -98,7 +99,7 @@ class QueryDriver:
         self._clock = clock
         self._settings = settings
         self._discover = discover
-        self._histories = Histories(collections, self._reading)
+        self._histories = Histories(collections, self._reading, self._workers)
 
     @asynccontextmanager
     async def _reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
@@ -258,16 +259,13 @@ class QueryDriver:
         readable = await self._found(name)
         if not rest:
             return await self._answer(readable.collection, as_of, wait_s)
-        compiled = row_goal(goal, readable)
+        compiled = await self._workers.read_beside(goal, row_goal, goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
         found_in = await self._found_by(readable, compiled.fixed, at)
         status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, compiled.fixed)
-        table = compiled.select(rows)
+        table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, compiled.answer, rows)
         self._refuse_large(table.nbytes)
-        order = [(column, "ascending") for column in table.column_names if column != DIFF]
-        if order:
-            table = table.sort_by(order)
         return Answer(table, at, status.since, status.upper, readable.collection)
 
     async def _found_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
@@ -293,7 +291,7 @@ class QueryDriver:
         self._refuse_long(goal)
         name, rest = split_name(goal)
         readable = await self._found(name)
-        compiled = row_goal(goal, readable) if rest else None
+        compiled = await self._workers.read_beside(goal, row_goal, goal, readable) if rest else None
         async with self._following(readable.collection) as held:
             # NB: chosen under the hold: what is let go before it is not chosen.
             at = (
@@ -304,7 +302,10 @@ class QueryDriver:
             )
             async for item in stream:
                 if isinstance(item, Updates):
-                    table = item.table if compiled is None else compiled.select(item.table)
+                    table = item.table
+                    if compiled is not None:
+                        long = table.num_rows > ROWS_INLINE_MAX
+                        table = await self._workers.beside(long, compiled.select, table)
                     if table.num_rows:
                         yield Changes(table)
                     continue
@@ -404,7 +405,7 @@ class QueryDriver:
         return await self._chosen(as_of, lambda: self._proved(record, as_of))
 
     async def _proved(self, written: str, as_of: int | None) -> Explanation:
-        view, asked, collection = self._question(written, blanks=False)
+        view, asked, collection = await self._question(written, blanks=False)
         at = await self._instant(collection, as_of, None)
         found = await self._proof(view, asked, at)
         if isinstance(found, Explanation):
@@ -438,7 +439,7 @@ class QueryDriver:
         return await self._chosen(as_of, lambda: self._absence(record, as_of))
 
     async def _absence(self, written: str, as_of: int | None) -> Explanation:
-        view, asked, collection = self._question(written, blanks=True)
+        view, asked, collection = await self._question(written, blanks=True)
         upper = (await self._collections.status(collection)).upper
         allowance = self._workers.allowance()
         if as_of is not None and upper.less_equal(as_of):
@@ -458,11 +459,12 @@ class QueryDriver:
             allowance, reasons.absence, view.program, inputs, letters, asked, at, until + 1
         )
 
-    def _question(self, written: str, blanks: bool) -> tuple[ViewOf, Record, str]:
+    async def _question(self, written: str, blanks: bool) -> tuple[ViewOf, Record, str]:
         """The view that derives or reads a record, the record as it knows it, and the collection that answers."""
         self._refuse_long(written)
         name, text = split_name(written)
-        asked = parse_record(text or written, blanks=blanks)
+        parse = partial(parse_record, blanks=blanks)
+        asked = await self._workers.read_beside(written, parse, text or written)
         view = self._directory.view_of(name)
         return (view, *self._asked_in(view, name, asked))
 
@@ -503,7 +505,7 @@ class QueryDriver:
             node, asked = number, replace(asked, arguments=tuple(rest))
         begins = max(0, at - self._settings.proof_history_ms)
         allowance = self._workers.allowance()
-        history = await self._histories.of_ticks(view, ticks, begins, at, self._workers, allowance)
+        history = await self._histories.of_ticks(view, ticks, begins, at, allowance)
         letters = await self._letters(view)
         return await self._reasoned(allowance, reason, history, letters, asked, at, node, at + 1)
 
@@ -538,7 +540,8 @@ class QueryDriver:
         collection, events = readable.late
         at = await self._instant(collection, None, None)
         async with self._reading(collection, "why") as held:
-            return events(await self._collections.snapshot(held, at))
+            rows = await self._collections.snapshot(held, at)
+        return await self._workers.beside(rows.num_rows > RECORDS_INLINE_MAX, events, rows)
 
     async def explain(self, view: str, form: str) -> str:
         """A view as `plan`, `analyze`, `dot` or `svg`. Raises: UsageError for another form."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.updates import DIFF
 from tidemill.datalog import ast
 from tidemill.datalog.evaluation.scans import all_of, compared
 from tidemill.datalog.goals import goal_over
@@ -57,6 +58,12 @@ class RowGoal:
         lanes = [lane for lane in LANES if lane in rows.column_names]
         arrays = [rows[source] for _, source in self.shown] + [rows[lane] for lane in lanes]
         return pa.table(arrays, names=[*(name for name, _ in self.shown), *lanes])
+
+    def answer(self, rows: pa.Table) -> pa.Table:
+        """The rows that match, in the order of the answer's columns."""
+        found = self.select(rows)
+        order = [(column, "ascending") for column in found.column_names if column != DIFF]
+        return found.sort_by(order) if order else found
 
 
 def split_name(goal: str) -> tuple[str, str]:

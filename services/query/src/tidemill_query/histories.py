@@ -62,8 +62,9 @@ class Stretch:
 class Histories:
     """Reads what collections held; nothing of it is kept."""
 
-    def __init__(self, collections: Collections, hold: Hold) -> None:
+    def __init__(self, collections: Collections, hold: Hold, workers: Workers) -> None:
         self._collections = collections
+        self._workers = workers
         self._reading = hold
 
     async def presences(
@@ -83,7 +84,8 @@ class Histories:
             schema = (await self._collections.description(readable.collection)).schema
             reading = reading_of(scan, schema, readable.arguments, columns=False)
         begins = max(begins, await self._since(readable.collection))
-        return (await self._stretch(readable, begins, at, allowance, reading)).presences()
+        stretch = await self._stretch(readable, begins, at, allowance, reading)
+        return await self._workers.run(allowance, stretch.presences)
 
     async def of_ticks(
         self,
@@ -91,7 +93,6 @@ class Histories:
         ticks: TicksOf,
         begins: int,
         at: int,
-        workers: Workers,
         allowance: Allowance,
     ) -> TickHistory:
         """The ticks of a view in [begins, at], as far back as since allows. Raises: Exhausted.
@@ -106,14 +107,14 @@ class Histories:
             begins != ticks.begin
         ):  # a first step of one instant leaves its state at the beginning itself
             state, begun, fresh = await self._handed(ticks.state, begins, at)
-        stretches = {
-            name: (await self._stretch(readable, min(begun, at), at, allowance)).named(name)
-            for name, readable in view.inputs.items()
-        }
+        stretches = {}
+        for name, readable in view.inputs.items():
+            stretch = await self._stretch(readable, min(begun, at), at, allowance)
+            stretches[name] = await self._workers.run(allowance, stretch.named, name)
         lower = begun if fresh else begun + 1
         start = TickStart(lower, fresh, {n: s.present for n, s in stretches.items()}, state)
         moves = {name: stretch.moves for name, stretch in stretches.items()}
-        return await workers.run(
+        return await self._workers.run(
             allowance, recorded, view.program, ticks.plan, start, moves, at + 1, None, allowance
         )
 
@@ -150,7 +151,7 @@ class Histories:
         allowance: Allowance,
         reading: Reading = EVERYTHING,
     ) -> Stretch:
-        """What an input held at `begins`, and its changes up to `at`; a row there twice is there once."""
+        """What an input held at `begins`, and its changes up to `at`."""
         status = await self._collections.status(readable.collection)
         if at < begins:
             raise NotYet(f"{readable.collection} has no history at {at}", upper=status.upper)
@@ -162,23 +163,26 @@ class Histories:
                 held, begins + 1, at + 1, where=reading.where, told=allowance.take
             )
         allowance.take((present.num_rows + news.num_rows) * match_bytes(len(news.column_names)))
-        copies: Counter[Record] = Counter()
-        for record, diff in zip(readable.records(present), present[DIFF].to_pylist(), strict=True):
-            copies[record] += diff
-        begun = [record for record, count in copies.items() if count > 0]
-        changes = sorted(
-            zip(
-                news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True
-            ),
-            key=lambda change: (change[0], change[1]),
-        )
-        moves: list[Move] = []
-        for time, diff, record in changes:
-            before, after = copies[record], copies[record] + diff
-            copies[record] = after
-            if (before > 0) != (after > 0):
-                moves.append((record, time, 1 if after > 0 else -1))
-        return Stretch(begins, begun, moves)
+        return await self._workers.run(allowance, _stretched, readable, begins, present, news)
+
+
+def _stretched(readable: Readable, begins: int, present: pa.Table, news: pa.Table) -> Stretch:
+    """The rows as records, and their changes in order; a row there twice is there once."""
+    copies: Counter[Record] = Counter()
+    for record, diff in zip(readable.records(present), present[DIFF].to_pylist(), strict=True):
+        copies[record] += diff
+    begun = [record for record, count in copies.items() if count > 0]
+    changes = sorted(
+        zip(news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True),
+        key=lambda change: (change[0], change[1]),
+    )
+    moves: list[Move] = []
+    for time, diff, record in changes:
+        before, after = copies[record], copies[record] + diff
+        copies[record] = after
+        if (before > 0) != (after > 0):
+            moves.append((record, time, 1 if after > 0 else -1))
+    return Stretch(begins, begun, moves)
 
 
 def _rows(table: pa.Table) -> list[StateRow]:

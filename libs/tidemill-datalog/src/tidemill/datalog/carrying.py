@@ -54,10 +54,13 @@ def endless_names(checked: CheckedProgram, rule: ResolvedRule) -> frozenset[str]
     """The variables of a rule that are infinite in every match: ends of facts that never end."""
     found = set()
     for atom in rule.positive:
-        schema = None if atom.predicate in checked.derived else checked.inputs.get(atom.predicate)
-        if schema is not None and (schema.kind == "relation" or not schema.rows_expire):
-            for parafact in atom.parafacts:
-                term = parafact.terms[0]
-                if parafact.lattice == "expires" and isinstance(term, Variable):
-                    found.add(term.name)
+        schema = checked.inputs.get(atom.predicate)
+        if schema is None or (schema.kind != "relation" and schema.rows_expire):
+            continue
+        for parafact in atom.parafacts:
+            term = parafact.terms[0]
+            if parafact.lattice != "expires" or not isinstance(term, Variable):
+                continue
+            if atom.predicate not in checked.derived:  # takes a look at every rule
+                found.add(term.name)
     return frozenset(found) - rule.definitions.keys()

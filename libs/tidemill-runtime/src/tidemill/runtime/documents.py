@@ -59,10 +59,11 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
     """All documents of `text`, and what is wrong with them as YAML; empty documents are left out."""
     documents: list[Document] = []
     problems: list[Problem] = []
+    lines = text.splitlines()
     try:
         for node in YAML(typ="safe", pure=True).compose_all(text):
             if node is not None and not _null(node):
-                reader = _NodeReader(file, problems, text.splitlines())
+                reader = _NodeReader(file, problems, lines)
                 document = Document(file, None, reader.places, reader.keys, reader.blocks)
                 known = len(problems)
                 document.value = reader.read(node, ())

@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import gc
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -27,6 +28,7 @@ from tidemill.runtime.logs import get_logger
 from tidemill.time.errors import TidemillError, UsageError
 
 STOP_S_MAX = 10.0
+SWITCH_S = 0.0005
 _MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20}
 """M_TRIM_THRESHOLD: so much stays free at the end of the heap. M_TOP_PAD: by so much more it grows than is asked for.
 M_MMAP_THRESHOLD: what is smaller comes from the heap; this is the most that glibc takes.
@@ -65,6 +67,16 @@ def collect_rarely() -> None:
     For the main function of a process. Cost: cycles wait until 50,000 objects more were made than freed.
     """
     gc.set_threshold(50_000, 20, 20)
+
+
+def give_way_often() -> None:
+    """Let a thread that computes give way to one that has waited for half a millisecond, not for five.
+
+    Whatever is answered goes over several threads: the event loop, the store's, one that decodes. At each of them it
+    waits for the interpreter while another thread computes. For the main function of a process. Cost: a few
+    hundredths of what is computed while others wait; nothing else.
+    """
+    sys.setswitchinterval(SWITCH_S)
 
 
 def keep_freed_memory() -> None:

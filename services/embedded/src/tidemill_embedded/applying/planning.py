@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.identity import Principal
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.formats import (
     AvroFormat,
     CsvFormat,
@@ -94,10 +94,6 @@ def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
     return found
 
 
-_READING = ThreadPoolExecutor(2, "reading")
-"""Reads documents beside the event loop, two at a time: a long one takes seconds."""
-
-
 async def read_bounded(
     documents: Sequence[ResourceDocument], limits: DocumentLimits
 ) -> list[Resource]:
@@ -109,8 +105,7 @@ async def read_bounded(
             "(limits.document_bytes); apply them a few at a time",
             reason="limits",
         )
-    loop = asyncio.get_running_loop()
-    resources = await loop.run_in_executor(_READING, read_documents, documents)
+    resources = await in_turn(partial(read_documents, documents))
     for resource in resources:
         spec = resource.spec
         length = len(spec.program.encode()) if isinstance(spec, ViewSpec) else 0

@@ -22,16 +22,18 @@ ASIDE = {"errors": "the error collection", "state": "the state"}
 def output_shape(
     checked: CheckedProgram,
     predicate: str,
-    inputs: Mapping[str, PredicateShape],
+    sure: Mapping[str, frozenset[str]],
     nodes: int,
     names: Sequence[str] | None,
 ) -> PredicateShape:
     """The columns of one output; `names` are those that the view gives its arguments, None for none.
 
+    `sure` says which lattices all records of a predicate carry.
+
     Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program for a
     column of a head that is called as one that the collection adds.
     """
-    shape = shape_of_output(checked, predicate, inputs)
+    shape = shape_of_output(checked, predicate, sure)
     if nodes > 1:
         shape = shape.with_node()
     if names is not None:
@@ -63,10 +65,10 @@ def refuse_aside(checked: CheckedProgram, predicate: str) -> None:
         raise _refused(checked, says, next(spans), "give the predicate another name")
 
 
-def refuse_endless(checked: CheckedProgram, predicate: str) -> None:
+def refuse_endless(checked: CheckedProgram, outputs: Collection[str]) -> None:
     """Refuse an output with a column that is always infinite: no collection holds that. Raises: ProgramErrors (S127)."""
     for rule in checked.rules:
-        if rule.predicate != predicate:
+        if rule.predicate not in outputs:
             continue
         names = endless_names(checked, rule)
         values = [p for p in rule.parafacts if p.lattice not in ("time", "expires")]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
+from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.reclock import REMAP_SCHEMA
 from tidemill.rpc.identity import listed
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.documents import laid_out
 from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.runtime.resources import (
@@ -81,10 +81,6 @@ class _Arranged:
     collection: str
 
 
-_PLANNING = ThreadPoolExecutor(2, "planning")
-"""Checks programs beside the event loop, two at a time: a long one takes seconds."""
-
-
 class Shapes(Names):
     """Everything that can be read, by name; grows as resources are planned."""
 
@@ -100,8 +96,7 @@ class Shapes(Names):
     async def foresee(self, stored: Stored) -> None:
         """Read and check the program of a view beside the event loop, so that `plan` finds it done."""
         if isinstance(stored.resource.spec, ViewSpec):
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(_PLANNING, copy_context().run, self._foreseen, stored)
+            await in_turn(partial(self._foreseen, stored))
 
     def _foreseen(self, stored: Stored) -> None:
         # What is wrong, or changes meanwhile, is for who plans it to tell.
@@ -220,27 +215,28 @@ class Shapes(Names):
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
-        outputs = {}
-        shapes = {predicate: named.shape for predicate, named in inputs.items()}
-        for number, predicate in enumerate(spec.outputs or checked.derived):
-            if predicate not in checked.derived:
+        outputs: dict[str, Named] = {}
+        # IMPORTANT: once for all outputs: a long program has as many of them as rules.
+        sure = surely_carried(checked, {p: named.shape.sure for p, named in inputs.items()})
+        derived = dict.fromkeys(checked.derived)
+        for number, predicate in enumerate(spec.outputs or derived):
+            if predicate not in derived:
                 with located(resource, "spec", "outputs", number):
                     raise UsageError(
-                        f"the output {predicate} is not derived; derived are "
-                        f"{', '.join(checked.derived)}",
+                        f"the output {predicate} is not derived; derived are {', '.join(derived)}",
                         reason="UnknownOutput",
                     )
             refuse_aside(checked, predicate)
-            refuse_endless(checked, predicate)
             nodes, names = 1 if ticks is None else ticks.nodes, spec.columns.get(predicate)
             with (
                 nullcontext() if names is None else located(resource, "spec", "columns", predicate)
             ):
-                shape = output_shape(checked, predicate, shapes, nodes, names)
+                shape = output_shape(checked, predicate, sure, nodes, names)
             outputs[predicate] = Named(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,
             )  # fmt: skip
+        refuse_endless(checked, outputs)
         return PlannedView(stored, checked, inputs, outputs, ticks)
 
     def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, Named]:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow as pa
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat
 from tidemill.runtime.formats.rows import HEARTBEAT
 from tidemill.runtime.kafka_access import KafkaPlace, egress_of, kafka_files
@@ -30,6 +32,7 @@ from tidemill.runtime.places import Files
 from tidemill.runtime.resources import SourceSpec, retained_ms
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
+from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
 from tidemill_compute.events.fold import MOVERS, EventPolicy
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
@@ -507,8 +510,10 @@ async def entries_of(stored: Stored, rows: Sequence[bytes], into: Log) -> list[E
 
     Raises: UsageError for a heartbeat to a source without event time.
     """
-    if not any(map(is_heartbeat, rows)):
-        return [Entry(None, row) for row in rows]
+    plain = partial(_plain_entries, rows)
+    found = plain() if len(rows) <= ROWS_INLINE_MAX else await in_turn(plain)
+    if found is not None:
+        return found
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     if spec.event_time is None:
@@ -522,6 +527,11 @@ async def entries_of(stored: Stored, rows: Sequence[bytes], into: Log) -> list[E
         for row in rows
         for partition in (range(count) if is_heartbeat(row) else [None])
     ]
+
+
+def _plain_entries(rows: Sequence[bytes]) -> list[Entry] | None:
+    """The rows as they are; None if there is a heartbeat among them."""
+    return None if any(map(is_heartbeat, rows)) else [Entry(None, row) for row in rows]
 
 
 def in_own_log(spec: SourceSpec) -> bool:

@@ -1,0 +1,54 @@
+"""Threads beside the event loop for what users ask: a few for all of them, and of each user one thing at a time.
+
+Every thread that computes has a share of the interpreter. So whoever asks for much slows the others down by one
+share, however much that is; what else it has asked for waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from tidemill.rpc.identity import caller
+
+AT_ONCE = 4
+"""So many users are worked for at once; the others wait for their turn."""
+
+T = TypeVar("T")
+
+_THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
+_TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = (
+    WeakValueDictionary()
+)
+
+
+async def in_turn(work: Callable[[], T], call_off: Callable[[], None] | None = None) -> T:
+    """What `work` returns, done on a thread once nothing else is done for the caller.
+
+    Whoever goes away leaves its turn to others when the thread is free, not before. With `call_off`, which is to
+    end the work soon, it waits for that.
+    """
+    loop, name = asyncio.get_running_loop(), caller.get().name
+    turn = _TURNS.get((loop, name))
+    if turn is None:
+        turn = _TURNS[loop, name] = asyncio.Semaphore(1)
+    await turn.acquire()
+    working = loop.run_in_executor(_THREADS, copy_context().run, work)
+
+    def done(ended: asyncio.Future[T]) -> None:
+        turn.release()
+        if not ended.cancelled():
+            ended.exception()  # nobody may be left to hear of it
+
+    working.add_done_callback(done)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        if call_off is not None:
+            call_off()
+            await asyncio.wait([working])
+        raise

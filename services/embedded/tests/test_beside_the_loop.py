@@ -1,0 +1,166 @@
+"""What users ask for at length is done on threads, and nothing of it grows faster than what they have sent."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidemill.rpc.identity import Principal, caller
+from tidemill.rpc.messages import ResourceDocument
+from tidemill.rpc.turns import in_turn
+from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.resources import load_resources
+from tidemill_embedded.process import Process, opened
+from tidemill_embedded.pushing import _rows_of
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_query import driver, histories
+
+HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
+NUMBERS = f"""{HEAD}kind: Table
+metadata: {{name: numbers}}
+spec: {{columns: [{{name: n, type: int}}]}}
+"""
+EVEN = f"""{HEAD}kind: View
+metadata: {{name: even}}
+spec: {{program: "two(n) := numbers(n) if n % 2 == 0;"}}
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Process]:
+    async with opened(EmbeddedSettings(directory=str(folder))) as process:
+        await process.system.start()
+        yield process
+
+
+def noting(threads: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work, which says on which thread it is done."""
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return work(*given)
+
+    return noted
+
+
+async def test_a3_rows_of_reasons_and_long_questions_are_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as process:
+        documents = [ResourceDocument(f"{NUMBERS}---\n{EVEN}", "even.yaml")]
+        await process.system.apply(documents)
+        await process.system.insert("numbers", pa.table({"n": list(range(100))}))
+        await process.query.snapshot("even/two", None, 30)
+        rows: list[str] = []
+        goals: list[str] = []
+        monkeypatch.setattr(histories, "_stretched", noting(rows, histories._stretched))
+        monkeypatch.setattr(driver, "row_goal", noting(goals, driver.row_goal))
+        assert (await process.query.why_not("even/two(7)", None)).text
+        assert [name.partition("_")[0] for name in rows] == ["asked"]
+        short = await process.query.ask("numbers(8)", None, None)
+        long = await process.query.ask(f"numbers({'(' * 150}8{')' * 150})", None, None)
+        assert short.table.num_rows == long.table.num_rows == 1
+        assert [name.partition("_")[0] for name in goals] == ["MainThread", "asked"]
+
+
+async def test_a3_a_user_has_one_thing_done_at_a_time_and_others_need_not_wait() -> None:
+    release, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> str:
+        begun.release()
+        release.wait(60)
+        return threading.current_thread().name
+
+    def asked(user: str, what: Callable[[], str]) -> asyncio.Task[str]:
+        async def ask() -> str:
+            caller.set(Principal(user, ()))
+            return await in_turn(what)
+
+        return asyncio.create_task(ask())
+
+    first = [asked("eve", work) for _ in range(10)]
+    assert await asyncio.to_thread(begun.acquire, timeout=60)
+    first[0].cancel()  # who goes away keeps the turn until its thread is free
+    assert await asked("ann", lambda: "ann") == "ann"
+    assert not begun.acquire(blocking=False)
+    release.set()
+    told = await asyncio.gather(*first, return_exceptions=True)
+    assert isinstance(told[0], asyncio.CancelledError)
+    assert all(isinstance(each, str) for each in told[1:])
+
+
+async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    assert await _rows_of(b"1\n \n2\n") == [b"1", b"2"]
+    assert turns == 0
+    assert len(await _rows_of(b"1\n" * 500_000)) == 500_000
+    turning.cancel()
+    assert turns > 0
+
+
+class Text(str):
+    """A text that counts how often it is cut into lines."""
+
+    cuts = 0
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        Text.cuts += 1
+        return super().splitlines(keepends)
+
+
+def test_a3_a_text_of_many_documents_is_cut_into_lines_once() -> None:
+    documents, problems = parse_yaml(Text("a: 1\n---\n" * 50), "many.yaml")
+    assert (len(documents), problems) == (50, [])
+    assert Text.cuts == 1
+
+
+def test_a3_the_outputs_of_a_long_program_take_a_look_at_each_rule_not_at_all_of_them() -> None:
+    """Four times as many rules take about four times as many calls, where it was sixteen times."""
+    assert calls(planned(80)) < 6 * calls(planned(20))
+
+
+def planned(rules: int) -> Callable[[], object]:
+    """What plans a view of so many rules once more: the program has been checked."""
+    shapes = Shapes()
+    program = " ".join(f"p{number}(n) := numbers(n) if n > {number};" for number in range(rules))
+    view = f"{HEAD}kind: View\nmetadata: {{name: long}}\nspec: {{program: '{program}'}}\n"
+    table, long = load_resources(f"{NUMBERS}---\n{view}", "long.yaml")
+    shapes.plan(Stored(table, 1))
+    stored = Stored(long, 2)
+    assert len(shapes.plan_view(stored).outputs) == rules
+    return lambda: shapes.plan_view(stored)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions of Python are entered, generators again and again."""
+    count = 0
+
+    def entered(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(entered)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count

@@ -84,6 +84,10 @@ bench-shard: setup ## speed of durable collections against the floor of each sto
 bench-scale: setup ## many sources at rest, and how long applying 50 more takes; BENCH="--sources 1000 --keep" narrows it
 	@$(PY) -m bench.scale $(BENCH)
 
+.PHONY: bench-hostile
+bench-hostile: setup ## what one user notices of another that does its worst within its limits; BENCH="--only programs --rounds 1" narrows it
+	@$(PY) -m bench.hostile $(BENCH)
+
 bench-views: setup ## views beside other systems, answers compared first; BENCH="--only NAME --scale 0.1" narrows it
 	@$(PY) -m bench.views $(BENCH)
 

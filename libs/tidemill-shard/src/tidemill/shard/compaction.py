@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import advance, between, concatenate, consolidate
 from tidemill.shard.appending import Merged, apply_merge
-from tidemill.shard.conforming import adding_up
+from tidemill.shard.conforming import adding_up, conform
 from tidemill.shard.hashing import HASH_MAX, key_hashes
 from tidemill.shard.offloading import computed
 from tidemill.shard.part_store import PartGone, PartStore
@@ -129,7 +129,7 @@ class RangeMerge:
             yield table
 
     def _merged(self, tables: list[pa.Table]) -> pa.Table:
-        updates = concatenate(tables)
+        updates = conform(concatenate(tables), self.description.update_schema())
         with adding_up():
             if self.reached:
                 return advance(updates, frontier(self.reached))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,8 @@ def adding_up() -> Iterator[None]:
 
 
 def _row_beyond(rows: pa.Table, bytes_max: int) -> int | None:
-    if rows.nbytes <= bytes_max:
+    # NB: whole buffers are quickly added up, and never less than what the rows take of them.
+    if rows.get_total_buffer_size() <= bytes_max or rows.nbytes <= bytes_max:
         return None
     if rows.num_rows == 1:
         return 0
@@ -155,7 +157,10 @@ def _check_diffs(updates: pa.Table, diff_max: int) -> None:
 
 
 def _check_calendar(updates: pa.Table) -> None:
-    for name in updates.column_names[:-2]:
+    for field in updates.schema:
+        if not _has_days(field.type):
+            continue
+        name = field.name
         for leaf in _leaves(updates.column(name)):
             bounds = _calendar(leaf.type)
             if bounds is None or not len(leaf):
@@ -168,6 +173,12 @@ def _check_calendar(updates: pa.Table) -> None:
                     "outside the years 1 to 9999",
                     reason="CodecMismatch",
                 )
+
+
+@lru_cache(maxsize=1024)
+def _has_days(kind: pa.DataType) -> bool:
+    """Whether there may be values of a type, or within one, that no calendar has."""
+    return any(_calendar(leaf.type) for leaf in _leaves(pa.array([], kind)))
 
 
 def _leaves(column: Any) -> Iterator[Any]:  # columns of any type

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX, conform
+from tidemill.shard.conforming import DIFF_MAX, ROW_BYTES_MAX
 from tidemill.shard.log import folder_of
 from tidemill.shard.offloading import computed
 from tidemill.shard.parts import (
@@ -79,17 +79,15 @@ class PartStore:
     ) -> tuple[Part, ...]:
         """Parts of the updates, consolidated; what is too big for the log is in Blob on return.
 
-        Raises: UsageError if the updates do not fit the description.
+        `updates` have the columns and types of the description, as `conform` gives them.
         """
         if updates is None or not updates.num_rows:
             return ()
-        schema, key = description.update_schema(), description.key
-        conforming = conform(updates, schema)
-
+        key = description.key
         inline_max = self.limits.inline_bytes_max if inline else 0
 
         def encoded() -> list[tuple[Part, bytes]]:
-            table = sorted_updates(conforming, key)
+            table = sorted_updates(updates, key)
             return list(
                 encode_parts(
                     table,

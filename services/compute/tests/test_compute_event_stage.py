@@ -110,6 +110,9 @@ class World:
                 name, frontier(instant), frontier(instant + 1), updates, writer="test"
             )
 
+    def versions(self) -> int:
+        return sum(log[-1].number + 1 for log in self.stores[0]._logs.values())
+
     async def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """What was written, and how far, as one value."""
         reader = self.process(Fuse(None))
@@ -259,3 +262,65 @@ def test_c2_a_heartbeat_too_far_ahead_is_a_dead_letter_and_moves_nothing() -> No
     (letter,) = fold.take()[1].to_pylist()
     assert letter["reason"] == "ahead: the heartbeat until 15 is past 14"
     assert (letter["raw"], letter["offset"]) == ("tidemill-heartbeat: 15", 1)
+
+
+BOUND = ("s/remap", "s/raw", "s/raw/letters", "s/map", "s/letters")
+PACE = "pace"
+
+
+async def rested(world: World, at: int, upper: int) -> None:
+    """All that is bound follows the pace from `at` to `upper`, as remap lets it; then the source has left."""
+    numbers = {}
+    for each in BOUND:
+        number = await world.now.follow(each, PACE, frontier(at))
+        assert number is not None, f"{each} is not where the source is"
+        numbers[each] = number
+    for step in range(at, upper + 1):
+        assert await world.now.step_pace(PACE, frontier(step), {"s": numbers}, ()) == {"s"}
+        numbers = {}
+        await world.clock.settle()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_d5_a_stage_whose_source_rests_gives_what_one_that_follows_each_instant_gives(
+    seed: int,
+) -> None:
+    """Rest at any moment without rows, deaths at any write; while it rests the stage writes nothing."""
+    random, world, expected = Random(seed), World(seed), World(seed)
+    for each in (world, expected):
+        each.policy = replace(policy(seed), progress=Policy(seed % 4))
+        assert each.stage(each.now).follows_rows_alone
+        await each.create()
+        for quiet in (*range(6, 13), *range(17, 24)):
+            each.arrivals.pop(quiet, None)
+    for instant in range(INSTANTS):
+        await expected.arrive(instant)
+    await follow(expected, expected.stage(expected.now), INSTANTS)
+    await world.now.open_pace(PACE)
+    instant = deaths = rests = 0
+    while instant < INSTANTS:
+        fuse = Fuse(random.randrange(15, 45), after=random.random() < 0.5)
+        stage = world.stage(world.process(fuse))
+        task = asyncio.create_task(stage.advance_forever())
+        while instant < INSTANTS and not task.done():
+            ends = {7: 12, 18: 23}.get(instant)
+            if ends is not None:
+                await reach(world, stage, task, instant)
+                if task.done():
+                    continue
+                before = world.versions()
+                await rested(world, instant, ends)
+                await reach(world, stage, task, ends)
+                rests += not task.done()
+                # All begin to follow; one step lets them join, and one more brings them to each instant.
+                assert world.versions() - before == len(BOUND) + 1 + ends - instant
+                instant = ends
+            await world.arrive(instant)
+            instant += 1
+            await reach(world, stage, task, instant)
+        await end(task)
+        deaths += fuse.blown
+    await follow(world, world.stage(world.process(Fuse(None))), INSTANTS)
+    assert await world.contents() == await expected.contents()
+    assert rests > 0
+    assert deaths > 0

@@ -11,7 +11,8 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import START_S_MAX, UpProcess, up_process
 from tidemill.time import sole_time
 
-SOURCES = 12
+SOURCES = 8
+"""Of each kind: with event time, and without."""
 SOURCE = """\
 apiVersion: tidemill.dev/v1alpha1
 kind: Source
@@ -21,36 +22,54 @@ spec:
   retain: 1h
   http: {{}}
 """
+EVENTS = """\
+apiVersion: tidemill.dev/v1alpha1
+kind: Source
+metadata: {{name: e{number}}}
+spec:
+  columns: [{{name: n, type: int}}]
+  http: {{}}
+  eventTime: {{column: n, timeline: t{number}, skew: 0s}}
+"""
+SEEN = """\
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: seen}
+spec: {retain: 1h, program: "both(n) := s1(n) ^ s3(n);"}
+"""
 
 
 def _versions(folder: Path) -> int:
-    """How many versions have been written, of all collections."""
+    """How many versions have been written, of all collections but those that the view writes."""
     store = f"file:{folder / 'state' / 'consensus.sqlite'}?mode=ro"
     file = sqlite3.connect(store, uri=True)
     try:
-        return sum(n for (n,) in file.execute("select max(number) + 1 from versions group by key"))
+        found = file.execute("select key, max(number) + 1 from versions group by key").fetchall()
+        return sum(number for key, number in found if not key.startswith("seen/"))
     finally:
         file.close()
 
 
 def _uppers(process: UpProcess) -> list[int]:
-    """How far the sources are, once all of them are there and well."""
+    """How far the sources without event time are, once all sources are there and well."""
 
     def asked(client: Client) -> list[int] | None:
-        found = client.get("Source")
-        uppers = [sole_time(each.upper) for each in found if each.upper is not None and each.ready]
-        return uppers if len(uppers) == SOURCES else None
+        found = [each for each in client.get("Source") if each.upper is not None and each.ready]
+        uppers = [sole_time(each.upper) for each in found if each.name.startswith("s")]
+        return uppers if len(found) == 2 * SOURCES else None
 
     return process.until(asked)
 
 
 def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_path: Path) -> None:
     """In some seconds in which all of them advance several times, and are read; then one gets a row."""
-    text = "---\n".join(SOURCE.format(number=number) for number in range(SOURCES))
+    each = (kind.format(number=number) for kind in (SOURCE, EVENTS) for number in range(SOURCES))
+    text = "---\n".join([*each, SEEN])
     documents = ResourceDocument(text, "sources.yaml")
     with up_process(tmp_path) as process, process.client() as client:
         process.until(lambda asked: asked.apply(documents))
         client.push("s3", [b'{"n": 1}'])
+        client.push("e3", [b'{"n": 1}'])
         end_s = time.monotonic() + START_S_MAX
         while True:
             before, begun = _versions(tmp_path), max(_uppers(process))
@@ -61,7 +80,8 @@ def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_
             assert time.monotonic() < end_s, "the sources never rest"
         seen = min(_uppers(process))
         client.push("s3", [b'{"n": 2}'])
-        while client.query("s3").table.num_rows < 2:
+        client.push("e3", [b'{"n": 2}', b'{"n": 3}'])
+        while min(client.query(name).table.num_rows for name in ("s3", "e3")) < 2:
             assert time.monotonic() < end_s, "the row never comes"
             time.sleep(0.2)
         assert client.query("s3", as_of=seen - 1).table.num_rows == 1

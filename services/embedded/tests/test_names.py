@@ -7,10 +7,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.runtime.resources import load_resources
+from tidemill.testkit.documents import document
 from tidemill.time import AlreadyUsed, UnknownCollection
 from tidemill_compute.views.record_rows import shape_of_relation
 from tidemill_embedded.resources.named import CREATED, SYSTEM, Named
 from tidemill_embedded.resources.names import Names, resource_of
+from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.shapes import Shapes
 
 SHAPE = shape_of_relation("p", pa.schema([("n", pa.int64())]))
 RESOURCES = ("a", "b", "ab", "c")
@@ -67,3 +71,25 @@ def test_what_is_below_a_name_is_not_what_begins_alike() -> None:
         names.add(Named(name, name, SYSTEM, CREATED, SHAPE))
     assert names.below("a") == ["a", "a/b", "a/b/c", "a/bc"]
     assert names.below("a/b") == ["a/b", "a/b/c"]
+
+
+KINDS_OF = {
+    "s": ("Table", "{columns: [{name: n, type: int}]}"),
+    "v": ("View", '{program: "p(n) := s(n);"}'),
+    "w": ("View", '{program: "q(n) := p(n) ^ s(n);"}'),
+    "a": ("Arrangement", "{collection: q, key: [c0]}"),
+    "h": ("Hold", "{collection: s, frontier: 0}"),
+    "t": ("Action", '{view: w, goal: "q(n)", sink: {file: {path: /tmp/told}}}'),
+    "u": ("Table", "{columns: [{name: n, type: int}]}"),
+}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_d5_each_begins_after_what_it_reads_and_beside_what_it_does_not(seed: int) -> None:
+    shapes, stored = Shapes(), []
+    for name, (kind, spec) in KINDS_OF.items():
+        stored.append(Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0))
+        shapes.plan(stored[-1])
+    Random(seed).shuffle(stored)
+    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+    assert levels == [["s", "u"], ["h", "v"], ["w"], ["a", "t"]]

@@ -12,6 +12,9 @@ from tidemill.datalog.pushdown import EVERYTHING, Reading
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import U64_MAX, Frontier, sole_time
 
+AT_REST_MS = 3_600_000
+"""A hold on what rests is moved this far at once: a rest that it ends has been long enough to be worth beginning."""
+
 
 class Holds:
     """Keeps the history that a restart of its owner needs, across the death of the process.
@@ -87,10 +90,18 @@ class Holds:
         return concatenate(rows)
 
     async def downgrade(self, collection: str, to: Frontier) -> None:
-        """Let history before `to` go; a hold that is there already stays."""
+        """Let history before `to` go; a hold that is there already stays.
+
+        So does, for an hour, one on a collection at rest: to move it would end the rest, and let nothing go
+        that came meanwhile.
+        """
         held = self._held[collection]
-        if held.frontier != to and held.frontier.precedes(to):
-            self._held[collection] = await self._collections.downgrade(held, to)
+        if held.frontier == to or not held.frontier.precedes(to):
+            return
+        near = not to.empty and sole_time(to) - sole_time(held.frontier) < AT_REST_MS
+        if near and await self._collections.rests(collection):
+            return
+        self._held[collection] = await self._collections.downgrade(held, to)
 
     async def release(self) -> None:
         """Give all holds up: the owner is deleted."""

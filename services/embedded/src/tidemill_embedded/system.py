@@ -66,6 +66,9 @@ from tidemill_embedded.sharing import Shared, SourcePart
 from tidemill_embedded.telling import Telling, inner, live, made_by
 from tidemill_embedded.world import World
 
+BEGINNING_MAX = 64
+"""So many resources begin at the same time: their flushes are shared, and none waits for long behind others."""
+
 log = get_logger("resources")
 
 
@@ -97,8 +100,7 @@ class System:
         live = self._store.live()
         for stored in live:
             self._plan(stored)
-        for stored in live:
-            await self._begin(stored)
+        await self._begin_all(live)
 
     def _plan(self, stored: Stored) -> None:
         """Let what a resource makes be known by name, if that can be told: else it says why not."""
@@ -186,7 +188,7 @@ class System:
             plan = await self._written(documents, by)
             try:
                 await self._erase_replaced(plan, before)
-                away = await self._begin_all(plan.created)
+                away = await self._begin_all(plan.created, applied=True)
                 for stored in plan.configured:
                     await self._reconfigure(stored, before[_key(stored)])
             except Exception as error:  # whatever it was: what is refused leaves nothing behind
@@ -217,12 +219,20 @@ class System:
         if running is not None:
             await running.stop()
 
-    async def _begin_all(self, created: Sequence[Stored]) -> list[Exception | None]:
-        """Begin what was applied just now: what reads nothing of ours side by side, so that it shares flushes."""
-        first = [s for s in created if isinstance(s.resource.spec, SourceSpec | TableSpec)]
-        away = await all_of(self._begin(stored, applied=True) for stored in first)
-        later = [s for s in created if not isinstance(s.resource.spec, SourceSpec | TableSpec)]
-        return away + [await self._begin(stored, applied=True) for stored in later]
+    async def _begin_all(
+        self, resources: Sequence[Stored], *, applied: bool = False
+    ) -> list[Exception | None]:
+        """Begin each after what it reads: those that do not read each other side by side, so that they share flushes."""
+        room = asyncio.Semaphore(BEGINNING_MAX)
+
+        async def begun(stored: Stored) -> Exception | None:
+            async with room:
+                return await self._begin(stored, applied=applied)
+
+        away: list[Exception | None] = []
+        for level in self._world.shapes.levels(resources):
+            away += await all_of(begun(stored) for stored in level)
+        return away
 
     async def _taken_back(self, plan: Plan, before: Mapping[Key, Stored]) -> None:
         """Let everything be as it was before a plan that was refused while it was carried out."""

@@ -81,6 +81,11 @@ class Policy:
     idle_timeout_ms: int | None = None
     silence_ms: int | None = None
 
+    @property
+    def follows_rows_alone(self) -> bool:
+        """Whether nothing but a row moves the frontier, however long nothing comes."""
+        return self.idle_timeout_ms is None and self.silence_ms is None
+
 
 def progress_of(rows: list[tuple[int, int | None, int]]) -> EventProgress:
     """The progress whose event map holds exactly `rows`; the inverse of `EventProgress.rows`."""

@@ -50,7 +50,8 @@ class EventStage:
     a silence, which no row says, is read back from the map.
 
     `timeline` says how far the furthest stream of the timeline has come; a source of which all partitions
-    are idle follows it.
+    are idle follows it. Where no silence is bounded, map and letters may rest with the source: what follows
+    from no row is no row, at each instant.
     """
 
     def __init__(
@@ -80,6 +81,11 @@ class EventStage:
         self._watched_from: int | None = None
         """The first instant at which this stage saw the source by itself: silence counts from there on."""
 
+    @property
+    def follows_rows_alone(self) -> bool:
+        """Whether the map, the letters and the events change only where rows and bindings do."""
+        return self._policy.progress.follows_rows_alone
+
     async def prepare(self) -> None:
         """Hold the history that a restart needs; before anybody writes to the raw collection."""
         target = self._target
@@ -97,11 +103,14 @@ class EventStage:
             upper = await self._definite(self.folded)
             if upper is None:
                 return
+            # NB: the map of a source at rest ends where its pace does, and nobody writes it.
+            self._mapped = sole_time((await self._collections.status(self._target.event_map)).upper)
             if not await self._advance(fold, upper):
                 fold = await self._resume()
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
                 await self._move_holds(fold)
+            await self._collections.rest_over(self._target.remap, self._settings.hold_interval_s)
 
     async def _definite(self, lower: int) -> int | None:
         """The upper of everything that is read, once it is past `lower`; None if the raw rows ended."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from graphlib import TopologicalSorter
 
 import msgspec
 import pyarrow as pa
@@ -55,7 +56,7 @@ from tidemill_embedded.resources.named import (
     own_prefix,
     read_name,
 )
-from tidemill_embedded.resources.names import Names
+from tidemill_embedded.resources.names import Names, resource_of
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill_embedded.resources.programs import Programs
 from tidemill_embedded.resources.resource_store import Stored
@@ -335,6 +336,36 @@ class Shapes(Names):
             ):
                 return named.name
         return None
+
+    def levels(self, resources: Sequence[Stored]) -> Iterator[list[Stored]]:
+        """The planned resources, each in a later level than what it reads of them."""
+        made = {r.resource.name: r for r in resources if r.resource.kind not in ("Action", "Hold")}
+        reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for stored in resources:
+            names = {resource_of(name) for name in self._reading(stored)} & made.keys()
+            before = {(made[n].resource.kind, n) for n in names}
+            key = (stored.resource.kind, stored.resource.name)
+            reads[key] = before - {key}
+        known = {(r.resource.kind, r.resource.name): r for r in resources}
+        sorter = TopologicalSorter(reads)
+        sorter.prepare()
+        while sorter.is_active():
+            ready = sorter.get_ready()
+            yield [known[key] for key in ready]
+            sorter.done(*ready)
+
+    def _reading(self, stored: Stored) -> list[str]:
+        """The names that a resource reads as it runs; none where it could not be planned."""
+        spec = stored.resource.spec
+        if isinstance(spec, ViewSpec):
+            planned = self._views.get(stored.resource.name)
+            return [] if planned is None else [each.name for each in planned.inputs.values()]
+        if isinstance(spec, ActionSpec):
+            return [spec.view]
+        if isinstance(spec, ArrangementSpec | HoldSpec):
+            name = read_name(stored, spec.collection)
+            return [self.named(name).name] if self.knows(name) else []
+        return []
 
     def readers_of(self, name: str) -> list[str]:
         """The views that read what a resource makes."""

@@ -104,22 +104,28 @@ class SourceRunner:
         self.reclock.broke = lambda count: world.metrics.increment(
             DECODE_ERRORS, count, source=self._source
         )
-        interval_ms = int(spec.timestamp_interval)
-        rest = Rest(
-            prefix, (self._remap, self._raw, self._raw_letters), world.collections,
-            world.paces.of(interval_ms),
-        )  # fmt: skip
-        # Who reclocks a second time follows each instant, and holds what it has come to: there is no rest for it.
-        self.remap = RemapDriver(
-            self._source, self._remap, world.collections, world.clock, interval_ms,
-            stored.begins, None if self._staged else rest,
-        )  # fmt: skip
         self._stage = self._make_stage()
+        self.remap = RemapDriver(
+            self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval),
+            stored.begins, self._rest(),
+        )  # fmt: skip
         self._reading = False
         self.backfilled = 0
         self.reclock.timed = lambda seconds: world.metrics.observe(
             RECLOCK_DURATION, seconds, source=self._source
         )
+
+    def _rest(self) -> Rest | None:
+        """How the source rests; not at all where something else than its rows changes what is written of it."""
+        bound = [self._remap, self._raw, self._raw_letters]
+        if isinstance(self._stage, ReferenceStage):
+            return None
+        if self._stage is not None:
+            if not self._stage.follows_rows_alone:
+                return None
+            bound += [self._map, self._letters]
+        pace = self._world.paces.of(int(self._spec.timestamp_interval))
+        return Rest(self._stored.prefix, bound, self._world.collections, pace)
 
     def _raw_schema(self) -> pa.Schema:
         """Rows of an event stream keep their place, so that a refused one can be named; heartbeats are such."""

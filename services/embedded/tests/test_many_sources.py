@@ -11,7 +11,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.up import START_S_MAX, UpProcess, up_process
 from tidemill.time import sole_time
 
-SOURCES = 8
+SOURCES = 6
 """Of each kind: with event time, and without."""
 SOURCE = """\
 apiVersion: tidemill.dev/v1alpha1
@@ -64,10 +64,10 @@ def _uppers(process: UpProcess) -> list[int]:
 def test_d5_sources_at_rest_advance_by_fewer_commits_than_there_are_sources(tmp_path: Path) -> None:
     """In some seconds in which all of them advance several times, and are read; then one gets a row."""
     each = (kind.format(number=number) for kind in (SOURCE, EVENTS) for number in range(SOURCES))
-    text = "---\n".join([*each, SEEN])
-    documents = ResourceDocument(text, "sources.yaml")
+    documents = ResourceDocument("---\n".join(each), "sources.yaml")
     with up_process(tmp_path) as process, process.client() as client:
         process.until(lambda asked: asked.apply(documents))
+        process.until(lambda asked: asked.apply(ResourceDocument(SEEN, "view.yaml")))
         client.push("s3", [b'{"n": 1}'])
         client.push("e3", [b'{"n": 1}'])
         end_s = time.monotonic() + START_S_MAX

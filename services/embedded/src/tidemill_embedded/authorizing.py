@@ -231,6 +231,8 @@ class AuthorizedCompute:
         _demand(Role.admin, view.name)
         for held in view.inputs.values():
             caller.get().demand(Role.reader, self._shapes.name_of(held.collection))
+        for held in view.into.values():
+            caller.get().demand(Role.writer, self._shapes.name_of(held.collection))
         return await self._inner.maintain_view(view, token, caller.get())
 
     async def drop_view(self, capability: HeldCapability) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -11,19 +12,30 @@ from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import HeldCapability, MaintainedView, ResourceDocument, Right
 from tidemill.runtime.resources import Resource
 from tidemill.runtime.resources.resource import API_VERSION
+from tidemill.shard import Collections, CollectionStatus
 from tidemill.shard.capability_commands import request_digest
 from tidemill.time import (
     U64_TIME,
     AlreadyUsed,
     BeforeSince,
+    CapabilityExpired,
     Frontier,
+    UnknownCapability,
     UnknownCollection,
     UsageError,
     sole_time,
 )
 from tidemill_embedded.applying.planning import read_bounded
+from tidemill_embedded.resources.named import PlannedView
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.running.write_back import (
+    WRITTEN_INTO,
+    owns,
+    refuse_unlike,
+    writer_of,
+    written_into,
+)
 from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.system import System
 from tidemill_query.storage import StorageDriver
@@ -46,12 +58,14 @@ class Maintaining:
         storage: StorageDriver,
         store: ResourceStore,
         shapes: Shapes,
+        collections: Collections,
         limits: DocumentLimits,
     ) -> None:
         self._system = system
         self._storage = storage
         self._store = store
         self._shapes = shapes
+        self._collections = collections
         self._limits = limits
 
     async def maintain_view(
@@ -69,7 +83,9 @@ class Maintaining:
             text = ResourceDocument(document, f"MaintainView {view.name}")
             (resource,) = await read_bounded([text], self._limits)
             self._refuse_unheld(view, resource)
+            await self._refuse_unwritable(view, Stored(resource, 0))
             await self._system.apply([text], by)
+        await self._take_over(view)
         held = {}
         for predicate, named in self._shapes.planned(view.name).outputs.items():
             held[predicate] = await self._storage.acquire_right(
@@ -79,7 +95,10 @@ class Maintaining:
         return held
 
     async def drop_view(self, capability: HeldCapability, by: Principal = PROCESS) -> None:
-        """Delete the view, and drop the capability. Raises: UsageError while something else reads an output."""
+        """Delete the view, and drop the capability. Raises: UsageError while something else reads an output.
+
+        What it wrote on ends there, unless another writer has come meanwhile.
+        """
         await self._storage.check_read(capability)
         name = self._shapes.name_of(capability.collection).rpartition("/")[0]
         stored = self._store.get("View", name)
@@ -107,7 +126,9 @@ class Maintaining:
             raise UsageError(f"the view {view.name} has no inputs: present a capability for each")
         for held in view.inputs.values():
             await self._storage.check_read(held)
-        frontiers = [held.frontier for held in view.inputs.values()]
+        for held in view.into.values():
+            await self._storage.check_write(held)
+        frontiers = [held.frontier for held in (*view.inputs.values(), *view.into.values())]
         at = view.at or reduce(lambda a, b: a.join(b, U64_TIME), frontiers)
         if at.empty:
             raise UsageError(
@@ -119,6 +140,13 @@ class Maintaining:
                     f"the input {predicate} is held from {held.frontier} on, not at {at}: begin there or later",
                     requested=at, since=held.frontier, input=predicate,
                 )  # fmt: skip
+        for predicate, held in view.into.items():
+            if not held.frontier.precedes(at):
+                raise UsageError(
+                    f"the output {predicate} is written from {held.frontier} on, not at {at}: begin there or "
+                    "later",
+                    reason="Written",
+                )
         return at
 
     def _document(self, view: MaintainedView, at: int, asked: str) -> dict[str, Any]:
@@ -130,8 +158,89 @@ class Maintaining:
         }  # fmt: skip
         if view.outputs:
             spec["outputs"] = list(view.outputs)
-        metadata = {"name": view.name, "annotations": {MAINTAINED: asked}}
+        annotations = {MAINTAINED: asked}
+        if view.into:
+            into = {p: held.collection for p, held in sorted(view.into.items())}
+            annotations[WRITTEN_INTO] = json.dumps(into)
+        metadata = {"name": view.name, "annotations": annotations}
         return {"apiVersion": API_VERSION, "kind": "View", "metadata": metadata, "spec": spec}
+
+    async def _refuse_unwritable(self, view: MaintainedView, stored: Stored) -> None:
+        """Raises: UsageError for an output that cannot be written into what is given for it."""
+        if not view.into:
+            return
+        if len({held.collection for held in view.into.values()}) < len(view.into):
+            raise UsageError(
+                f"two outputs of {view.name} would be one collection: give each its own",
+                reason="Twice",
+            )
+        await self._shapes.foresee(stored)
+        planned = self._shapes.plan_view(stored)
+        for predicate, held in view.into.items():
+            if predicate not in planned.outputs:
+                raise UsageError(
+                    f"{predicate} is no output of the view {view.name}: outputs are "
+                    f"{', '.join(planned.outputs)}",
+                    reason="UnknownOutput",
+                )
+            into = await self._status(held)
+            if not into.description.created:
+                raise UsageError(
+                    f"{held.collection} is written by what makes it: present a capability on what Create made",
+                    reason="NotCreated",
+                )
+            if into.description.timeline != planned.timeline:
+                raise UsageError(
+                    f"{predicate} is on the timeline {planned.timeline}, {held.collection} on "
+                    f"{into.description.timeline}",
+                    reason="Timeline",
+                )
+            schema = planned.outputs[predicate].shape.schema
+            refuse_unlike(predicate, schema, held.collection, into.description.schema)
+            if len(into.writing) > 1:
+                raise UsageError(
+                    f"{held.collection} has {len(into.writing)} writers: what a view writes nobody else does",
+                    reason="HeldByWriters",
+                )
+        self._refuse_circle(planned, {held.collection for held in view.into.values()})
+
+    async def _status(self, held: HeldCapability) -> CollectionStatus:
+        return await self._collections.status(held.collection)
+
+    def _refuse_circle(self, planned: PlannedView, into: set[str]) -> None:
+        """Raises: UsageError if a view would wait for what it writes, also through other views that are written on."""
+        makers = {
+            collection: stored.resource.name
+            for stored in self._store.live()
+            for collection in written_into(stored.resource).values()
+        }
+        waiting, seen = self._shapes.roots_below(planned.inputs.values()), set[str]()
+        while waiting:
+            root = waiting.pop()
+            if root in into:
+                raise UsageError(
+                    f"{root} is what {planned.stored.resource.name} reads: it would wait for itself",
+                    reason="Circle",
+                )
+            if root in makers and root not in seen:
+                waiting += self._shapes.roots_of(makers[root])
+            seen.add(root)
+
+    async def _take_over(self, view: MaintainedView) -> None:
+        """Let the view hold what it is given to write by, and nobody else; done before in a repeated request."""
+        stored = self._store.get("View", view.name)
+        assert stored is not None
+        owner = writer_of(stored.prefix)
+        for predicate, collection in written_into(stored.resource).items():
+            held = view.into.get(predicate)
+            if held is None or held.collection != collection:
+                continue  # another request with this token
+            if not any(owns(each, owner) for each in (await self._status(held)).writing):
+                await self._storage.check_write(held)
+            # NB: first held, then dropped: a collection without a writer would end.
+            await self._collections.write_hold(held.collection, owner=owner)
+            with suppress(UnknownCapability, CapabilityExpired):
+                await self._storage.drop(held)
 
     def _refuse_unheld(self, view: MaintainedView, resource: Resource) -> None:
         """Raises: UsageError if the program reads by name what nobody has presented."""

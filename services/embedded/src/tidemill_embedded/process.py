@@ -108,7 +108,9 @@ class Process:
     def maintaining(self) -> Maintaining:
         """The commands of views."""
         limits = self.settings.limits.of_documents
-        return Maintaining(self.system, self.storage, self.store, self.world.shapes, limits)
+        return Maintaining(
+            self.system, self.storage, self.store, self.world.shapes, self.world.collections, limits
+        )  # fmt: skip
 
 
 def _kafka_opener(places: Places) -> Callable[[KafkaOrigin], Awaitable[Log]]:

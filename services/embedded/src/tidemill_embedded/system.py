@@ -62,6 +62,7 @@ from tidemill_embedded.running.sources import (
 )
 from tidemill_embedded.running.unmade import Unmade, erase
 from tidemill_embedded.running.view_runner import ViewRunner
+from tidemill_embedded.running.write_back import written_into
 from tidemill_embedded.sharing import Shared, SourcePart
 from tidemill_embedded.telling import Telling, inner, live, made_by
 from tidemill_embedded.world import World
@@ -288,6 +289,12 @@ class System:
     async def _reconfigure(self, stored: Stored, before: Stored) -> None:
         """Let a changed retention, or a hold that moved, take effect; what could not be read begins."""
         spec = stored.resource.spec
+        if written_into(before.resource) != written_into(stored.resource):
+            raise UsageError(
+                f"{stored.resource} has collections to write that MaintainView was given: drop it, and give "
+                "them to another one",
+                reason="WrittenInto",
+            )
         if isinstance(before.resource.spec, UnreadableSpec):
             await self._begin_again(stored)
         elif isinstance(spec, HoldSpec):
@@ -422,6 +429,8 @@ class System:
             if isinstance(spec, ArrangementSpec | HoldSpec):
                 reads = read_name(other, spec.collection)
             if reads and (reads == name or self._world.shapes.belongs(reads, name)):
+                users.append(str(other.resource))
+            if kind == CREATED and name in written_into(other.resource).values():
                 users.append(str(other.resource))
             if changing(other) and self._will_read(other, name):
                 users.append(str(other.resource))

@@ -104,8 +104,14 @@ class World:
             await self.collections.retire(collection)
 
     async def release(self, collection: str, owners: frozenset[str]) -> None:
-        """Give up the holds without lease that `owners` have."""
-        for holder in (await self.collections.status(collection)).holders:
+        """Give up the holds without lease that `owners` have, and what they write by: then it is another's to write."""
+        status = await self.collections.status(collection)
+        for holder in status.writing:
+            if holder.owner in owners and holder.named:
+                writer = await self.collections.write_hold(collection, owner=holder.owner)
+                with suppress(UnknownCapability):
+                    await self.collections.drop(writer)
+        for holder in status.holders:
             if holder.owner in owners and holder.lease_end_ms is None:
                 held = await self.collections.read_hold(
                     collection, owner=holder.owner, lease_ms=None

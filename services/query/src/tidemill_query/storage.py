@@ -169,6 +169,12 @@ class StorageDriver:
         """Raises: UsageError unless it is one to read, as it is held (K4); its other errors."""
         await self._collections.check_stated(_reader(capability))
 
+    async def check_write(self, capability: HeldCapability) -> None:
+        """Raises: UsageError unless it is one to write, as it is held (K4); its other errors."""
+        if capability.right is not Right.WRITE:
+            raise UsageError("a read capability does not write", reason="NotAWriter")
+        await self._collections.check_stated(_presented(capability))
+
     async def drop(self, capability: HeldCapability) -> None:
         """Give up the capability."""
         await self._collections.drop(_presented(capability), exact=True)

@@ -274,14 +274,21 @@ async def maintain(
     name: str,
     program: str,
     inputs: Mapping[str, AsyncReader],
+    into: Mapping[str, AsyncWriter] | None = None,
     **options: Unpack[ViewOptions],
 ) -> AsyncView:
-    """A view over what is held, by predicate: `async with await maintain(client, ...) as view`."""
+    """A view over what is held, by predicate: `async with await maintain(client, ...) as view`.
+
+    By each writer of `into` the view writes an output on: who had it writes no more.
+    """
     at, lease_ms = options.get("at"), options.get("lease_ms", LEASE_MS)
     view = MaintainedView(
         name, program, {predicate: each.capability for predicate, each in inputs.items()},
         None if at is None else frontier(at), tuple(options.get("outputs", ())),
         options.get("retain_ms"), options.get("owner", ""), lease_ms,
+        {predicate: each.capability for predicate, each in (into or {}).items()},
     )  # fmt: skip
     held = await client.compute.maintain_view(view, token=options.get("token"))
+    for each in (into or {}).values():
+        await each.keep()
     return AsyncView(client, held, lease_ms)

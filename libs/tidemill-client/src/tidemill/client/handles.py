@@ -167,9 +167,16 @@ class Handles:
         name: str,
         program: str,
         inputs: Mapping[str, Reader],
+        into: Mapping[str, Writer] | None = None,
         **options: Unpack[ViewOptions],
     ) -> View:
-        """A view over what is held, by predicate: `with client.maintain(...) as view`."""
+        """A view over what is held, by predicate: `with client.maintain(...) as view`.
+
+        By each writer of `into` the view writes an output on: who had it writes no more.
+        """
         held = {predicate: reader.held for predicate, reader in inputs.items()}
-        view = self._calls.drive(lambda c: capabilities.maintain(c, name, program, held, **options))
+        written = {predicate: writer.held for predicate, writer in (into or {}).items()}
+        view = self._calls.drive(
+            lambda c: capabilities.maintain(c, name, program, held, written, **options)
+        )
         return View(self._calls, view)

@@ -17,7 +17,7 @@ def view_out(view: MaintainedView, token: str | None) -> compute.MaintainViewReq
         inputs={predicate: capability_out(held) for predicate, held in view.inputs.items()},
         at=None if view.at is None else frontier_out(view.at),
         outputs=view.outputs, retain_ms=view.retain_ms, owner=view.owner, lease_ms=view.lease_ms,
-        token=token,
+        token=token, into={predicate: capability_out(held) for predicate, held in view.into.items()},
     )  # fmt: skip
 
 
@@ -31,6 +31,7 @@ def view_in(request: compute.MaintainViewRequest) -> MaintainedView:
         request.retain_ms if request.HasField("retain_ms") else None,
         request.owner,
         request.lease_ms if request.HasField("lease_ms") else None,
+        {predicate: capability_in(held) for predicate, held in request.into.items()},
     )  # fmt: skip
 
 

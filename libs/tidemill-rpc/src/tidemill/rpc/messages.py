@@ -219,7 +219,8 @@ class MaintainedView:
     """A program over what is held, by predicate, that is to be maintained under a name.
 
     `at` is where its outputs begin, None where all that is held does; no `outputs` are all that is derived;
-    a retention of None keeps everything, a lease of None is the longest there is.
+    a retention of None keeps everything, a lease of None is the longest there is. `into` are what outputs are
+    written on by.
     """
 
     name: str
@@ -230,6 +231,7 @@ class MaintainedView:
     retain_ms: int | None = None
     owner: str = ""
     lease_ms: int | None = None
+    into: Mapping[str, HeldCapability] = field(default_factory=dict)
 
 
 class Comparison(Enum):

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, advance, concatenate, stamp
 from tidemill.shard import transitions
-from tidemill.shard.capabilities import ReadCapability
+from tidemill.shard.capabilities import Capability, ReadCapability
 from tidemill.shard.conforming import adding_up
 from tidemill.shard.log import Answer
 from tidemill.shard.part_store import PartGone
@@ -241,7 +241,7 @@ class ReadCommands:
         """A subscription that is polled by hand."""
         return Subscription(self, capability, Place(at, snapshot))
 
-    async def check_stated(self, capability: ReadCapability) -> None:
+    async def check_stated(self, capability: Capability) -> None:
         """Raises: UsageError unless the capability is as its holder states it (K4), or its other errors."""
         state = await self._core.versions.state(capability.collection)
         transitions.presented(state, capability, exact=True)

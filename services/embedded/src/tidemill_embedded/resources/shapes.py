@@ -378,10 +378,15 @@ class Shapes(Names):
 
     def roots_of(self, view: str) -> list[str]:
         """The collections of sources and tables that a view reads, itself or through other views."""
+        return self.roots_below(self.planned(view).inputs.values())
+
+    def roots_below(self, inputs: Iterable[Named]) -> list[str]:
+        """The collections of sources, tables and users that these inputs are made of."""
         found: dict[str, None] = {}
-        waiting, seen = [view], {view}
+        waiting: list[Iterable[Named]] = [inputs]
+        seen: set[str] = set()
         while waiting:
-            for read in self.planned(waiting.pop()).inputs.values():
+            for read in waiting.pop():
                 arranged = self._arrangements.get(read.name)
                 named = read if arranged is None else self.named(arranged.of)
                 below = named.name.rpartition("/")[0]
@@ -389,7 +394,7 @@ class Shapes(Names):
                     found[named.collection] = None
                 elif below not in seen:
                     seen.add(below)
-                    waiting.append(below)
+                    waiting.append(self.planned(below).inputs.values())
         return list(found)
 
     def forget(self, name: str) -> None:

@@ -14,7 +14,7 @@ from tidemill_embedded.world import World
 log = get_logger("resources")
 
 _BY_PREFIX = {
-    "View": ("view", "takeover"),
+    "View": ("view", "takeover", "written"),
     "Action": ("action",),
     "Arrangement": ("arrangement",),
     "Hold": ("hold",),
@@ -59,7 +59,8 @@ async def erase(stored: Stored, world: World) -> None:
     for collection in await collections.ids():
         try:
             with suppress(UnknownCollection, UnknownCapability):
-                held = {holder.owner for holder in (await collections.status(collection)).holders}
+                status = await collections.status(collection)
+                held = {holder.owner for holder in (*status.holders, *status.writing)}
                 await world.release(collection, frozenset(o for o in held if _owns(stored, o)))
                 if stored.resource.kind != "Hold" and _is_of(collection, stored.prefix, "/@"):
                     await collections.retire(collection)

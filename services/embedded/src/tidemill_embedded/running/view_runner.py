@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewT
 from tidemill_embedded.resources import versions
 from tidemill_embedded.resources.named import SYSTEM, PlannedView, own_prefix
 from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.running.write_back import WriteBack, writer_of, written_into
 from tidemill_embedded.world import World
 
 
@@ -46,6 +48,14 @@ class ViewRunner:
         self._records = records
         self._takeover = None if changed is None else self._taking_over(changed)
         self._driver = self._made(self._target(view, versions.version_of(versions.served(stored))))
+        self._written = [
+            WriteBack(
+                view.outputs[predicate].collection, into, stored.prefix, world.collections,
+                world.clock, world.settings.compute,
+            )
+            for predicate, into in written_into(stored.resource).items()
+            if predicate in view.outputs
+        ]  # fmt: skip
 
     @property
     def driver(self) -> ViewDriver:
@@ -173,10 +183,18 @@ class ViewRunner:
         state = f"{own_prefix(self._stored, versions.version_of(self._stored))}/state"
         for collection in (*self.outputs, f"{self._stored.prefix}/errors", state):
             await self._make(collection, start)
+        for written in self._written:
+            await written.prepare()
         await self._driver.prepare()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Maintain it; first let a changed version take over."""
+        """Maintain it, and write on what is given further; first let a changed version take over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._maintain(ready))
+            for written in self._written:
+                tasks.create_task(written.write_forever())
+
+    async def _maintain(self, ready: Callable[[], None]) -> None:
         ready()
         if versions.to_clean(self._stored):
             await self._clean()
@@ -227,9 +245,10 @@ class ViewRunner:
     async def release(self) -> None:
         """Close what it writes, let go of what it reads."""
         used, past = versions.names_of(self._stored)
+        prefix = self._stored.prefix
         owners = frozenset(f"{w}:{name}" for name in (*used, *past) for w in ("view", "takeover"))
+        owners |= {writer_of(prefix)}
         for collection in await self._world.collections.ids():
-            prefix = self._stored.prefix
             if collection in (*self.outputs, f"{prefix}/errors", f"{prefix}/state") or (
                 collection.startswith(f"{prefix}@")
             ):
@@ -237,3 +256,6 @@ class ViewRunner:
         for view in (self._view, self._changed):
             for named in () if view is None else view.inputs.values():
                 await self._world.release(named.collection, owners)
+        for into in written_into(self._stored.resource).values():
+            with suppress(UnknownCollection):
+                await self._world.release(into, owners)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tidemill.storage.v1 import storage_pb2 as tidemill_dot_storage_dot_v1_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/compute/v1/compute.proto\x12\x13tidemill.compute.v1\x1a!tidemill/storage/v1/storage.proto\"\xfd\x02\n\x13MaintainViewRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\t\x12\x44\n\x06inputs\x18\x03 \x03(\x0b\x32\x34.tidemill.compute.v1.MaintainViewRequest.InputsEntry\x12)\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x16\n\tretain_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x15\n\x08lease_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05token\x18\t \x01(\tH\x02\x88\x01\x01\x1aN\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability:\x02\x38\x01\x42\x0c\n\n_retain_msB\x0b\n\t_lease_msB\x08\n\x06_token\"\xb0\x01\n\x14MaintainViewResponse\x12G\n\x07outputs\x18\x01 \x03(\x0b\x32\x36.tidemill.compute.v1.MaintainViewResponse.OutputsEntry\x1aO\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability:\x02\x38\x01\"F\n\x0f\x44ropViewRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"\x12\n\x10\x44ropViewResponse2\xce\x01\n\x0e\x43omputeService\x12\x63\n\x0cMaintainView\x12(.tidemill.compute.v1.MaintainViewRequest\x1a).tidemill.compute.v1.MaintainViewResponse\x12W\n\x08\x44ropView\x12$.tidemill.compute.v1.DropViewRequest\x1a%.tidemill.compute.v1.DropViewResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidemill/compute/v1/compute.proto\x12\x13tidemill.compute.v1\x1a!tidemill/storage/v1/storage.proto\"\x8d\x04\n\x13MaintainViewRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\t\x12\x44\n\x06inputs\x18\x03 \x03(\x0b\x32\x34.tidemill.compute.v1.MaintainViewRequest.InputsEntry\x12)\n\x02\x61t\x18\x04 \x01(\x0b\x32\x1d.tidemill.storage.v1.Frontier\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x16\n\tretain_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x15\n\x08lease_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05token\x18\t \x01(\tH\x02\x88\x01\x01\x12@\n\x04into\x18\n \x03(\x0b\x32\x32.tidemill.compute.v1.MaintainViewRequest.IntoEntry\x1aN\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability:\x02\x38\x01\x1aL\n\tIntoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability:\x02\x38\x01\x42\x0c\n\n_retain_msB\x0b\n\t_lease_msB\x08\n\x06_token\"\xb0\x01\n\x14MaintainViewResponse\x12G\n\x07outputs\x18\x01 \x03(\x0b\x32\x36.tidemill.compute.v1.MaintainViewResponse.OutputsEntry\x1aO\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability:\x02\x38\x01\"F\n\x0f\x44ropViewRequest\x12\x33\n\ncapability\x18\x01 \x01(\x0b\x32\x1f.tidemill.storage.v1.Capability\"\x12\n\x10\x44ropViewResponse2\xce\x01\n\x0e\x43omputeService\x12\x63\n\x0cMaintainView\x12(.tidemill.compute.v1.MaintainViewRequest\x1a).tidemill.compute.v1.MaintainViewResponse\x12W\n\x08\x44ropView\x12$.tidemill.compute.v1.DropViewRequest\x1a%.tidemill.compute.v1.DropViewResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,20 +34,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._loaded_options = None
   _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._serialized_options = b'8\001'
+  _globals['_MAINTAINVIEWREQUEST_INTOENTRY']._loaded_options = None
+  _globals['_MAINTAINVIEWREQUEST_INTOENTRY']._serialized_options = b'8\001'
   _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._loaded_options = None
   _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._serialized_options = b'8\001'
   _globals['_MAINTAINVIEWREQUEST']._serialized_start=94
-  _globals['_MAINTAINVIEWREQUEST']._serialized_end=475
-  _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._serialized_start=360
-  _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._serialized_end=438
-  _globals['_MAINTAINVIEWRESPONSE']._serialized_start=478
-  _globals['_MAINTAINVIEWRESPONSE']._serialized_end=654
-  _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._serialized_start=575
-  _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._serialized_end=654
-  _globals['_DROPVIEWREQUEST']._serialized_start=656
-  _globals['_DROPVIEWREQUEST']._serialized_end=726
-  _globals['_DROPVIEWRESPONSE']._serialized_start=728
-  _globals['_DROPVIEWRESPONSE']._serialized_end=746
-  _globals['_COMPUTESERVICE']._serialized_start=749
-  _globals['_COMPUTESERVICE']._serialized_end=955
+  _globals['_MAINTAINVIEWREQUEST']._serialized_end=619
+  _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._serialized_start=426
+  _globals['_MAINTAINVIEWREQUEST_INPUTSENTRY']._serialized_end=504
+  _globals['_MAINTAINVIEWREQUEST_INTOENTRY']._serialized_start=506
+  _globals['_MAINTAINVIEWREQUEST_INTOENTRY']._serialized_end=582
+  _globals['_MAINTAINVIEWRESPONSE']._serialized_start=622
+  _globals['_MAINTAINVIEWRESPONSE']._serialized_end=798
+  _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._serialized_start=719
+  _globals['_MAINTAINVIEWRESPONSE_OUTPUTSENTRY']._serialized_end=798
+  _globals['_DROPVIEWREQUEST']._serialized_start=800
+  _globals['_DROPVIEWREQUEST']._serialized_end=870
+  _globals['_DROPVIEWRESPONSE']._serialized_start=872
+  _globals['_DROPVIEWRESPONSE']._serialized_end=890
+  _globals['_COMPUTESERVICE']._serialized_start=893
+  _globals['_COMPUTESERVICE']._serialized_end=1099
 # @@protoc_insertion_point(module_scope)

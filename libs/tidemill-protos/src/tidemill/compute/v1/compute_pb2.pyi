@@ -44,6 +44,27 @@ class MaintainViewRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class IntoEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _storage_pb2.Capability: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _storage_pb2.Capability | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
@@ -53,6 +74,7 @@ class MaintainViewRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
+    INTO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The outputs are NAME/PREDICATE."""
     program: _builtins.str
@@ -79,6 +101,13 @@ class MaintainViewRequest(_message.Message):
     def outputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The predicates that become collections; none: all that are derived."""
 
+    @_builtins.property
+    def into(self) -> _containers.MessageMap[_builtins.str, _storage_pb2.Capability]:
+        """By the predicates of outputs: to write collections that Create made, one writer each, with columns of the
+        same types. The view takes the capability over and writes the output on by it, from the later of `at`
+        and its frontier; the id that was given is dead. What `at` says by default is then held by these, too.
+        """
+
     def __init__(
         self,
         *,
@@ -91,10 +120,11 @@ class MaintainViewRequest(_message.Message):
         owner: _builtins.str = ...,
         lease_ms: _builtins.int | None = ...,
         token: _builtins.str | None = ...,
+        into: _abc.Mapping[_builtins.str, _storage_pb2.Capability] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_retain_ms", b"_retain_ms", "_token", b"_token", "at", b"at", "lease_ms", b"lease_ms", "retain_ms", b"retain_ms", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_retain_ms", b"_retain_ms", "_token", b"_token", "at", b"at", "inputs", b"inputs", "lease_ms", b"lease_ms", "name", b"name", "outputs", b"outputs", "owner", b"owner", "program", b"program", "retain_ms", b"retain_ms", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "_retain_ms", b"_retain_ms", "_token", b"_token", "at", b"at", "inputs", b"inputs", "into", b"into", "lease_ms", b"lease_ms", "name", b"name", "outputs", b"outputs", "owner", b"owner", "program", b"program", "retain_ms", b"retain_ms", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lease_ms: _TypeAlias = _typing.Literal["lease_ms"]  # noqa: Y015
     _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tidemill.client.rows import table_of
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import UsageError
+from tidemill_compute.views import record_rows
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
@@ -218,6 +220,28 @@ async def test_w5_a_fact_without_a_lattice_has_none_in_the_next_view(
         at = await insert(process, "e", {"k": "r", "v": None, "_diff": -1})
         assert await pairs(process, "x2(k, a)", at) == [("p", 1), ("q", 3)]
         assert await answer(process, "lack(k)", at) == [("r",)]
+
+
+async def test_w5_a_view_that_was_stored_without_marks_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = view("n1", 'm(k) @max(v) := e(k, v); m("r") := e(_, _);')
+    with monkeypatch.context() as before:
+        before.setattr(record_rows, "NEVER_NULL", frozenset({"max"}))
+        async with running(tmp_path, table("e", "k text", "v int?"), made) as process:
+            at = await insert(process, "e", {"k": "p", "v": None})
+            assert await answer(process, "m(k)", at) == [("p", None), ("r", None)]
+    async with running(tmp_path) as process:
+        async with asyncio.timeout(240):
+            while (status := await process.system.describe("View", "n1")).reason != "Stalled":
+                await asyncio.sleep(0.02)
+        told = "columns c0, max, and its rows would have c0, max, has_max: delete the view"
+        assert told in status.message
+        await process.system.delete("View", "n1")
+        await apply(process, made)
+        at = await insert(process, "e", {"k": "q", "v": 2})
+        rows = [("p", None, True), ("q", 2, True), ("r", None, False)]
+        assert await answer(process, "m(k)", at) == rows
 
 
 async def test_w5_a_column_called_as_the_mark_of_a_lattice_is_refused(tmp_path: Path) -> None:

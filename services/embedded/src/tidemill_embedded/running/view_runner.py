@@ -169,6 +169,13 @@ class ViewRunner:
             retain_ms=0 if own else retain,
         )  # fmt: skip
         await self._world.ensure(collection, description, begin)
+        held = (await self._world.collections.description(collection)).schema.names
+        if held != schemas[part].names:
+            raise UsageError(
+                f"{collection} was made with the columns {', '.join(held)}, and its rows would have "
+                f"{', '.join(schemas[part].names)}: delete the view and apply it anew",
+                reason="Incompatible",
+            )
 
     # -- the work -------------------------------------------------------------------------------
 

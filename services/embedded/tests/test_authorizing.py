@@ -89,6 +89,7 @@ CALLS: dict[str, tuple[Role, Call]] = {
     "StorageService/Renew": (Role.reader, lambda c, n: c.storage.renew(held(n))),
     "StorageService/Expire": (Role.admin, lambda c, n: c.storage.expire(n, "a key")),
     "QueryService/ExplainTimestamp": (Role.reader, lambda c, n: c.explain_timestamp([n])),
+    "QueryService/Translate": (Role.reader, lambda c, n: c.translate(n)),
     "ComputeService/MaintainView": (
         Role.admin,
         lambda c, n: c.compute.maintain_view(MaintainedView(n, "a(x) := b(x);", {"b": held(n)})),

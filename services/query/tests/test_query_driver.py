@@ -28,7 +28,7 @@ from tidemill.shard import (
 )
 from tidemill.shard.part_store import LIMITS
 from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
-from tidemill_query.directory import Readable, ViewOf
+from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import CHOICES_MAX, QueryDriver
 from tidemill_query.settings import QuerySettings
 
@@ -82,6 +82,9 @@ class OneView:
         program = check(parse(PROGRAM), Catalog({"ping": INPUT}))
         inputs = {"ping": self.readables["ping"]}
         return ViewOf("v", program, inputs, {"loud": self.readables["v/loud"]})
+
+    def source(self, name: str) -> SourceOf:
+        raise UnknownCollection(f"there is no source {name}", name=name)
 
     def views(self) -> list[ViewOf]:
         """The view, and others over the same stream: one reads it alike, one reads less of it."""

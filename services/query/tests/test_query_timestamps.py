@@ -10,7 +10,7 @@ import pytest
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import UnknownCollection, frontier
-from tidemill_query.directory import Readable, ViewOf
+from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import QueryDriver
 from tidemill_query.settings import QuerySettings
 
@@ -28,6 +28,9 @@ class Names:
 
     def view_of(self, predicate: str) -> ViewOf:
         return self.view(predicate)
+
+    def source(self, name: str) -> SourceOf:
+        raise UnknownCollection(f"there is no source {name}", name=name)
 
     def views(self) -> list[ViewOf]:
         return []

@@ -15,8 +15,9 @@ from tidemill.reclock import CHANGE_SCHEMA, KeyedRows, rows_of_bindings
 from tidemill.reclock.remap_rows import REMAP_SCHEMA
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.testkit.faults.overtaken import Overtaken
-from tidemill.time import Partitions, frontier, partition_frontier
+from tidemill.time import Partitions, frontier, partition_frontier, sole_time
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings
 
@@ -161,3 +162,35 @@ async def test_d5_who_looks_while_a_rest_goes_on_is_not_behind_it_and_writes_wha
     await reach(300)
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
+
+
+@pytest.mark.rule("G12")
+@pytest.mark.parametrize("retain_ms", [4 * EACH, KEEP_ALL_MS])
+async def test_g12_bindings_are_held_as_far_back_as_the_rows_can_be_read(retain_ms: int) -> None:
+    """Not only as far as a restart needs them; and no further: they are merged with the rows."""
+    clock, ids = ManualClock(), map(str, itertools.count())
+    now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    target = await made(now)
+    await now.read_hold("s/remap", owner="reclock:s", lease_ms=None)
+    for name, kept_ms in (("s", retain_ms), ("s/deadletters", retain_ms), ("s/remap", 0)):
+        await now.retain(name, kept_ms)
+    driver = ReclockDriver(target, now, clock, ReclockSettings(hold_interval_s=0.0))
+    await driver.resume()
+    writing = asyncio.create_task(driver.write_forever())
+    for start in range(0, 20 * EACH, EACH):
+        stop = start + EACH
+        lower = (await now.status("s/remap")).upper
+        bindings = bound(start, stop)
+        await now.compare_and_append("s/remap", lower, frontier(stop + 1), bindings, writer="remap")
+        await driver.take(delivered(start, stop))
+        for _ in range(1_000):
+            if (await now.status("s")).upper == frontier(stop + 1):
+                break
+            await asyncio.sleep(0)
+            clock.move(0.1)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    rows, remap = [(await now.status(name)).since for name in ("s", "s/remap")]
+    assert remap.precedes(rows)
+    assert sole_time(remap) >= sole_time(rows) - 2 * EACH
+    assert (sole_time(rows) > 10 * EACH) == (retain_ms == 4 * EACH)

@@ -38,8 +38,9 @@ from tidemill.rpc.messages import (
     ResourceStatus,
     Right,
     TimestampExplanation,
+    Translation,
 )
-from tidemill.time import Frontier, UnknownCollection
+from tidemill.time import Frontier, SourceFrontier, UnknownCollection
 from tidemill_embedded.applying.planning import read_bounded
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import DocumentLimits
@@ -160,6 +161,12 @@ class AuthorizedQueries:
         hidden = _Hidden(self._shapes)
         inputs = tuple((name, hidden.info(info)) for name, info in found.inputs)
         return replace(found, reason=hidden.told(found.reason), inputs=inputs)
+
+    async def translate(
+        self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
+    ) -> Translation:
+        self._reads(source)
+        return await self._inner.translate(source, wanted, wait_s)
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""

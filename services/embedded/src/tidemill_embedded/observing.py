@@ -14,6 +14,7 @@ from tidemill.rpc.messages import (
     Event,
     Explanation,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.runtime import logs
 from tidemill.runtime.metrics import (
@@ -58,7 +59,7 @@ from tidemill.shard.claims import KeptClaimant
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
-from tidemill.time import sole_time
+from tidemill.time import SourceFrontier, sole_time
 from tidemill_compaction.driver import CompactionDriver
 from tidemill_embedded.running.readers import ActionRunner
 from tidemill_embedded.running.runner import Supervised
@@ -228,6 +229,12 @@ class ObservedQueries:
         self, names: Sequence[str], as_of: int | None
     ) -> TimestampExplanation:
         return await self._inner.explain_timestamp(names, as_of)
+
+    async def translate(
+        self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
+    ) -> Translation:
+        with self._metrics.timed(QUERY_DURATION, kind="translate"):
+            return await self._inner.translate(source, wanted, wait_s)
 
     async def collections(self) -> Sequence[CollectionInfo]:
         with self._metrics.timed(QUERY_DURATION, kind="collections"):

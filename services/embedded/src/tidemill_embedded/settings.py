@@ -208,6 +208,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     question_s: float = 60.0
     """How long a reason or an analysis may be looked for."""
 
+    question_offsets: int = 20_000
+    """Ranges of partitions with offsets of which somebody asks for the instant."""
+
     push_rows_known: int = 10_000
     """Rows of a partition of a pushed source, the last ones, of which a repeated token is known."""
 
@@ -223,7 +226,11 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_questions(self) -> QuestionLimits:
         """Those of questions and their answers."""
         return QuestionLimits(
-            self.question_bytes, self.answer_bytes, self.question_memory_bytes, self.question_s
+            self.question_bytes,
+            self.answer_bytes,
+            self.question_memory_bytes,
+            self.question_s,
+            self.question_offsets,
         )
 
     @property

@@ -57,6 +57,17 @@ class ViewOf:
     ticks: TicksOf | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SourceOf:
+    """A source: its rows, its bindings and where these begin; where its event time came when, if it has one."""
+
+    name: str
+    collection: str
+    remap: str
+    begins: int
+    event_map: str | None = None
+
+
 class Directory(Protocol):
     """Finds collections and views by the names that users give them."""
 
@@ -71,6 +82,9 @@ class Directory(Protocol):
 
     def view(self, name: str) -> ViewOf:
         """A view by its own name. Raises: UnknownCollection."""
+
+    def source(self, name: str) -> SourceOf:
+        """A source by its own name. Raises: UsageError for what is none; UnknownCollection."""
 
     def views(self) -> Sequence[ViewOf]:
         """Every view."""

@@ -29,16 +29,19 @@ from tidemill.rpc.messages import (
     Explanation,
     Progress,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, CollectionStatus, ReadCapability, Updates
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.pruning import Equal
 from tidemill.time import (
+    Antichain,
     BeforeSince,
     CapabilityExpired,
     Frontier,
     NotYet,
+    SourceFrontier,
     UnknownCapability,
     UnknownCollection,
     UsageError,
@@ -50,9 +53,11 @@ from tidemill_query.crossing import Borders, Crossing
 from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
+from tidemill_query.instants import definite_instant
 from tidemill_query.settings import QuerySettings, QuestionLimits
 from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
+from tidemill_query.translating import Translator
 from tidemill_query.working import RECORDS_INLINE_MAX, Workers
 
 NOTHING_BOUND = 1
@@ -99,7 +104,11 @@ class QueryDriver:
         self._clock = clock
         self._settings = settings
         self._discover = discover
+        self._instant = partial(definite_instant, collections)
         self._histories = Histories(collections, self._reading, self._workers)
+        self._translator = Translator(
+            collections, clock, self._reading, self._instant, self._workers, self._limits
+        )
 
     @asynccontextmanager
     async def _reading(self, collection: str, owner: str) -> AsyncIterator[ReadCapability]:
@@ -139,33 +148,6 @@ class QueryDriver:
             with suppress(BeforeSince):
                 return await answer()
         return await answer()
-
-    async def _instant(self, collection: str, as_of: int | None, wait_s: float | None) -> int:
-        """The asked instant once it is definite, or the latest one that is."""
-        if as_of is None:
-            status = await self._collections.status(collection)
-            if status.upper.empty:
-                return sole_time(status.since) if not status.since.empty else 0
-            if status.upper == status.since:
-                return await self._first_instant(collection, sole_time(status.since), wait_s)
-            return sole_time(status.upper) - 1
-        await self._wait(collection, as_of, wait_s)
-        return as_of
-
-    async def _first_instant(self, collection: str, since: int, wait_s: float | None) -> int:
-        """The first instant that is definite. Raises: NotYet, with reason `first`, if there is none yet."""
-        try:
-            return await self._wait(collection, since, wait_s) - 1
-        except NotYet as error:
-            raise NotYet(
-                f"no instant of {collection} is definite yet, so there is nothing to answer from: its work has "
-                "just begun, or moves to another process; ask again in some seconds, or wait with --wait",
-                **{**error.details, "reason": "first"},
-            ) from None
-
-    async def _wait(self, collection: str, beyond: int, wait_s: float | None) -> int:
-        upper = await self._collections.wait_for_upper(collection, beyond, wait_s or 0.0)
-        return sole_time(upper) if not upper.empty else beyond + 1
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The whole collection at one instant."""
@@ -392,6 +374,16 @@ class QueryDriver:
                     self._info(await self._collections.status(each.collection)),
                 )
         return chosen_of(list(found.values()), as_of)
+
+    async def translate(
+        self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
+    ) -> Translation:
+        """What a source's answer as of an instant is made of; of offsets, the least instant they are in at."""
+        await self._found(source)
+        found, answer = self._directory.source(source), self._translator
+        if isinstance(wanted, Antichain):
+            return await answer.covering(found, wanted, wait_s)
+        return await self._chosen(wanted, lambda: answer.as_of(found, wanted, wait_s))
 
     async def _read_by(self, name: str) -> list[Readable]:
         """The collection of a name or goal; for the name of a view, its outputs and all that it reads."""

@@ -34,3 +34,4 @@ class QuestionLimits:
     answer_bytes: int = 256 << 20
     memory_bytes: int = 1 << 30
     seconds: float = 60.0
+    offsets: int = 20_000

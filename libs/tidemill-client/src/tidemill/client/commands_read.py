@@ -32,7 +32,7 @@ AsTree = Annotated[bool, typer.Option("--json", help="The tree as JSON.")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the subcommands of this module."""
-    for command in (query, sql, subscribe, why, why_not, explain, timestamp, expire):
+    for command in (query, sql, subscribe, why, why_not, explain, timestamp, translate, expire):
         app.command()(command)
 
 
@@ -208,6 +208,55 @@ def timestamp(
 
         with connect_to(context.obj) as client:
             print_timestamp(client.explain_timestamp(*names, as_of=as_of))
+
+
+def translate(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A source.")],
+    as_of: AsOf = "latest",
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            "--offsets", help="Since when are all records before these in?", metavar="p0=17,p1=4"
+        ),
+    ] = None,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            "--records", help="Since when are the records at these in?", metavar="p0=16,p1=3"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = None,
+) -> None:
+    """Say which records of a source are in its answer as of T, or since when some records are.
+
+    \b
+        tidemill translate flights --as-of 2013-02-01T06:00:00Z
+        tidemill translate flights --offsets p0=17,p1=4
+        tidemill translate flights --records p0=16 --wait
+
+    The answer is made of exactly the records before the offsets that are shown. Of offsets, or records, it
+    is told as of the least instant at which all of them are in; `tidemill query SOURCE --as-of T` has them then.
+    """
+    if (offsets is not None) + (records is not None) + (as_of != "latest") > 1:
+        raise typer.BadParameter("choose one of --as-of, --offsets and --records")
+    with reported(context.obj.address):
+        from tidemill.client.connection import connect_to
+        from tidemill.client.listings import print_translation
+        from tidemill.time import read_offsets
+
+        with connect_to(context.obj) as client:
+            patience = _patience(wait, timeout)
+            if offsets is None and records is None:
+                found = client.offsets(source, as_of, timeout_s=patience)
+            else:
+                wanted = read_offsets(offsets or records or "")
+                behind = 0 if records is None else 1
+                wanted = {partition: at + behind for partition, at in wanted.items()}
+                found = client.since_when(source, wanted, timeout_s=patience)
+        print_translation(source, found, as_json)
 
 
 def expire(

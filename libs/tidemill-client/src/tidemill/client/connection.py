@@ -31,10 +31,11 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.rpc.outcomes import CALL_S
 from tidemill.rpc.tls import TlsFiles
-from tidemill.time import Frontier, UsageError, heartbeat
+from tidemill.time import Frontier, UsageError, heartbeat, partition_frontier, read_offsets
 
 SYSTEM_AUTHORITIES = "system"
 """As `tls_ca`: certificates are those of the authorities that this machine trusts."""
@@ -140,6 +141,30 @@ class Client(Handles):
     def explain_timestamp(self, *names: str, as_of: Instant = None) -> TimestampExplanation:
         """Which instant a question over collections, goals or views gets, and who holds it where it is."""
         return self._calls.explain_timestamp(names, instant(as_of))
+
+    def offsets(
+        self, source: str, as_of: Instant = None, *, timeout_s: float | None = None
+    ) -> Translation:
+        """What the answer of a source is made of: all its records before the `offsets`, and no others.
+
+        An instant that is not definite yet is waited for up to `timeout_s`.
+        """
+        return self._calls.translate(source, instant(as_of), timeout_s)
+
+    def since_when(
+        self,
+        source: str,
+        offsets: Mapping[int, int] | str,
+        *,
+        timeout_s: float | None = None,
+    ) -> Translation:
+        """The least instant whose answer is made of all records before these offsets, by partition.
+
+        A record is one before the offset behind it. `offsets` may be written as `p0=17,p1=4`. Raises:
+        NotYet, once `timeout_s` is over, with how far the source is; BeforeSince for what was in before since.
+        """
+        wanted = read_offsets(offsets) if isinstance(offsets, str) else offsets
+        return self._calls.translate(source, partition_frontier(wanted), timeout_s)
 
     def expire(self, collection: str, key: str) -> HolderInfo:
         """End the capability of the holder with this key, for administrators; who it was."""

@@ -8,10 +8,16 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from tidemill.client.instants import short_frontier, shown_duration, shown_frontier
+from tidemill.client.instants import short_frontier, shown, shown_duration, shown_frontier
 from tidemill.client.rendering import cell, console, grid
-from tidemill.rpc.messages import CollectionInfo, HolderInfo, ResourceStatus, TimestampExplanation
-from tidemill.time import Frontier
+from tidemill.rpc.messages import (
+    CollectionInfo,
+    HolderInfo,
+    ResourceStatus,
+    TimestampExplanation,
+    Translation,
+)
+from tidemill.time import Frontier, partition_offsets, shown_offsets
 
 RESOURCES = ("KIND", "NAME", "READY", "SINCE", "UPPER", "LAG", "AGE", "REASON")
 COLLECTIONS = (
@@ -113,6 +119,21 @@ def print_timestamp(found: TimestampExplanation) -> None:
                 )
                 table.add_row(*(Text(text) for text in ("", "", "", *said)))
     out.print(table)
+
+
+def print_translation(source: str, found: Translation, as_json: bool) -> None:
+    """The instant, and the offsets before which its answer has every record."""
+    if as_json:
+        offsets = {str(p): at for p, at in sorted(partition_offsets(found.offsets).items())}
+        fields = {"source": source, "as_of": found.as_of, "timeline": found.timeline,
+                  "bound_at": found.bound_at, "offsets": offsets,
+                  "since": _times(found.since), "upper": _times(found.upper)}  # fmt: skip
+        print(json.dumps(fields, ensure_ascii=False))
+        return
+    out = console()
+    out.print(Text(f"{source} as of {shown(found.as_of)}: {shown_offsets(found.offsets)}"))
+    if found.timeline != "system":
+        out.print(Text(f"{found.as_of} is of {found.timeline}; bound at {shown(found.bound_at)}"))
 
 
 def _times(held: Frontier | None) -> list[int] | None:

@@ -5,6 +5,7 @@ used to give each source update its time, and asked where to go on after a resta
 """
 
 from tidemill.reclock.chains import ChainBatch, DeferredUpdates
+from tidemill.reclock.covering import covered_since
 from tidemill.reclock.keyed import (
     CHANGE_SCHEMA,
     BrokenChange,
@@ -59,6 +60,7 @@ __all__ = [
     "Wait",
     "bindings_of_rows",
     "contents_at",
+    "covered_since",
     "map_offsets",
     "mint_time",
     "resume_as_of",

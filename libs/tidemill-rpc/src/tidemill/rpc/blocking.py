@@ -32,8 +32,10 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.rpc.outcomes import CALL_S
+from tidemill.time import SourceFrontier
 
 R = TypeVar("R")
 
@@ -118,6 +120,15 @@ class BlockingClient:
     ) -> TimestampExplanation:
         """Which instant a question over these names gets, and what decides it."""
         return self._wait(self._client.explain_timestamp(names, as_of))
+
+    def translate(
+        self,
+        source: str,
+        wanted: int | SourceFrontier | None = None,
+        wait_s: float | None = None,
+    ) -> Translation:
+        """What a source's answer as of an instant is made of; of offsets, from which instant on they are in."""
+        return self._wait(self._client.translate(source, wanted, wait_s))
 
     def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""

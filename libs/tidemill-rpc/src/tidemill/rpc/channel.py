@@ -26,6 +26,7 @@ _RETRIED = {
         "WhyNot",
         "Explain",
         "ExplainTimestamp",
+        "Translate",
     ),
     "tidemill.catalog.v1.CatalogService": ("Get", "Describe"),
     "tidemill.work.v1.WorkService": ("List",),

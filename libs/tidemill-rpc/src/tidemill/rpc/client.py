@@ -32,9 +32,11 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.rpc.outcomes import CALL_S, Explain, ends, raised
 from tidemill.rpc.reaching import why_unreachable
+from tidemill.time import SourceFrontier
 
 
 class AsyncClient:
@@ -134,6 +136,21 @@ class AsyncClient:
         """Which instant a question over these names gets, and what decides it."""
         request = query.ExplainTimestampRequest(names=names, as_of=as_of)
         return codecs.timestamp_in(await self._ended(self._query.ExplainTimestamp, request))
+
+    async def translate(
+        self,
+        source: str,
+        wanted: int | SourceFrontier | None = None,
+        wait_s: float | None = None,
+    ) -> Translation:
+        """What a source's answer as of an instant is made of; of offsets, from which instant on they are in."""
+        request = query.TranslateRequest(source=source, wait_s=wait_s)
+        if isinstance(wanted, int):
+            request.as_of = wanted
+        elif wanted is not None:
+            request.offsets.CopyFrom(codecs.offsets_out(wanted))
+        call = self._query.Translate(request, timeout=self._timeout_s + (wait_s or 0.0))
+        return codecs.translation_in(await ends(call, explain=self._explain))
 
     async def collections(self) -> Sequence[CollectionInfo]:
         """Every collection with its frontiers and who holds them."""

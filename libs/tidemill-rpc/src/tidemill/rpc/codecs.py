@@ -28,9 +28,18 @@ from tidemill.rpc.messages import (
     Progress,
     ResourceStatus,
     TimestampExplanation,
+    Translation,
 )
 from tidemill.storage.v1 import storage_pb2 as storage
-from tidemill.time import Frontier, UsageError, frontier
+from tidemill.time import (
+    PARTITIONED,
+    Antichain,
+    Frontier,
+    Partitions,
+    SourceFrontier,
+    UsageError,
+    frontier,
+)
 
 ORIGIN = frontier(0)
 PART_BYTES_MAX = 1 << 20
@@ -215,6 +224,35 @@ def timestamp_in(message: query.ExplainTimestampResponse) -> TimestampExplanatio
         message.reason,
         tuple((each.name, collection_in(each.collection)) for each in message.inputs),
     )
+
+
+def offsets_out(held: SourceFrontier) -> query.SourceFrontier:
+    """The message of a source frontier."""
+    ranges = [query.PartitionRange(lo=e.lo, hi=e.hi, offset=e.offset) for e in held]
+    return query.SourceFrontier(ranges=ranges)
+
+
+def offsets_in(message: query.SourceFrontier) -> SourceFrontier:
+    """The source frontier of a message, as it is."""
+    ranges = (Partitions(each.lo, each.hi, each.offset) for each in message.ranges)
+    return Antichain(PARTITIONED, tuple(ranges))
+
+
+def translation_out(found: Translation) -> query.TranslateResponse:
+    """The message of a translation."""
+    return query.TranslateResponse(
+        as_of=found.as_of, timeline=found.timeline, bound_at=found.bound_at,
+        offsets=offsets_out(found.offsets), since=frontier_out(found.since),
+        upper=frontier_out(found.upper),
+    )  # fmt: skip
+
+
+def translation_in(message: query.TranslateResponse) -> Translation:
+    """The translation of a message."""
+    return Translation(
+        message.as_of, message.timeline, message.bound_at, offsets_in(message.offsets),
+        frontier_in(message.since), frontier_in(message.upper),
+    )  # fmt: skip
 
 
 _OUTCOMES: dict[Outcome, catalog.Outcome.ValueType] = {

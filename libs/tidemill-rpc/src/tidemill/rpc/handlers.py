@@ -33,9 +33,10 @@ from tidemill.rpc.messages import (
     ResourceStatus,
     Right,
     TimestampExplanation,
+    Translation,
     Work,
 )
-from tidemill.time import Frontier
+from tidemill.time import Frontier, SourceFrontier
 
 
 class QueryHandlers(Protocol):
@@ -87,6 +88,15 @@ class QueryHandlers(Protocol):
         self, names: Sequence[str], as_of: int | None
     ) -> TimestampExplanation:
         """Which instant a question over these collections, goals or views gets, and what decides it."""
+        ...
+
+    async def translate(
+        self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
+    ) -> Translation:
+        """What a source's answer as of an instant is made of (None: the latest definite one).
+
+        Of offsets, as of the least instant at which all records before them are in.
+        """
         ...
 
     async def collections(self) -> Sequence[CollectionInfo]:

@@ -353,7 +353,7 @@ NEEDS: Mapping[str, Role] = MappingProxyType(
         for service, methods in {
             "query.v1.QueryService": {
                 Role.reader: "Snapshot Ask Subscribe Why WhyNot Explain Tables Collections "
-                "ExplainTimestamp",
+                "ExplainTimestamp Translate",
             },
             "catalog.v1.CatalogService": {
                 Role.reader: "Get Describe",

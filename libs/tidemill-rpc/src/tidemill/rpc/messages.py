@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidemill.time import Frontier
+from tidemill.time import Frontier, SourceFrontier
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What survives a trip through JSON unchanged."""
@@ -117,6 +117,21 @@ class TimestampExplanation:
     chosen: int | None
     reason: str
     inputs: tuple[tuple[str, CollectionInfo], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What a source's answer as of an instant is made of: all its records before `offsets`, and no others.
+
+    They were bound at `bound_at`, by the clock of the system; `timeline` is that of `as_of`.
+    """
+
+    as_of: int
+    timeline: str
+    bound_at: int
+    offsets: SourceFrontier
+    since: Frontier
+    upper: Frontier
 
 
 # The catalog.

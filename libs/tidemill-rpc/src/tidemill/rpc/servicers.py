@@ -109,6 +109,14 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
         found = await self._handlers.explain_timestamp(list(request.names), _as_of(request))
         return codecs.timestamp_out(found)
 
+    async def Translate(  # noqa: N802
+        self, request: query.TranslateRequest, context: Context
+    ) -> query.TranslateResponse:
+        offsets = codecs.offsets_in(request.offsets) if request.HasField("offsets") else None
+        wanted = _as_of(request) if offsets is None else offsets
+        found = await self._handlers.translate(request.source, wanted, _wait_s(request))
+        return codecs.translation_out(found)
+
     async def Collections(  # noqa: N802
         self, request: query.CollectionsRequest, context: Context
     ) -> query.CollectionsResponse:

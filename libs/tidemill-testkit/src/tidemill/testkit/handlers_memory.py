@@ -41,19 +41,24 @@ from tidemill.rpc.messages import (
     ResourceStatus,
     Right,
     TimestampExplanation,
+    Translation,
     UpperMismatch,
 )
 from tidemill.rpc.server import serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.time import (
     AlreadyUsed,
+    Antichain,
     BeforeSince,
     Frontier,
     NotYet,
+    SourceFrontier,
     UnknownCapability,
     UnknownCollection,
     UsageError,
     frontier,
+    partition_frontier,
+    partition_offsets,
     sole_time,
 )
 
@@ -165,6 +170,20 @@ class MemoryHandlers:
         chosen = min(sole_time(infos[name].upper) for name in names) - 1
         inputs = tuple((name, infos[name]) for name in names)
         return TimestampExplanation(chosen, "the least upper", inputs)
+
+    async def translate(
+        self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
+    ) -> Translation:
+        """At each instant t everything before the offset t of partition 0 is in."""
+        held = self._held(source)
+        latest = sole_time(held.upper) - 1
+        at = latest if wanted is None else wanted
+        if isinstance(at, Antichain):
+            at = partition_offsets(at)[0]
+        if at > latest:
+            raise NotYet(f"{source} has come to p0={latest}", requested=at, upper=held.upper)
+        offsets = partition_frontier({0: at})
+        return Translation(at, "system", at, offsets, held.since, held.upper)
 
     # The catalog.
 

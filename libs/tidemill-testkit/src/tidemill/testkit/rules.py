@@ -127,6 +127,8 @@ PROMISES: Mapping[str, str] = {
     "G8": "bindings that no answer needs any more take no memory",
     "G9": "duplicates keep their multiplicity",
     "G10": "frontiers in between depend on scheduling, messages and the last frontier do not",
+    "G11": "an instant is at or past what covers offsets exactly if its answer holds them",
+    "G12": "bindings are known at every instant at which the rows of their source can be read",
     "A1": "compaction changes no accumulation beyond the logical frontier",
     "A2": "a cut at or beyond the physical frontier holds exactly what is before it",
     "A3": "batches stay few, and what one insert reads of merges is bounded",

@@ -30,7 +30,13 @@ from tidemill.time.orders import (
     ProductOrder,
     TimeDomain,
 )
-from tidemill.time.partitions import SourceFrontier, partition_frontier, partition_offsets
+from tidemill.time.partitions import (
+    SourceFrontier,
+    partition_frontier,
+    partition_offsets,
+    read_offsets,
+    shown_offsets,
+)
 from tidemill.time.texts import MARKS_MAX, is_normal, normal
 
 __all__ = [
@@ -50,6 +56,8 @@ __all__ = [
     "SourceFrontier",
     "partition_frontier",
     "partition_offsets",
+    "read_offsets",
+    "shown_offsets",
     "MARKS_MAX",
     "is_normal",
     "normal",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tidemill.time.antichain import Antichain
@@ -33,6 +34,35 @@ def partition_frontier(offsets: Mapping[int, int]) -> SourceFrontier:
         elements.append(Partitions(unseen, U64_MAX, 0))
     # Disjoint ranges in ascending order are incomparable and sorted as they stand.
     return Antichain(PARTITIONED, tuple(elements))
+
+
+def shown_offsets(held: SourceFrontier) -> str:
+    """The offset of each partition that `held` names singly, as `p0=17,p1=4`; `nothing` if it names none."""
+    offsets = partition_offsets(held)
+    return ",".join(f"p{each}={offsets[each]}" for each in sorted(offsets)) or "nothing"
+
+
+def read_offsets(text: str) -> dict[int, int]:
+    """Offsets by partition, written as `shown_offsets` shows them; the letter may be left out.
+
+    Raises: UsageError for anything else, and for a partition that is there twice.
+    """
+    offsets: dict[int, int] = {}
+    for written in text.split(","):
+        found = re.fullmatch(r"\s*p?([0-9]{1,20})\s*=\s*([0-9]{1,20})\s*", written)
+        if found is None:
+            raise UsageError(
+                f"{written.strip()!r} is no offset: write partition and offset, as in p0=17,p1=4",
+                reason="offsets",
+            )
+        partition, offset = int(found[1]), int(found[2])
+        if partition in offsets:
+            raise UsageError(
+                f"the partition {partition} is there twice: {text}; give each one once",
+                reason="offsets",
+            )
+        offsets[partition] = offset
+    return offsets
 
 
 def partition_offsets(held: SourceFrontier) -> dict[int, int]:

@@ -26,7 +26,7 @@ from tidemill_compute.views.record_rows import (
     shape_of_relation,
 )
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_query.directory import Readable
+from tidemill_query.directory import Readable, SourceOf
 
 SYSTEM = "system"
 ASIDE = "Aside"
@@ -158,6 +158,13 @@ def named_table(stored: Stored) -> Named:
     assert isinstance(spec, TableSpec)
     shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
     return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
+
+
+def source_of(stored: Stored) -> SourceOf:
+    """A source as its offsets are translated."""
+    prefix = stored.prefix
+    event_map = None if named_source(stored).timeline == SYSTEM else f"{prefix}/eventmap"
+    return SourceOf(stored.resource.name, prefix, f"{prefix}/remap", stored.begins, event_map)
 
 
 @contextmanager

@@ -55,13 +55,14 @@ from tidemill_embedded.resources.named import (
     named_table,
     own_prefix,
     read_name,
+    source_of,
 )
 from tidemill_embedded.resources.names import Names, resource_of
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill_embedded.resources.programs import Programs
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
-from tidemill_query.directory import Readable, TicksOf, ViewOf
+from tidemill_query.directory import Readable, SourceOf, TicksOf, ViewOf
 
 
 def _begin(view: PlannedView) -> int | None:
@@ -89,6 +90,7 @@ class Shapes(Names):
         super().__init__()
         self._plugin_load_s = plugin_load_s
         self._views: dict[str, PlannedView] = {}
+        self._sources: dict[str, SourceOf] = {}
         self._arrangements: dict[str, _Arranged] = {}
         self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
@@ -111,6 +113,7 @@ class Shapes(Names):
         if isinstance(spec, SourceSpec):
             source = named_source(stored)
             self.add(source)
+            self._sources[source.name] = source_of(stored)
             self._add_aside(stored, SYSTEM, remap=REMAP_SCHEMA, deadletters=LETTER_SCHEMA)
             if source.timeline != SYSTEM:
                 self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
@@ -327,6 +330,18 @@ class Shapes(Names):
         named = self.named(name)
         return replace(named.readable(), arranged=self.arranged(named.name))
 
+    def source(self, name: str) -> SourceOf:
+        """A source as the query service translates its offsets. Raises: UnknownCollection, UsageError."""
+        named = self.named(name)
+        found = self._sources.get(named.name)
+        if found is None:
+            raise UsageError(
+                f"{name} is no source: only what a source reads has offsets; of a view ask for the sources "
+                "that it reads",
+                reason="NoSource",
+            )
+        return found
+
     def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
         """The input by which a view would read, through others, what it derives itself."""
         for named in inputs:
@@ -400,6 +415,7 @@ class Shapes(Names):
     def forget(self, name: str) -> None:
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)
+        self._sources.pop(name, None)
         self._disarrange(name)
         for each in self.below(name):
             self.remove(each)

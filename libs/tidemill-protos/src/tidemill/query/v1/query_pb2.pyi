@@ -539,6 +539,141 @@ class ExplainTimestampResponse(_message.Message):
 Global___ExplainTimestampResponse: _TypeAlias = ExplainTimestampResponse  # noqa: Y015
 
 @_typing.final
+class PartitionRange(_message.Message):
+    """All partitions lo to hi, both included, up to this offset and without it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LO_FIELD_NUMBER: _builtins.int
+    HI_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    lo: _builtins.int
+    hi: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        lo: _builtins.int = ...,
+        hi: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hi", b"hi", "lo", b"lo", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionRange: _TypeAlias = PartitionRange  # noqa: Y015
+
+@_typing.final
+class SourceFrontier(_message.Message):
+    """How far a source is read. Partitions in no range are at the end of all offsets in what is told, and
+    at 0 in what is asked.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRange]: ...
+    def __init__(
+        self,
+        *,
+        ranges: _abc.Iterable[Global___PartitionRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceFrontier: _TypeAlias = SourceFrontier  # noqa: Y015
+
+@_typing.final
+class TranslateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    as_of: _builtins.int
+    wait_s: _builtins.float
+    """How long the server may wait for it to become definite; unset: not at all."""
+    @_builtins.property
+    def offsets(self) -> Global___SourceFrontier:
+        """The least instant is wanted whose answer is made of all records before these offsets. Ranges
+        ascend and do not overlap.
+        """
+
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        as_of: _builtins.int = ...,
+        offsets: Global___SourceFrontier | None = ...,
+        wait_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_s", b"_wait_s", "as_of", b"as_of", "offsets", b"offsets", "wait_s", b"wait_s", "wanted", b"wanted"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_s", b"_wait_s", "as_of", b"as_of", "offsets", b"offsets", "source", b"source", "wait_s", b"wait_s", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wait_s: _TypeAlias = _typing.Literal["wait_s"]  # noqa: Y015
+    _WhichOneofArgType__wait_s: _TypeAlias = _typing.Literal["_wait_s", b"_wait_s"]  # noqa: Y015
+    _WhichOneofReturnType_wanted: _TypeAlias = _typing.Literal["as_of", "offsets"]  # noqa: Y015
+    _WhichOneofArgType_wanted: _TypeAlias = _typing.Literal["wanted", b"wanted"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_s) -> _WhichOneofReturnType__wait_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_wanted) -> _WhichOneofReturnType_wanted | None: ...
+
+Global___TranslateRequest: _TypeAlias = TranslateRequest  # noqa: Y015
+
+@_typing.final
+class TranslateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AS_OF_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
+    BOUND_AT_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    as_of: _builtins.int
+    """An instant of the timeline of the source."""
+    timeline: _builtins.str
+    bound_at: _builtins.int
+    """The instant of the timeline of the system at which the offsets were bound."""
+    @_builtins.property
+    def offsets(self) -> Global___SourceFrontier:
+        """The answer as of the instant is made of exactly the records before these."""
+
+    @_builtins.property
+    def since(self) -> _storage_pb2.Frontier:
+        """Of the source."""
+
+    @_builtins.property
+    def upper(self) -> _storage_pb2.Frontier: ...
+    def __init__(
+        self,
+        *,
+        as_of: _builtins.int = ...,
+        timeline: _builtins.str = ...,
+        bound_at: _builtins.int = ...,
+        offsets: Global___SourceFrontier | None = ...,
+        since: _storage_pb2.Frontier | None = ...,
+        upper: _storage_pb2.Frontier | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "since", b"since", "upper", b"upper"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "bound_at", b"bound_at", "offsets", b"offsets", "since", b"since", "timeline", b"timeline", "upper", b"upper"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranslateResponse: _TypeAlias = TranslateResponse  # noqa: Y015
+
+@_typing.final
 class TimestampInput(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

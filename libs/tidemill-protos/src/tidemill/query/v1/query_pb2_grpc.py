@@ -74,6 +74,11 @@ class QueryServiceStub:
                 request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.SerializeToString,
                 response_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.FromString,
                 _registered_method=True)
+        self.Translate = channel.unary_unary(
+                '/tidemill.query.v1.QueryService/Translate',
+                request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.TranslateRequest.SerializeToString,
+                response_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.TranslateResponse.FromString,
+                _registered_method=True)
         self.Collections = channel.unary_unary(
                 '/tidemill.query.v1.QueryService/Collections',
                 request_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.CollectionsRequest.SerializeToString,
@@ -140,6 +145,13 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Translate(self, request, context):
+        """Which records of a source are in its answer as of an instant, or from which instant on records are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Collections(self, request, context):
         """Every collection with its frontiers.
         """
@@ -189,6 +201,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.ExplainTimestamp,
                     request_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.FromString,
                     response_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.SerializeToString,
+            ),
+            'Translate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Translate,
+                    request_deserializer=tidemill_dot_query_dot_v1_dot_query__pb2.TranslateRequest.FromString,
+                    response_serializer=tidemill_dot_query_dot_v1_dot_query__pb2.TranslateResponse.SerializeToString,
             ),
             'Collections': grpc.unary_unary_rpc_method_handler(
                     servicer.Collections,
@@ -412,6 +429,33 @@ class QueryService:
             '/tidemill.query.v1.QueryService/ExplainTimestamp',
             tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampRequest.SerializeToString,
             tidemill_dot_query_dot_v1_dot_query__pb2.ExplainTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Translate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidemill.query.v1.QueryService/Translate',
+            tidemill_dot_query_dot_v1_dot_query__pb2.TranslateRequest.SerializeToString,
+            tidemill_dot_query_dot_v1_dot_query__pb2.TranslateResponse.FromString,
             options,
             channel_credentials,
             insecure,

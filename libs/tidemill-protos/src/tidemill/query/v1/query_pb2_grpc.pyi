@@ -47,6 +47,8 @@ class QueryServiceStub:
     """Several collections at one and the same instant, one after the other, in parts."""
     ExplainTimestamp: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainTimestampRequest, _query_pb2.ExplainTimestampResponse]
     """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
+    Translate: _grpc.UnaryUnaryMultiCallable[_query_pb2.TranslateRequest, _query_pb2.TranslateResponse]
+    """Which records of a source are in its answer as of an instant, or from which instant on records are."""
     Collections: _grpc.UnaryUnaryMultiCallable[_query_pb2.CollectionsRequest, _query_pb2.CollectionsResponse]
     """Every collection with its frontiers."""
 
@@ -69,6 +71,8 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """Several collections at one and the same instant, one after the other, in parts."""
     ExplainTimestamp: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainTimestampRequest, _query_pb2.ExplainTimestampResponse]  # type: ignore[assignment]
     """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
+    Translate: _aio.UnaryUnaryMultiCallable[_query_pb2.TranslateRequest, _query_pb2.TranslateResponse]  # type: ignore[assignment]
+    """Which records of a source are in its answer as of an instant, or from which instant on records are."""
     Collections: _aio.UnaryUnaryMultiCallable[_query_pb2.CollectionsRequest, _query_pb2.CollectionsResponse]  # type: ignore[assignment]
     """Every collection with its frontiers."""
 
@@ -136,6 +140,14 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.ExplainTimestampResponse, _abc.Awaitable[_query_pb2.ExplainTimestampResponse]]:
         """Which instant a question gets, and why: the frontiers of what it reads and who holds them."""
+
+    @_abc_1.abstractmethod
+    def Translate(
+        self,
+        request: _query_pb2.TranslateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_pb2.TranslateResponse, _abc.Awaitable[_query_pb2.TranslateResponse]]:
+        """Which records of a source are in its answer as of an instant, or from which instant on records are."""
 
     @_abc_1.abstractmethod
     def Collections(

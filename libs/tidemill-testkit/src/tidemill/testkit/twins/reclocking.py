@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tidemill.time import U64_MAX, Antichain, Frontier, TimeDomain, frontier
+from tidemill.time import (
+    PARTITIONED,
+    U64_MAX,
+    Antichain,
+    Frontier,
+    Partitions,
+    TimeDomain,
+    frontier,
+)
 
 D = TypeVar("D", bound=Hashable)
 F = TypeVar("F", bound=Hashable)
@@ -29,6 +37,25 @@ def target_time(
     """The least candidate t with not R(t) ≤ `time`, if there is one."""
     for candidate in sorted(candidates):
         if not remap_at(domain, bindings, candidate).less_equal(time):
+            return candidate
+    return None
+
+
+def says_at_least(held: Iterable[Partitions], wanted: Iterable[Partitions]) -> bool:
+    """Whether a source that has come to `held` has passed, in each range wanted, its offset."""
+    return not any(
+        h.lo <= w.hi and w.lo <= h.hi and h.offset < w.offset for h in held for w in wanted
+    )
+
+
+def covered_at(
+    bindings: Sequence[Binding[Partitions]],
+    candidates: Iterable[int],
+    wanted: Sequence[Partitions],
+) -> int | None:
+    """The least candidate t at which R(t) says at least what is wanted, if there is one."""
+    for candidate in sorted(candidates):
+        if says_at_least(remap_at(PARTITIONED, bindings, candidate), wanted):
             return candidate
     return None
 

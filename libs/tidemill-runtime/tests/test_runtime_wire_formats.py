@@ -8,6 +8,7 @@ from decimal import Decimal
 from io import BytesIO
 
 import fastavro
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from hypothesis import given, settings
@@ -18,9 +19,13 @@ from tidemill.runtime.formats import (
     BytesFormat,
     Column,
     ColumnKind,
+    CsvFormat,
+    JsonFormat,
     ProtobufFormat,
+    RecordFormat,
     RowDecoder,
     TextFormat,
+    lengths,
 )
 from tidemill.runtime.formats.avro import AvroReader
 from tidemill.time import UsageError
@@ -268,3 +273,30 @@ def test_text_and_bytes_fill_one_column() -> None:
         assert rows["b"].to_pylist() == [written]
     with pytest.raises(UsageError):
         RowDecoder([Column("n", "int")], TextFormat())
+
+
+@pytest.mark.parametrize("form", [JsonFormat(), CsvFormat()])
+def test_a3_a_row_of_one_byte_too_many_is_a_letter_in_any_company(
+    form: RecordFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: texts count by their bytes, other cells for eight; a record beyond its own limit is not decoded."""
+    monkeypatch.setattr(lengths, "RECORD_BYTES_MAX", 400)
+    columns = [Column("a", "text", nullable=True), Column("n", "int")]
+    texts = ["x" * 92, "x" * 93, "\u00e4" * 46, "\u00e4" * 47, "", "y" * 500]
+    values = [
+        f'{{"a": "{text}", "n": 1}}'.encode() if form == JsonFormat() else f"{text},1".encode()
+        for text in texts
+    ]
+    decoder = RowDecoder(columns, form, row_bytes=100)
+    rows, letters = decoder.decode([0] * 6, list(range(6)), values)
+    assert rows["_offset"].to_pylist() == [0, 2, 4]
+    assert dict(zip(letters["offset"].to_pylist(), letters["reason"].to_pylist(), strict=True)) == {
+        1: "its row has 101 bytes, more than 100 (limits.row_bytes)",
+        3: "its row has 102 bytes, more than 100 (limits.row_bytes)",
+        5: "the record has more than 400 bytes",
+    }
+    alone = [decoder.decode([0], [at], [value]) for at, value in enumerate(values)]
+    assert pa.concat_tables([each.rows for each in alone]).equals(rows)
+    order = [("offset", "ascending")]
+    told = pa.concat_tables([each.letters for each in alone])
+    assert told.equals(letters.sort_by(order))

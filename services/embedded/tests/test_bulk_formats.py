@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from secrets import token_hex
@@ -18,10 +19,12 @@ from tidemill.runtime.formats import (
     LETTER_SCHEMA,
     AvroFormat,
     Column,
+    JsonFormat,
     ProtobufFormat,
     RecordFormat,
 )
 from tidemill.runtime.formats.avro import AvroReader
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.log import Entry, LogRecord
 from tidemill.runtime.log_embedded import EmbeddedLog
@@ -86,7 +89,12 @@ class Bench:
         await log.close()
         return found
 
-    async def write(self, written: RecordFormat, book: SchemaBook | None = None) -> None:
+    async def write(
+        self,
+        written: RecordFormat,
+        book: SchemaBook | None = None,
+        row_bytes: int = ROW_BYTES_MAX,
+    ) -> None:
         """Let a job write everything."""
         bound: Antichain[Partitions] = partition_frontier(RECORDS)
         none: Antichain[Partitions] = Antichain.of(PARTITIONED, [])
@@ -96,7 +104,9 @@ class Bench:
             rows_of_bindings(changes), 0, BOUND_AT + 1,
         )  # fmt: skip
         place = LogPlace("flights", self.folder / "log")
-        bulk = SparkBulkReclock(self.launcher, self.collections, place, COLUMNS, written, book)
+        bulk = SparkBulkReclock(
+            self.launcher, self.collections, place, COLUMNS, written, book, row_bytes=row_bytes
+        )
         await bulk.write(backlog)
 
     async def equals(self, decoded: tuple[pa.Table, pa.Table]) -> bool:
@@ -134,6 +144,29 @@ async def live(
         return await decoder.decode(records)
     finally:
         await decoder.close()
+
+
+@pytest.mark.server
+async def test_a3_rows_that_are_too_long_are_the_letters_of_the_live_path(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """A3: also those that are so for a byte, in batches of any size; the others are written."""
+    bench = Bench(tmp_path, spark)
+
+    def record(partition: int, offset: int) -> bytes:
+        size = {7: 5_000, 9: 100, 11: 101}.get(offset % 40, 10)
+        return json.dumps({"plane": "x" * (size - 8), "delay": offset}).encode()
+
+    records = await bench.fill(record)
+    await bench.write(JsonFormat(), row_bytes=100)
+    decoded = await RecordDecoder(
+        RecordShape(COLUMNS, COLUMNS, JsonFormat(), row_bytes=100)
+    ).decode(records)
+    reasons = set(decoded[1]["reason"].to_pylist())
+    assert reasons == {
+        f"its row has {size} bytes, more than 100 (limits.row_bytes)" for size in ("5,000", "101")
+    }
+    assert await bench.equals(decoded)
 
 
 @pytest.mark.server

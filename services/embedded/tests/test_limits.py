@@ -18,6 +18,7 @@ from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import CollectionShape, Explanation, ResourceDocument, Right
 from tidemill.rpc.server import serve
+from tidemill.runtime.log import Entry
 from tidemill.time import Exhausted, UsageError, frontier
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.process import Process, opened
@@ -176,6 +177,41 @@ async def test_s9_rows_that_are_too_long_are_refused_and_nothing_is_written(
         with pytest.raises(UsageError, match=r"limits\.row_bytes"):
             await client.storage.update_and_downgrade(write, updates, frontier(1))
         assert (await client.snapshot("words")).table.num_rows == 1
+
+
+FILE = SOURCE.replace("name: pushed", "name: lines").replace(
+    "http: {}, format: {json: {}}", "file: {path: PATH, format: csv}"
+)
+
+
+async def grown(client: AsyncClient, collection: str, rows: int) -> pa.Table:
+    """What a collection holds once it has so many rows."""
+    async with asyncio.timeout(120):
+        while (found := (await client.snapshot(collection, wait_s=60)).table).num_rows < rows:
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a3_a_record_whose_row_is_too_long_is_a_letter_and_the_others_are_rows(
+    tmp_path: Path,
+) -> None:
+    """A3: of a log that others write to and of a file: each goes on, and the letter is counted."""
+    records = [b'{"x": "a"}', b'{"x": "' + b"x" * 3_000 + b'"}', b'{"x": "b"}']
+    path = tmp_path / "lines.csv"
+    path.write_bytes(b"x\na\n" + b"x" * 3_000 + b"\nb\n")
+    async with limited(tmp_path / "state", row_bytes=2_000) as (process, client):
+        await client.apply(documents(SOURCE, FILE.replace("PATH", str(path))))
+        await process.world.log.append("http.pushed", [Entry(None, each) for each in records])
+        for source in ("pushed", "lines"):
+            found = await grown(client, source, 2)
+            assert sorted(found["x"].to_pylist()) == ["a", "b"]
+            letters = await grown(client, f"{source}/deadletters", 1)
+            assert letters["reason"].to_pylist() == [
+                "its row has 3,000 bytes, more than 2,000 (limits.row_bytes)"
+            ]
+            assert letters["offset"].to_pylist() == [1]
+            text = process.world.metrics.expose()[0].decode()
+            assert f'decode_errors_total{{source="{source}"}} 1.0' in text
 
 
 async def test_a3_a_view_of_a_rule_of_many_atoms_is_kept_and_proved_and_of_more_refused(

@@ -36,6 +36,35 @@ CHANGE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("row", ["upsert", "debezium"])
+def test_a3_a_change_to_a_row_that_is_too_long_is_a_letter_and_the_row_stays(row: str) -> None:
+    """A3: its place, its size, the limit and the setting are in the letter; other changes are taken."""
+    envelope = {
+        "upsert": "keyFormat: {json: {}}, envelope: {upsert: {key: [k]}}",
+        "debezium": "envelope: {debezium: {key: [k]}}",
+    }[row]
+    text = (
+        "{apiVersion: tidemill.dev/v1alpha1, kind: Source, metadata: {name: s}, spec: {kafka: {topic: t}, "
+        f"format: {{json: {{}}}}, columns: [{{name: k, type: int}}, {{name: v, type: text}}], {envelope}}}}}"
+    )
+    (resource,) = load_resources(text)
+    assert isinstance(resource.spec, SourceSpec)
+    records = []
+    for offset, size in enumerate((10, 500, 20)):
+        cells = {"k": 1, "v": "x" * size}
+        value = (
+            {"v": cells["v"]} if row == "upsert" else {"op": "r", "before": None, "after": cells}
+        )
+        records.append(LogRecord(0, offset, b'{"k": 1}', json.dumps(value).encode(), 0))
+    shape = record_shape(resource.spec, resource.spec.columns, row_bytes=100)
+    changes, letters = RecordDecoder(shape).decode_now(records)
+    assert changes["_offset"].to_pylist() == [0, 2]
+    assert letters["offset"].to_pylist() == [1]
+    (reason,) = letters["reason"].to_pylist()
+    assert reason.startswith("its row has 5")
+    assert reason.endswith("bytes, more than 100 (limits.row_bytes)")
+
+
 @pytest.fixture
 async def registry() -> AsyncIterator[Registry]:
     async with schema_registry() as found:

@@ -12,6 +12,7 @@ import pytest
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.places import ANY_FILE
 from tidemill.time import Unavailable, UsageError
+from tidemill_ingest import files
 from tidemill_ingest.file_log import FileLog, OneFile
 from tidemill_ingest.files import SETTLED_MS, LineFile, csv_header
 from tidemill_ingest.parquet_files import ParquetFile
@@ -63,6 +64,36 @@ def test_a_header_is_read_as_csv_and_waited_for_until_its_line_ends(tmp_path: Pa
     assert csv_header(written(tmp_path / "c.csv", ""), ",") is None
     with pytest.raises(Unavailable):
         csv_header(tmp_path / "none.csv", ",")
+
+
+def test_a3_of_a_row_that_is_too_long_a_beginning_is_read_and_the_others_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: it is longer than a record may be, so that it becomes a letter; one of the greatest length is not."""
+    for name, most in (
+        ("RECORD_BYTES_MAX", 1_000),
+        ("_HELD_BYTES_MAX", 1_002),
+        ("ROWS_BYTES_MAX", 900),
+    ):
+        monkeypatch.setattr(files, name, most)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"1\n" + b"x" * 50_000 + b"\n" + b"y" * 1_000 + b"\n2\n")
+    file = LineFile(path)
+    assert file.count(NOW_MS) == 4
+    values = [value for first in range(4) for value in file.read(first, first + 1).values]
+    assert [values[0], values[2], values[3]] == [b"1", b"y" * 1_000, b"2"]
+    assert 1_000 < len(values[1]) < 1_010
+    assert len(file.read(0, 4).values) == 2  # so much at once
+
+
+def test_a3_a_quote_that_nobody_closes_takes_a_pass_over_the_file(tmp_path: Path) -> None:
+    """A3: what follows is one row, found in seconds; lines were once put together in quadratic time."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'1,a\n2,"b\n' + b"3,c\n" * 200_000)
+    os.utime(path, (NOW_MS / 1000, NOW_MS / 1000))
+    file = LineFile(path, quoted=True)
+    assert file.count(NOW_MS + SETTLED_MS) == 2
+    assert len(file.read(1, 2).values[0]) == 800_004
 
 
 def test_a_mark_before_the_first_row_is_no_part_of_it(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds that loading a plugin of a view and checking its laws may take."""
 
     row_bytes: int = INCOMING_BYTES_MAX
-    """The longest row that a client may push, insert or append."""
+    """The longest row that a client may push, insert or append, or that a record of a new source becomes."""
 
     parquet_cells_max: int = CELLS_MAX
     """Rows times columns of one Parquet file that a source reads."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.reclock import CHANGE_SCHEMA, Change, pack_row
 from tidemill.runtime.formats import LETTER_SCHEMA, AvroFormat, BadRow, RowDecoder
+from tidemill.runtime.formats.lengths import long_records, too_long
 from tidemill.runtime.formats.rows import HEARTBEAT, shown
 from tidemill.runtime.log import LogRecord
 from tidemill.runtime.resources.decoding import RecordShape
@@ -66,13 +67,14 @@ class RecordDecoder:
             assert shape.key_format is not None
             columns, written = shape.key, shape.key_format
         if not isinstance(written, AvroFormat):
-            return RowDecoder(columns, written, heartbeats=shape.heartbeats), None
+            decoder = RowDecoder(columns, written, None, shape.heartbeats, shape.row_bytes)
+            return decoder, None
         from tidemill.runtime.formats.avro import AvroReader
 
         assert open_schemas is not None
         reader = AvroReader(columns)
         self._schemas[field] = open_schemas(field, reader)
-        return RowDecoder(columns, written, reader, shape.heartbeats), reader
+        return RowDecoder(columns, written, reader, shape.heartbeats, shape.row_bytes), reader
 
     async def decode(self, records: Sequence[LogRecord]) -> Decoded:
         """Everything that `records` are. Raises: Unavailable if a registry has to be asked, and is away."""
@@ -121,12 +123,16 @@ class RecordDecoder:
     ) -> Decoded:
         found: list[tuple[object, ...]] = []
         bad: list[tuple[LogRecord, str]] = []
+        refused = {**long_records([record.value for record in records]), **refused}
+        most = self._shape.row_bytes
         for at, record in enumerate(records):
             if at in refused:
                 bad.append((record, refused[at]))
                 continue
             try:
                 change = change_of(record)
+                if change is not None and change.after is not None and len(change.after) > most:
+                    raise BadRow(too_long(len(change.after), most))
             except BadRow as reason:
                 bad.append((record, str(reason)))
                 continue

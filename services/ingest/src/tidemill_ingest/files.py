@@ -15,10 +15,14 @@ from io import StringIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from tidemill.runtime.formats.lengths import RECORD_BYTES_MAX
 from tidemill.runtime.places import ANY_FILE, Files
 from tidemill.time import Unavailable, UsageError
 
 READ_BYTES = 1 << 20
+ROWS_BYTES_MAX = 32 << 20
+"""Rows are given until they have so much together."""
+_HELD_BYTES_MAX = RECORD_BYTES_MAX + len(b"\r\n")
 HEADER_BYTES_MAX = 1 << 20
 MARK = b"\xef\xbb\xbf"
 """What some editors put before the first character of a UTF-8 text."""
@@ -110,12 +114,14 @@ class LineFile:
         """The rows [first, stop) without their line ends."""
         wanted, last = first + self.header_rows, stop + self.header_rows
         number, position = max(mark for mark in self._marks if mark[0] <= wanted)
-        values = []
+        values: list[bytes] = []
+        size = 0
         for row, _ in _rows_from(self._open(), position, self._end, self.quoted):
-            if number >= last:
+            if number >= last or size >= ROWS_BYTES_MAX:
                 break
             if number >= wanted:
                 values.append(self._given(row.removeprefix(MARK) if number == 0 else row))
+                size += len(row)
             number += 1
         return FileRows(first, values)
 
@@ -125,7 +131,7 @@ class LineFile:
     def _given(self, row: bytes) -> bytes:
         """A row without its line end, with its fields in the order of the source's columns."""
         bare = row.rstrip(b"\r\n")
-        if not self._order:
+        if not self._order or len(bare) > RECORD_BYTES_MAX:
             return bare
         return reordered(bare, self._order, self.delimiter)
 
@@ -187,22 +193,34 @@ async def count_rows(file: RowFile, now_ms: int) -> int:
 def _rows_from(
     file: BinaryIO, position: int, end: int, quoted: bool
 ) -> Iterator[tuple[bytes, int]]:
-    """Rows between two byte positions with the position after each; the last may lack its end."""
+    """Rows between two byte positions with the position after each; the last may lack its end.
+
+    Of a row that is longer than a record may be only a beginning is held, which is longer as well: a quote
+    that nobody closes makes one row of all that is left of a file.
+    """
     with file:
         file.seek(position)
-        held, quotes = b"", 0
+        held, quotes = bytearray(), 0
         while position < end:
-            line = file.readline()
+            line = file.readline(READ_BYTES)
             if not line:
                 break
             position += len(line)
-            held += line
+            held += line[: max(0, _HELD_BYTES_MAX - len(held))]
             quotes += line.count(b'"') if quoted else 0
-            if quotes % 2 == 0:
-                yield held, position
-                held = b""
+            whole = line.endswith(b"\n")
+            if whole and quotes % 2 == 0:
+                yield _cut(held, whole), position
+                held, quotes = bytearray(), 0
         if held:
-            yield held, position
+            yield _cut(held, whole), position
+
+
+def _cut(held: bytearray, whole: bool) -> bytes:
+    """What is held of a row; of one that is too long something more than a record may have, and its end."""
+    if len(held) < _HELD_BYTES_MAX:
+        return bytes(held)
+    return bytes(held) + (b"..\n" if whole else b"..")
 
 
 def unreadable(path: Path, error: Exception) -> Unavailable:

@@ -16,6 +16,7 @@ from tidemill.arrangement.arrow_bytes import read_schema, read_stream
 from tidemill.reclock import Bindings, map_offsets
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.formats import Column, RecordFormat, RowDecoder
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.formats.schema_memory import (
     KnownSchemas,
     NumberedRecords,
@@ -79,6 +80,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
     rows: TargetSpec
     letters: TargetSpec
     heartbeats: bool = False
+    row_bytes: int = ROW_BYTES_MAX
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -103,6 +105,7 @@ class Recipe(msgspec.Struct, frozen=True):
     record_format: RecordFormat
     schemas: KnownSchemas | None
     heartbeats: bool = False
+    row_bytes: int = ROW_BYTES_MAX
 
 
 class BatchDecoder:
@@ -117,7 +120,9 @@ class BatchDecoder:
 
             reader = AvroReader(columns)
             self._memory = SchemaMemory(reader, recipe.schemas)
-        self._rows = RowDecoder(columns, recipe.record_format, reader, recipe.heartbeats)
+        self._rows = RowDecoder(
+            columns, recipe.record_format, reader, recipe.heartbeats, recipe.row_bytes
+        )  # fmt: skip
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """The batch as rows and letters. Raises: ValueError if a schema is not decided."""
@@ -196,7 +201,7 @@ def run(packed: bytes, here: Workplace) -> bytes:
     here.say(f"reclocking {records} records of {spec.origin.topic}")
     frame = records_of(here.spark, spec.origin, spec.log_directory, ranges)
     recipe = msgspec.msgpack.encode(
-        Recipe(spec.columns, spec.record_format, spec.schemas, spec.heartbeats)
+        Recipe(spec.columns, spec.record_format, spec.schemas, spec.heartbeats, spec.row_bytes)
     )
     if spec.schemas is not None and (undecided := undecided_in(frame, recipe)):
         here.say(f"schemas are not decided: {sorted({each.number for each in undecided})}")

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from tidemill.runtime.formats import Column, RecordFormat
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.formats.schema_memory import KnownSchemas, NumberedRecords
 from tidemill.shard import Collections
 from tidemill.shard.encoding import unpack_part
@@ -68,8 +69,12 @@ class SparkBulkReclock:
         schemas: BulkSchemas | None = None,
         job: BulkJob = PLAIN,
         heartbeats: bool = False,
+        row_bytes: int = ROW_BYTES_MAX,
     ) -> None:
-        """With `heartbeats` records may be such: the rows have the column `_heartbeat`."""
+        """With `heartbeats` records may be such: the rows have the column `_heartbeat`.
+
+        A record whose row has more than `row_bytes` is a dead letter.
+        """
         self._launcher = launcher
         self._collections = collections
         self._place = place
@@ -78,6 +83,7 @@ class SparkBulkReclock:
         self._schemas = schemas
         self._job = job
         self._heartbeats = heartbeats
+        self._row_bytes = row_bytes
 
     async def write(self, backlog: Backlog) -> None:
         """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
@@ -124,6 +130,7 @@ class SparkBulkReclock:
             rows=await self._target(backlog.rows),
             letters=await self._target(backlog.letters),
             heartbeats=self._heartbeats,
+            row_bytes=self._row_bytes,
         )
 
     async def _target(self, collection: str) -> TargetSpec:

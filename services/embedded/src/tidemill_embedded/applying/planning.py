@@ -469,10 +469,11 @@ def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:
 
 
 async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
-    """What is decided when a source is created: inferred columns, a file's header, first offsets."""
+    """What is decided when a source is created: inferred columns, a file's header, first offsets, limits."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
-    resolved: dict[str, Any] = {}
+    limits = world.settings.limits
+    resolved: dict[str, Any] = {"rowBytes": min(limits.row_bytes, limits.row_bytes_max)}
     header = header_of(stored, world.places.read)
     if header:
         resolved["header"] = header

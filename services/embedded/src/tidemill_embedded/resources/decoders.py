@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.runtime.formats import AvroFormat
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.kafka_access import tls_context
 from tidemill.runtime.log import LogRecord
@@ -40,7 +41,10 @@ def shape_of(stored: Stored) -> RecordShape:
     descriptors = {
         field: base64.b64decode(text) for field, text in resolved.get("descriptors", {}).items()
     }
-    return record_shape(spec, columns_of(stored), resolved.get("header", ()), descriptors)
+    # What was made before there was a limit has none: a record has its first fate for ever.
+    row_bytes = resolved.get("rowBytes", ROW_BYTES_MAX)
+    header = resolved.get("header", ())
+    return record_shape(spec, columns_of(stored), header, descriptors, row_bytes)
 
 
 def read_descriptors(spec: SourceSpec, places: Places) -> dict[str, str]:

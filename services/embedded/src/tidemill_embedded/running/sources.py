@@ -414,6 +414,7 @@ class SourceRunner:
             self._world.launcher, self._world.collections, place, self._shape.value,
             self._shape.value_format, book,
             keyed_job(self._shape) if spec.envelope.key else PLAIN, self._shape.heartbeats,
+            self._shape.row_bytes,
         )  # fmt: skip
         try:
             await bulk.write(backlog)

@@ -45,6 +45,7 @@ from tidemill.runtime.formats.kinds import (
     RecordFormat,
     TextFormat,
 )
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX, long_records, long_rows
 from tidemill.time import UsageError, heartbeat_until, is_heartbeat, is_normal
 
 _LETTER_FIELDS: list[pa.Field[Any]] = [
@@ -62,6 +63,7 @@ Places: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 
 CellReader: TypeAlias = Callable[[bytes | None], list[object]]
 """The cells of one record in the order of the columns; raises BadRow."""
+PLACE = ("_partition", "_offset")
 HEARTBEAT = "_heartbeat"
 """The column of the instants that heartbeats name; null in rows."""
 _NOTHING: Mapping[str, object] = {"int": 0, "float": 0.0, "text": "", "bool": False}
@@ -87,10 +89,12 @@ class RowDecoder:
         record_format: RecordFormat,
         reader: CellReader | None = None,
         heartbeats: bool = False,
+        row_bytes: int = ROW_BYTES_MAX,
     ) -> None:
         """`reader` is for records whose schemas come from elsewhere; the other formats have theirs.
 
-        With `heartbeats` a record that is one becomes a row of `_heartbeat` alone, whatever the format.
+        With `heartbeats` a record that is one becomes a row of `_heartbeat` alone, whatever the format. A
+        record whose row has more than `row_bytes` becomes a letter.
         Raises: UsageError if the columns cannot be those of the format.
         """
         if not columns:
@@ -98,6 +102,7 @@ class RowDecoder:
         self._columns = tuple(columns)
         self._format = record_format
         self._heartbeats = heartbeats
+        self._row_bytes = row_bytes
         self._reader = reader or _reader_of(self._columns, record_format)
         self.schema = pa.schema([column.field() for column in columns])
         self._placed = self.schema.append(pa.field("_partition", pa.int64())).append(
@@ -114,10 +119,38 @@ class RowDecoder:
     ) -> DecodedRows:
         """Every record as a row or as a letter, in their order; heartbeats come behind the other rows.
 
+        Letters of what is too long come behind the others.
+
         Shapes: equal lengths in; rows + letters = records. Cost: O(bytes); about a microsecond a row
         where all rows of the batch are good.
         """
         places = (np.asarray(partitions, np.int64), np.asarray(offsets, np.uint64))
+        refused = long_records(values)
+        if not refused:
+            return self._measured(self._with_beats(values, places), values, places)
+        kept = [at for at in range(len(values)) if at not in refused]
+        left, theirs = [values[at] for at in kept], (places[0][kept], places[1][kept])
+        rows, letters = self._measured(self._with_beats(left, theirs), left, theirs)
+        told = self._letters(sorted(refused.items()), values, places)
+        return DecodedRows(rows, pa.concat_tables([letters, told]))
+
+    def _measured(
+        self, decoded: DecodedRows, values: Sequence[bytes | None], places: Places
+    ) -> DecodedRows:
+        """What was decoded, with letters in place of rows that are too long."""
+        rows, letters = decoded
+        refused = long_rows(rows.select(self.schema.names), self._row_bytes)
+        if not refused:
+            return decoded
+        numbers = {place: at for at, place in enumerate(zip(*map(list, places), strict=True))}
+        of_rows = list(zip(*(rows[name].to_pylist() for name in PLACE), strict=True))
+        bad = [(numbers[of_rows[at]], reason) for at, reason in refused.items()]
+        kept = np.setdiff1d(np.arange(rows.num_rows), list(refused))
+        told = self._letters(bad, values, places)
+        return DecodedRows(rows.take(kept), pa.concat_tables([letters, told]))
+
+    def _with_beats(self, values: Sequence[bytes | None], places: Places) -> DecodedRows:
+        """As `decode`, of records that are not too long, with rows of any length."""
         if not self._heartbeats:
             return self._decode(values, places)
         beats = [at for at, value in enumerate(values) if is_heartbeat(value)]
@@ -151,7 +184,7 @@ class RowDecoder:
         if isinstance(self._format, JsonFormat):
             return self._decode_json(values, places)
         if isinstance(self._format, CsvFormat):
-            whole = self._whole_csv(values, self._format.delimiter)
+            whole = _whole_csv(self._columns, self.schema, values, self._format.delimiter)
             if whole is not None:
                 return DecodedRows(self._placed_rows(whole, places), LETTER_SCHEMA.empty_table())
         assert self._reader is not None
@@ -214,44 +247,6 @@ class RowDecoder:
         kept = places if not bad else (places[0][good], places[1][good])
         table = pa.Table.from_arrays(arrays, schema=self.schema)
         return DecodedRows(self._placed_rows(table, kept), self._letters(bad, values, places))
-
-    def _whole_csv(self, values: Sequence[bytes | None], delimiter: str) -> pa.Table | None:
-        """All records at once, if they are plain lines without quotes; None if any might be bad.
-
-        NB: Arrow reads hexadecimal numbers, line ends of old systems and a byte order mark, which
-        the rules for one record refuse; records with traces of those go there.
-        """
-        if not values or any(value is None or b"\n" in value for value in values):
-            return None
-        lines = b"\n".join(value or b"" for value in values) + b"\n"
-        if any(trace in lines for trace in _UNPLAIN) or not delimiter.isascii():
-            return None
-        names = [str(index) for index in range(len(self._columns))]
-        types = {str(i): ARROW_TYPES[column.kind] for i, column in enumerate(self._columns)}
-        try:
-            table = arrow_csv.read_csv(
-                io.BytesIO(lines),
-                arrow_csv.ReadOptions(column_names=names, use_threads=False),
-                arrow_csv.ParseOptions(delimiter=delimiter),
-                arrow_csv.ConvertOptions(
-                    column_types=types,
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    true_values=[written for written, truth in TRUTHS.items() if truth],
-                    false_values=[written for written, truth in TRUTHS.items() if not truth],
-                ),
-            )
-        except pa.ArrowInvalid:
-            return None
-        if table.num_rows != len(values):
-            return None  # empty lines are skipped
-        arrays = []
-        for index, column in enumerate(self._columns):
-            array = _checked_csv_column(table.column(index).combine_chunks(), column)
-            if array is None:
-                return None
-            arrays.append(array)
-        return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _cell_by_cell(
         self,
@@ -352,6 +347,50 @@ def _whole_column(cells: list[Any], column: Column) -> Any:
     if column.kind == "text" and not all(cell is None or is_normal(cell) for cell in cells):
         return None
     return pc.add(array, 0.0) if column.kind == "float" else array  # no negative zero
+
+
+def _whole_csv(
+    columns: tuple[Column, ...],
+    schema: pa.Schema,
+    values: Sequence[bytes | None],
+    delimiter: str,
+) -> pa.Table | None:
+    """All records at once, if they are plain lines without quotes; None if any might be bad.
+
+    NB: Arrow reads hexadecimal numbers, line ends of old systems and a byte order mark, which
+    the rules for one record refuse; records with traces of those go there.
+    """
+    if not values or any(value is None or b"\n" in value for value in values):
+        return None
+    lines = b"\n".join(value or b"" for value in values) + b"\n"
+    if any(trace in lines for trace in _UNPLAIN) or not delimiter.isascii():
+        return None
+    names = [str(index) for index in range(len(columns))]
+    types = {str(i): ARROW_TYPES[column.kind] for i, column in enumerate(columns)}
+    try:
+        table = arrow_csv.read_csv(
+            io.BytesIO(lines),
+            arrow_csv.ReadOptions(column_names=names, use_threads=False),
+            arrow_csv.ParseOptions(delimiter=delimiter),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=True,
+                true_values=[written for written, truth in TRUTHS.items() if truth],
+                false_values=[written for written, truth in TRUTHS.items() if not truth],
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != len(values):
+        return None  # empty lines are skipped
+    arrays = []
+    for index, column in enumerate(columns):
+        array = _checked_csv_column(table.column(index).combine_chunks(), column)
+        if array is None:
+            return None
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _checked_csv_column(array: Any, column: Column) -> Any:

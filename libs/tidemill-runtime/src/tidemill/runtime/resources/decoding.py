@@ -17,6 +17,7 @@ from tidemill.runtime.formats import (
     RecordFormat,
     TextFormat,
 )
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
 from tidemill.runtime.resources.specs import (
     ColumnSpec,
     EnvelopeSpec,
@@ -32,7 +33,8 @@ class RecordShape:
 
     `columns` are those of the source, in its order; `value` and `key` are what values and keys hold,
     in the order in which they are written. Without an envelope that keys are for, `key` is empty.
-    With `heartbeats` a record may be one; rows have the column `_heartbeat` then.
+    With `heartbeats` a record may be one; rows have the column `_heartbeat` then. A record whose row has more
+    than `row_bytes` is a dead letter.
     """
 
     columns: tuple[Column, ...]
@@ -42,6 +44,7 @@ class RecordShape:
     key_format: RecordFormat | None = None
     envelope: EnvelopeSpec = field(default_factory=EnvelopeSpec)
     heartbeats: bool = False
+    row_bytes: int = ROW_BYTES_MAX
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,6 +67,7 @@ def record_shape(
     columns: Sequence[ColumnSpec],
     header: Sequence[str] = (),
     descriptors: Mapping[str, bytes] | None = None,
+    row_bytes: int = ROW_BYTES_MAX,
 ) -> RecordShape:
     """How the records of a source are decoded.
 
@@ -80,7 +84,7 @@ def record_shape(
     if upsert is None or spec.key_format is None:
         return RecordShape(
             stated, tuple(written), value_format,
-            envelope=spec.envelope, heartbeats=spec.event_time is not None,
+            envelope=spec.envelope, heartbeats=spec.event_time is not None, row_bytes=row_bytes,
         )  # fmt: skip
     return RecordShape(
         stated,
@@ -89,6 +93,7 @@ def record_shape(
         tuple(known[name] for name in upsert.key),
         _format_of(spec.key_format, described.get("keyFormat", b"")),
         spec.envelope,
+        row_bytes=row_bytes,
     )
 
 

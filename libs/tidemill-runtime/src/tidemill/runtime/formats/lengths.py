@@ -1,0 +1,50 @@
+"""How long a record and its row may be: a longer one is a dead letter, in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RECORD_BYTES_MAX = 64 << 20
+"""A record with more is not decoded; of a line of a file with more only the beginning is read."""
+ROW_BYTES_MAX = 48 << 20
+"""What no row may have, whatever a source says: it could not be written."""
+_CELL_BYTES = 8
+
+
+def long_records(values: Sequence[bytes | None]) -> dict[int, str]:
+    """Why records are too long to be decoded, by index. Cost: some 25 ns a record."""
+    if max(map(len, filter(None, values)), default=0) <= RECORD_BYTES_MAX:
+        return {}
+    return {
+        at: f"the record has more than {RECORD_BYTES_MAX:,} bytes"
+        for at, value in enumerate(values)
+        if value is not None and len(value) > RECORD_BYTES_MAX
+    }
+
+
+def long_rows(rows: pa.Table, bytes_max: int) -> dict[int, str]:
+    """Why rows are too long, by index: the bytes of their texts, and eight for each other cell.
+
+    It follows from a row alone, not from how a batch of them is held. Cost: O(columns) where all together have
+    no more, else a pass over the offsets of texts.
+    """
+    if rows.nbytes <= bytes_max or not rows.num_rows:
+        return {}
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+        else:
+            sizes += _CELL_BYTES
+    return {
+        int(at): too_long(int(sizes[at]), bytes_max) for at in np.flatnonzero(sizes > bytes_max)
+    }
+
+
+def too_long(size: int, bytes_max: int) -> str:
+    """Says that a row is."""
+    return f"its row has {size:,} bytes, more than {bytes_max:,} (limits.row_bytes)"

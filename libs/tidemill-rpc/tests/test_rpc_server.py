@@ -13,9 +13,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.delivery import DeliveryPolicy
+from tidemill.rpc.identity import EVERYBODY
 from tidemill.rpc.interceptors import DeadlinePolicy
 from tidemill.rpc.messages import (
     Answer,
@@ -35,12 +37,14 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.server import Server, serve
 from tidemill.rpc.status import CutOff, DeadlinePassed
+from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.handlers_memory import MemoryHandlers, flights
 from tidemill.time import (
     AlreadyUsed,
     BeforeSince,
     CapabilityExpired,
     Corrupt,
+    Exhausted,
     Fenced,
     Indeterminate,
     NotYet,
@@ -61,11 +65,15 @@ class Seen:
 
     calls: list[tuple[str, str, BaseException | None]] = field(default_factory=list)
     messages: int = 0
+    limits: list[str] = field(default_factory=list)
 
     def started(self, method: str) -> None: ...
 
     def sent(self, method: str) -> None:
         self.messages += 1
+
+    def refused(self, limit: str) -> None:
+        self.limits.append(limit)
 
     def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
         self.calls.append((method.rpartition("/")[2], code, error))
@@ -367,3 +375,15 @@ async def test_an_old_connection_takes_no_new_calls_and_lets_streams_go_on() -> 
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watching.cancel()
         await stopping
+
+
+async def test_a3_a_refusal_is_told_with_the_setting_of_its_limit() -> None:
+    seen = Seen()
+    limited = Admissions(CallLimits(calls_per_user=1), SystemClock().monotonic_s)
+    async with connected(MemoryHandlers(), observer=seen, admissions=limited) as (client, _):
+        await client.get()
+        assert seen.limits == []
+        under_way = limited.admitted(EVERYBODY.name, endless=False, request_bytes=0)
+        with under_way, pytest.raises(Exhausted, match=r"limits\.calls_per_user"):
+            await client.get()
+    assert seen.limits == ["limits.calls_per_user"]

@@ -26,9 +26,11 @@ from tidemill.time.errors import UsageError
 AT_REST = {
     "tidemill_announcements_passed_over_total": 0.0,
     "tidemill_compaction_refusals_total": 0.0,
+    "tidemill_loop_lag_seconds_count": 0.0,
+    "tidemill_loop_lag_seconds_sum": 0.0,
     "tidemill_orphans_deleted_total": 0.0,
 }
-"""Counters without labels are there from the beginning."""
+"""Counters and histograms without labels are there from the beginning."""
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,8 +19,11 @@ import pytest
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
+from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
+from tidemill_embedded.observing import expect_refusals, watch_loop
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.pushing import _rows_of
 from tidemill_embedded.resources.resource_store import Stored
@@ -164,3 +169,36 @@ def calls(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+async def test_a3_the_lag_of_the_loop_is_measured_and_refusals_are_expected() -> None:
+    clock = SystemClock()
+    metrics = Metrics(clock)
+    expect_refusals(metrics, ("calls",))
+    watching = asyncio.create_task(watch_loop(metrics, clock))
+    while "tidemill_loop_lag_seconds_count 2.0" not in shown(metrics):
+        await asyncio.sleep(0.01)
+    before = late(metrics)
+    stand_for_a_second()
+    await asyncio.sleep(0.2)
+    watching.cancel()
+    assert late(metrics) == before + 1
+    assert 'tidemill_refusals_total{limit="limits.calls"} 0.0' in shown(metrics)
+
+
+def stand_for_a_second() -> None:
+    """Keep the loop from turning, as nothing of the product does."""
+    time.sleep(1.0)
+
+
+def shown(metrics: Metrics) -> str:
+    return metrics.expose()[0].decode()
+
+
+def late(metrics: Metrics) -> float:
+    """How many looks came more than half a second late."""
+    found = re.findall(
+        r'tidemill_loop_lag_seconds_bucket{le="(0.5|.Inf)"} ([0-9.]+)', shown(metrics)
+    )
+    counts = {bound: float(count) for bound, count in found}
+    return counts["+Inf"] - counts["0.5"]

@@ -52,6 +52,7 @@ COUNTED = (
     'tidemill_late_events_total{source="flights"} 1.0',
     'tidemill_event_time_moves_total{mover="silence",source="flights"} 0.0',
     'tidemill_subscriptions{collection="late"} 0.0',
+    'tidemill_refusals_total{limit="limits.calls_per_s"} 0.0',
     'grpc_code="OK",grpc_method="Subscribe",grpc_service="tidemill.query.v1.QueryService"',
 )
 

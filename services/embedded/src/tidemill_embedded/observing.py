@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from tidemill.rpc import call_metrics
@@ -17,6 +17,7 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.runtime import logs
+from tidemill.runtime.clock import Clock
 from tidemill.runtime.metrics import (
     ACTION_CORRECTIONS,
     ACTION_FENCED,
@@ -34,9 +35,11 @@ from tidemill.runtime.metrics import (
     COMPACTION_FUEL,
     COMPACTION_REFUSALS,
     INSECURE,
+    LOOP_LAG,
     MINT_RETRIES,
     ORPHANS_DELETED,
     QUERY_DURATION,
+    REFUSALS,
     REMAP_BINDINGS,
     RESOURCE_READY,
     RESOURCE_RETRIES,
@@ -121,6 +124,24 @@ def watch(
         COMPACTION_FUEL,
         lambda: list(_by_collection(_from_0(collections, compaction.counts.rewritten))),
     )
+
+
+LOOKS_S = 0.1
+"""How often it is seen whether the event loop comes to its work in time."""
+
+
+async def watch_loop(metrics: Metrics, clock: Clock) -> None:
+    """Measure for ever how much later than it was due the event loop wakes who sleeps on it."""
+    while True:
+        due_s = clock.monotonic_s() + LOOKS_S
+        await clock.sleep(LOOKS_S)
+        metrics.observe(LOOP_LAG, max(0.0, clock.monotonic_s() - due_s))
+
+
+def expect_refusals(metrics: Metrics, limits: Iterable[str]) -> None:
+    """Let there be a count of each limit from the start: an increase is seen from the first refusal on."""
+    for limit in limits:
+        metrics.increment(REFUSALS, 0, limit=f"limits.{limit}")
 
 
 CLAIM_COUNTS = {

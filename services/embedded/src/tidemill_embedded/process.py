@@ -56,7 +56,14 @@ from tidemill_embedded.exposing import (
 )
 from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.maintaining import Maintaining
-from tidemill_embedded.observing import ObservedQueries, observed_calls, watch, watch_claims
+from tidemill_embedded.observing import (
+    ObservedQueries,
+    expect_refusals,
+    observed_calls,
+    watch,
+    watch_claims,
+    watch_loop,
+)
 from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
 from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
@@ -67,7 +74,7 @@ from tidemill_embedded.resources.placing import places_of_process
 from tidemill_embedded.resources.resource_store import ResourceStore
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.launching import check_launching, launcher_of
-from tidemill_embedded.settings import EmbeddedSettings
+from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
 from tidemill_embedded.sharing import Shared, SharedWork
 from tidemill_embedded.state_folder import own_folder
 from tidemill_embedded.system import System
@@ -401,7 +408,9 @@ class _Running:
             await scope.until_stopping()
             ready.clear()
 
+        expect_refusals(process.world.metrics, LimitSettings.__struct_fields__)
         add = self._supervisor.add
+        add("loop", self._watched)
         add("resources", self._resources)
         if not process.roles or "compaction" in process.roles:
             add("compaction", self._compaction)
@@ -437,6 +446,12 @@ class _Running:
         scope.ready()
         await scope.until_stopping()
         await process.system.stop()
+
+    async def _watched(self, scope: Scope) -> None:
+        world = self._process.world
+        task = asyncio.create_task(watch_loop(world.metrics, world.clock))
+        scope.ready()
+        await scope.until_stopping_or(task)
 
     async def _compaction(self, scope: Scope) -> None:
         async def work() -> None:

@@ -135,6 +135,18 @@ OVERVIEW = Board(
                     "s",
                 ),
                 Panel(
+                    "Refused by limits",
+                    "Requests that reached a limit, by its setting.",
+                    (Query(_rate("tidemill_refusals_total", "limit"), "{{limit}}"),),
+                    "reqps",
+                ),
+                Panel(
+                    "Event loop, late by",
+                    "How much later than due processes came to their work: stalls of everything that they answer.",
+                    _durations("tidemill_loop_lag_seconds", "namespace"),
+                    "s",
+                ),
+                Panel(
                     "Work begun again",
                     "Times the work of a resource began again because a store or a log was away.",
                     (

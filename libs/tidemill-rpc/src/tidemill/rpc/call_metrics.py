@@ -19,6 +19,7 @@ from tidemill.work.v1 import work_pb2
 STARTED = "grpc_server_started_total"
 HANDLED = "grpc_server_handled_total"
 SENT = "grpc_server_msg_sent_total"
+REFUSED = "tidemill_refusals_total"
 SECONDS = "grpc_server_handling_seconds"
 
 CALL_LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -26,6 +27,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     STARTED: CALL_LABELS,
     HANDLED: (*CALL_LABELS, "grpc_code"),
     SENT: CALL_LABELS,
+    REFUSED: ("limit",),
 }
 """Names of counters and the labels of each."""
 HISTOGRAMS: Mapping[str, tuple[str, ...]] = {SECONDS: CALL_LABELS}
@@ -68,6 +70,10 @@ class RecordedCalls:
     def sent(self, method: str) -> None:
         """A message of a stream was sent."""
         self._recorder.count(SENT, call_labels(method))
+
+    def refused(self, limit: str) -> None:
+        """A call reached the limit of this setting."""
+        self._recorder.count(REFUSED, {"limit": limit})
 
     def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
         """The call is over."""

@@ -25,7 +25,7 @@ from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
 from tidemill.rpc.validation import validate
-from tidemill.time import TidemillError, UsageError
+from tidemill.time import Exhausted, TidemillError, UsageError
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
@@ -42,6 +42,10 @@ class CallObserver(Protocol):
         """A message of a stream was sent."""
         ...
 
+    def refused(self, limit: str) -> None:
+        """A call reached the limit of this setting."""
+        ...
+
     def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
         """The call ended; `error` is set only if it was none of Tidemill's own: a bug."""
         ...
@@ -53,6 +57,8 @@ class SilentObserver:
     def started(self, method: str) -> None: ...
 
     def sent(self, method: str) -> None: ...
+
+    def refused(self, limit: str) -> None: ...
 
     def ended(
         self, method: str, code: str, seconds: float, error: BaseException | None
@@ -178,6 +184,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     yield sent
         except TidemillError as error:
             ended = error
+            if isinstance(error, Exhausted):
+                self._observer.refused(str(error.details.get("setting", "")))
             status, details = to_status(error, waited=_waits(request))
             code = status.name
             await context.abort(status, error.message[:1000], ((DETAILS_KEY, details),))

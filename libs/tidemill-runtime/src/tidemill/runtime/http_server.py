@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from tidemill.runtime.http_guard import HttpGuard
-from tidemill.runtime.metrics import Metrics
+from tidemill.runtime.metrics import REFUSALS, Metrics
 from tidemill.time.errors import (
     AlreadyUsed,
     Exhausted,
@@ -171,6 +171,8 @@ class HttpServer:
             try:
                 reply = await self._reply(request, route, admits)
             except TidemillError as error:
+                if isinstance(error, Exhausted):
+                    self._metrics.increment(REFUSALS, limit=str(error.details.get("setting", "")))
                 reply = _refusal(error)
             response = web.Response(
                 status=reply.status,
@@ -281,6 +283,7 @@ class HttpServer:
         server = self._runner.server
         assert server is not None
         if len(server.connections) >= self._limits.connections:
+            self._metrics.increment(REFUSALS, limit="limits.http_connections")
             return _Full()
         connection = server()
         asyncio.get_running_loop().call_later(self._limits.body_s, self._end_silent, connection)

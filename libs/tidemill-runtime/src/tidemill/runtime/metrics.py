@@ -269,6 +269,15 @@ CLAIM_TAKEOVER_SECONDS = _counter(
     "From the last sign of life of who had a piece of work until it was taken over, all together.",
     "role",
 )
+REFUSALS = _counter(
+    "tidemill_refusals_total",
+    "Requests refused because a limit was reached, by the setting of the limit; they may be made again later.",
+    "limit",
+)
+LOOP_LAG = _histogram(
+    "tidemill_loop_lag_seconds",
+    "How much later than it was due the event loop has come to a piece of work, looked at ten times a second.",
+)
 
 _OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
 GRPC_STARTED = _counter("grpc_server_started_total", "Calls that arrived.", *_OF_A_CALL)

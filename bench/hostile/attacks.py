@@ -154,7 +154,7 @@ async def packed(place: Place, client: AsyncClient, rng: random.Random) -> None:
 
 async def churn(place: Place, client: AsyncClient, rng: random.Random) -> None:
     async with place.client("eve") as fresh:
-        await fresh.ask("eve-edge(1, x)")
+        await fresh.ask("eve-reach/path(1, x)")
 
 
 async def texts(place: Place, client: AsyncClient, rng: random.Random) -> None:
@@ -170,7 +170,7 @@ async def texts(place: Place, client: AsyncClient, rng: random.Random) -> None:
 
 
 async def calls(place: Place, client: AsyncClient, rng: random.Random) -> None:
-    await client.ask("eve-edge(1, x)")
+    await client.ask("eve-reach/path(1, x)")
 
 
 async def _posted(place: Place, body: bytes, headers: dict[str, str]) -> None:

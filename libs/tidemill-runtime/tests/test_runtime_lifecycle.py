@@ -225,6 +225,28 @@ def test_objects_that_stay_are_not_looked_at_again_and_again() -> None:
         gc.set_threshold(*thresholds)
 
 
+def test_a3_the_collector_looks_at_few_young_objects_at_a_time() -> None:
+    """All threads wait while it looks: with a million of them that was a tenth of a second."""
+    seen: list[int] = []
+
+    def begins(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 1:
+            seen.append(sum(len(gc.get_objects(generation)) for generation in (0, 1)))
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(begins)
+    try:
+        collect_rarely()
+        gc.collect()
+        kept = [[at] for at in range(1_500_000)]
+        assert len(kept) == 1_500_000
+    finally:
+        gc.callbacks.remove(begins)
+        gc.set_threshold(*thresholds)
+    assert seen
+    assert max(seen) < 400_000
+
+
 TAKEN_AGAIN = """
 import resource, sys
 from tidemill.runtime.lifecycle import keep_freed_memory

@@ -18,9 +18,10 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
 from tidemill_compute.events.buffer import EventBuffer, event_schema
 from tidemill_compute.events.fold import LETTER_SCHEMA, EventFold, EventPolicy
+from tidemill_compute.events.history import EventTarget
 from tidemill_compute.events.progress import DECIDED, EVENT_MAP_SCHEMA, NOTHING_SEEN, Policy
 from tidemill_compute.events.rows import EventColumns
-from tidemill_compute.events.stage import EventStage, EventTarget
+from tidemill_compute.events.stage import EventStage
 from tidemill_compute.settings import ComputeSettings
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidemill.arrangement.updates import DIFF, TIME, concatenate
-from tidemill.reclock import bindings_of_rows
+from tidemill.arrangement.updates import concatenate
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, NotYet, frontier, sole_time
 from tidemill_compute.appending import append_through
-from tidemill_compute.events.buffer import EventBuffer
-from tidemill_compute.events.fold import AHEAD, EventFold, EventPolicy
-from tidemill_compute.events.progress import DECIDED, NOTHING_SEEN, STREAM, progress_of
-from tidemill_compute.events.rows import HEARTBEAT, POSITION
+from tidemill_compute.events.fold import EventFold, EventPolicy
+from tidemill_compute.events.history import EventHistory, EventTarget
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
-
-
-@dataclass(frozen=True, slots=True)
-class EventTarget:
-    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others written.
-
-    Those on the timeline of the system were made at `begins`.
-    """
-
-    source: str
-    raw: str
-    raw_letters: str
-    remap: str
-    event_map: str
-    letters: str
-    events: str
-    event_schema: pa.Schema
-    begins: int = 0
 
 
 class EventStage:
@@ -70,6 +47,7 @@ class EventStage:
         self._clock = clock
         self._settings = settings
         self._holds = Holds(collections, f"events:{target.source}")
+        self._history = EventHistory(target, policy, self._holds)
         self.folded = 0
         self.late = 0
         self.moves: Counter[str] = Counter()
@@ -135,11 +113,8 @@ class EventStage:
         target, lower = self._target, self.folded
         fresh = self._mapped <= lower
         upper = upper if fresh else min(upper, self._mapped)
-        decided = {} if fresh else await self._decided(lower, upper)
-        rows = self._known(await self._holds.changes(target.raw, lower, upper))
-        bindings = bindings_of_rows(await self._holds.changes(target.remap, lower, upper))
-        counts = [(time, s.lo) for s, time, diff in bindings if diff > 0 and s.hi == U64_MAX]
-        fold.step(rows, counts, upper, decided)
+        decided = {} if fresh else await self._history.decided(lower, upper)
+        await self._history.fold_in(fold, lower, upper, decided)
         if fresh:
             await self._decide(fold, upper - 1)
         moves = Counter(fold.moves)
@@ -168,13 +143,6 @@ class EventStage:
         self._mapped = upper
         return not isinstance(outcome, UpperMismatch)
 
-    async def _decided(self, lower: int, upper: int) -> dict[int, int]:
-        """Where the map says that silence brought the frontier, by the instants of an interval."""
-        changes = await self._holds.changes(self._target.event_map, lower, upper)
-        made = pc.and_(pc.equal(changes["partition"], DECIDED), pc.greater(changes[DIFF], 0))
-        found = changes.filter(made).select(["instant", "frontier"]).to_pylist()
-        return {each["instant"]: each["frontier"] for each in found}
-
     async def _decide(self, fold: EventFold, instant: int) -> None:
         """Let the frontier go on if the source has been silent for long enough at `instant`.
 
@@ -194,47 +162,18 @@ class EventStage:
             reached = max(reached, instant - policy.silence_ms - policy.skew_ms)
         fold.decide(instant, reached)
 
-    def _known(self, rows: pa.Table) -> pa.Table:
-        """The rows without columns that the source has gained since this began: another process knows them."""
-        own = {*self._policy.columns.data, *POSITION, HEARTBEAT, TIME, DIFF}
-        return rows.select([name for name in rows.column_names if name in own])
-
     async def _append(self, collection: str, updates: pa.Table, upper: int) -> None:
         await append_through(self._collections, collection, updates, upper, self._target.source)
 
     async def _resume(self) -> EventFold:
         """The fold as it was when the frontier came to where the events end."""
-        target = self._target
-        buffer = EventBuffer.empty(target.event_schema, corrections=self._policy.corrections)
-        fold = EventFold(self._policy, buffer, NOTHING_SEEN)
-        self.folded = target.begins
-        self._mapped = sole_time((await self._collections.status(target.event_map)).upper)
-        ended = sole_time((await self._collections.status(target.events)).upper)
-        if ended == 0:
-            return fold
-        instant = await self._instant_of(ended)
-        progress = await self._holds.snapshot(target.event_map, instant)
-        columns = (progress[name].to_pylist() for name in ("partition", "frontier", "instant"))
-        fold.progress = progress_of(list(zip(*columns, strict=True)))
-        buffer.restore(await self._holds.snapshot(target.events, ended - 1))
-        refused = await self._holds.snapshot(target.letters, instant)
-        refused = refused.filter(pc.starts_with(refused["reason"], AHEAD))
-        time = self._policy.columns.time
-        waiting = None
-        if pa.types.is_integer(target.event_schema.field(time).type):
-            waiting = pc.field(time) >= ended
-        known = await self._holds.snapshot(target.raw, instant, where=waiting)
-        fold.readmit(known, refused, ended)
-        self.folded = instant + 1
+        event_map = self._target.event_map
+        self._mapped = sole_time((await self._collections.status(event_map)).upper)
+        ended = sole_time((await self._collections.status(self._target.events)).upper)
+        fold, self.folded = await self._history.fold_at(ended)
+        if ended:
+            fold.buffer.restore(await self._holds.snapshot(self._target.events, ended - 1))
         return fold
-
-    async def _instant_of(self, ended: int) -> int:
-        """The system instant at which the stream's frontier came to `ended`."""
-        content = await self._holds.history(self._target.event_map)
-        moves = content.filter(
-            pc.and_(pc.equal(content["partition"], STREAM), pc.equal(content["frontier"], ended))
-        )
-        return int(moves["instant"][0].as_py())
 
     async def _move_holds(self, fold: EventFold) -> None:
         """Let go of what a restart from where the events end does not need."""

@@ -35,10 +35,11 @@ from tidemill.shard import Description
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
 from tidemill_compute.events.fold import MOVERS, EventPolicy
+from tidemill_compute.events.history import EventTarget
 from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.events.rows import EventColumns
-from tidemill_compute.events.stage import EventStage, EventTarget
+from tidemill_compute.events.stage import EventStage
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of

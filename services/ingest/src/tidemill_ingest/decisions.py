@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from tidemill.shard import Collections, UpperMismatch
-from tidemill.time import frontier, sole_time
+from tidemill.time import BeforeSince, frontier, sole_time
 
 About: TypeAlias = Literal["schema", "unknown-schema", "topic", "first-offset"]
 
@@ -61,7 +61,7 @@ class Decisions:
     async def all(self) -> Sequence[Decision]:
         """Everything decided so far."""
         if self._made is None:
-            await self._load(sole_time(await self._upper()))
+            await self._load()
         assert self._made is not None
         return list(self._made.values())
 
@@ -74,8 +74,7 @@ class Decisions:
     async def make(self, decisions: Sequence[Decision]) -> None:
         """Decide, durably, whatever of it has not been decided otherwise by then."""
         while True:
-            upper = sole_time(await self._upper())
-            await self._load(upper)
+            upper = await self._load()
             assert self._made is not None
             fresh = [each for each in decisions if each.subject not in self._made]
             if not fresh:
@@ -95,18 +94,21 @@ class Decisions:
                 self._made |= {each.subject: each for each in fresh}
                 return
 
-    async def _upper(self) -> Any:  # a frontier
-        return (await self._collections.status(self._collection)).upper
-
-    async def _load(self, upper: int) -> None:
-        if upper == 0:
-            self._made = {}
-            return
-        reader = await self._collections.read_hold(self._collection, owner="decisions")
-        try:
-            rows = await self._collections.snapshot(reader, upper - 1)
-        finally:
-            await self._collections.drop(reader)
-        names = DECISIONS_SCHEMA.names
-        made = [Decision(**{name: row[name] for name in names}) for row in rows.to_pylist()]
-        self._made = {each.subject: each for each in made}
+    async def _load(self) -> int:
+        """Read what was decided, as far as the collection had come: its upper then."""
+        while True:
+            upper = sole_time((await self._collections.status(self._collection)).upper)
+            if upper == 0:
+                self._made = {}
+                return 0
+            reader = await self._collections.read_hold(self._collection, owner="decisions")
+            try:
+                rows = await self._collections.snapshot(reader, upper - 1)
+            except BeforeSince:  # somebody has decided more meanwhile
+                continue
+            finally:
+                await self._collections.drop(reader)
+            names = DECISIONS_SCHEMA.names
+            made = [Decision(**{name: row[name] for name in names}) for row in rows.to_pylist()]
+            self._made = {each.subject: each for each in made}
+            return upper

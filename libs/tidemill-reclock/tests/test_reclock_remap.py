@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,8 @@ from tidemill.reclock import (
     DeferredUpdates,
     RemapTrace,
     bindings_of_rows,
+    remap_problems,
+    remap_rows,
     rows_of_bindings,
     source_upper,
     target_frontier,
@@ -192,3 +195,44 @@ def test_bindings_come_back_from_their_rows() -> None:
     remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED)
     remap.insert(bindings_of_rows(rows), frontier())
     assert remap.current == history[-1][1]
+
+
+@given(data=st.data(), since=st.sampled_from([0, 3, 20]), at_once=st.sampled_from([1, 3, 1_000]))
+@laws
+def test_d3_bindings_that_are_as_they_should_be_pass_the_check_of_a_store(
+    data: st.DataObject, since: int, at_once: int
+) -> None:
+    bindings = bindings_of_history(data.draw(remap_histories(PARTITIONED)))
+    counted = [(s, max(t, since), n) for s, t, n in bindings]
+    rows = rows_of_bindings(counted)
+    closed = rows_of_bindings(each for each in counted if each[1] < U64_MAX)
+    with mock.patch.object(remap_rows, "ROWS_MAX", at_once):
+        assert list(remap_problems(rows, frontier(since), frontier())) == []
+        assert list(remap_problems(closed, frontier(since), frontier(U64_MAX))) == []
+    assert list(remap_problems(rows, frontier(), frontier())) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 1_000])
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ((Partitions(0, U64_MAX, 0), 0, 1), "exactly once at 0"),
+        ((Partitions(0, 0, 5), 30, 1), "exactly once at 30"),
+        ((Partitions(7, 7, 0), 30, -1), "exactly once at 30"),
+        ((Partitions(0, 0, 4), 30, 1), "goes back at 30"),
+        ((Partitions(0, U64_MAX, 0), 30, 1), "goes back at 30"),
+        ((Partitions(0, 0, 6), 30, 1), "not an antichain at 30"),
+        ((Partitions(0, 0, 9), 20, 1), "not an antichain at 20"),
+    ],
+)
+def test_d3_bindings_by_which_a_record_may_have_two_instants_are_found(
+    wrong: tuple[Partitions, int, int], says: str, at_once: int
+) -> None:
+    good: list[tuple[Partitions, int, int]] = [(Partitions(0, U64_MAX, 0), 0, 1)]
+    good += [(Partitions(0, U64_MAX, 0), 10, -1)]
+    good += [(element, 10, 1) for element in partition_frontier({0: 3})]
+    good += [(Partitions(0, 0, 3), 20, -1), (Partitions(0, 0, 5), 20, 1)]
+    with mock.patch.object(remap_rows, "ROWS_MAX", at_once):
+        assert not list(remap_problems(rows_of_bindings(good), frontier(0), frontier(40)))
+        (said,) = remap_problems(rows_of_bindings([*good, wrong]), frontier(0), frontier(40))
+    assert says in said

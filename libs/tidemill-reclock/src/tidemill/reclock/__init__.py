@@ -22,7 +22,12 @@ from tidemill.reclock.minting import MintAt, Minter, Proposal, Wait, mint_time
 from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets
 from tidemill.reclock.operator import Reclocked, ReclockOperator
 from tidemill.reclock.remap import Binding, RemapTrace
-from tidemill.reclock.remap_rows import REMAP_SCHEMA, bindings_of_rows, rows_of_bindings
+from tidemill.reclock.remap_rows import (
+    REMAP_SCHEMA,
+    bindings_of_rows,
+    remap_problems,
+    rows_of_bindings,
+)
 from tidemill.reclock.remap_shard import Minted, RemapShard
 from tidemill.reclock.resuming import (
     CommitFeedback,
@@ -63,6 +68,7 @@ __all__ = [
     "covered_since",
     "map_offsets",
     "mint_time",
+    "remap_problems",
     "resume_as_of",
     "resume_points",
     "resume_source",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, consolidate, update_schema
-from tidemill.reclock.remap import Binding
-from tidemill.time import Partitions
+from tidemill.reclock.remap import Binding, RemapTrace
+from tidemill.time import PARTITIONED, Corrupt, Frontier, Partitions, frontier, sole_time
+
+ROWS_MAX = 65_536
+"""So many updates of a remap collection are taken apart at once, where all are looked at."""
 
 REMAP_SCHEMA = pa.schema(
     [
@@ -28,6 +31,28 @@ def bindings_of_rows(updates: pa.Table) -> list[Binding[Partitions]]:
         (Partitions(lo, hi, offset), time, diff)
         for lo, hi, offset, time, diff in zip(*columns, strict=True)
     ]
+
+
+def remap_problems(updates: pa.Table, since: Frontier, upper: Frontier) -> Iterator[str]:
+    """The first thing by which a collection, of which these are all updates, is no remap.
+
+    At each time between since and upper it is an antichain that has each element once, and never goes back;
+    so each update of a source comes at one time at most. Cost: linear in the updates, ROWS_MAX at once.
+    """
+    if since.empty:
+        return
+    ordered = updates.sort_by(TIME)
+    remap: RemapTrace[Partitions] = RemapTrace(PARTITIONED, sole_time(since))
+    try:
+        for start in range(0, ordered.num_rows, ROWS_MAX):
+            rows = ordered.slice(start, ROWS_MAX)
+            # What is at the last of these times may go on behind them.
+            closed = frontier(int(rows.column(TIME)[-1].as_py()))
+            remap.insert(bindings_of_rows(rows), None if upper.precedes(closed) else closed)
+            remap.compact(closed)
+        remap.insert((), upper)
+    except Corrupt as error:
+        yield str(error)
 
 
 def rows_of_bindings(bindings: Iterable[Binding[Partitions]]) -> pa.Table:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +21,9 @@ from tidemill.shard.part_store import PartGone, PartStore
 from tidemill.shard.parts import Part, decode_part, sorted_updates
 from tidemill.shard.ports import Blob, BlobEntry, Clock, Consensus
 from tidemill.shard.pruning import guarantee, matching
+from tidemill.shard.reading import Reader
 from tidemill.shard.state import Description, State, compaction_frontier
-from tidemill.time import Corrupt
+from tidemill.time import Corrupt, Frontier
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class Finding:
     harmless: bool = False
 
 
+Judge = Callable[[pa.Table, Frontier, Frontier], Iterable[str]]
+"""What is wrong with all updates of a collection of some kind between its since and its upper."""
+
 LEFT_BEHIND = "delete it once it is older than any upload: reap_orphans does"
 NO_REPAIR = ""
 
@@ -45,11 +51,16 @@ NO_REPAIR = ""
 class StoreCheck:
     """Reads everything once and changes nothing; `checked` counts what was looked at."""
 
-    def __init__(self, consensus: Consensus, blob: Blob, clock: Clock) -> None:
+    def __init__(
+        self, consensus: Consensus, blob: Blob, clock: Clock, judges: Mapping[str, Judge] = {}
+    ) -> None:
+        """With `judges` also the contents of collections, by their kind."""
+        self._judges = dict(judges)
         self._consensus = consensus
         self._blob = blob
         self._clock = clock
         self._parts = PartStore(blob, _no_name)
+        self._reader = Reader(self._parts)
         self.checked: Counter[str] = Counter()
 
     async def findings(self) -> AsyncIterator[Finding]:
@@ -87,10 +98,26 @@ class StoreCheck:
             for problem in await self._part_problems(known.state.description, part):
                 if part.key is None or part.key in (await log.refresh()).state.objects():
                     yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
+        for problem in await self._judged(log):
+            yield Finding(collection, "", problem, NO_REPAIR)
         known = await log.refresh()
         named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
         for key in sorted(set(entries) - named):
             yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
+
+    async def _judged(self, log: CollectionLog) -> list[str]:
+        """What is wrong with the contents of a collection; nothing more where they cannot be read."""
+        while True:
+            state = (await log.refresh()).state
+            judge = self._judges.get(state.description.kind)
+            if judge is None:
+                return []
+            with suppress(Corrupt, PartGone):
+                updates = await self._reader.changes(state, 0, None)
+                found = partial(_told, judge, updates, state)
+                return await computed(updates.num_rows, found)
+            if (await log.refresh()).state.objects() == state.objects():
+                return []  # what is missing or damaged has been told, part by part
 
     async def _part_problems(self, description: Description, part: Part) -> list[str]:
         self.checked["parts"] += 1
@@ -105,6 +132,10 @@ class StoreCheck:
             return [str(error)]
         self.checked["rows"] += table.num_rows
         return await computed(part.rows, lambda: list(part_problems(description, part, table)))
+
+
+def _told(judge: Judge, updates: pa.Table, state: State) -> list[str]:
+    return list(judge(updates, state.since, state.upper))
 
 
 def state_problems(state: State) -> Iterator[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemill.shard.claims.checking import ClaimsCheck
 from tidemill.shard.consensus_sqlite import SqliteConsensus
-from tidemill.shard.fsck import Finding, StoreCheck
+from tidemill.shard.fsck import Finding, Judge, StoreCheck
 from tidemill.shard.sqlite_file import copy_file, in_use
 from tidemill.shard.stores import (
     BlobPlace,
@@ -47,9 +47,12 @@ def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
         raise SystemExit(1)
 
 
-def check_stores(directory: Path, consensus: str, place: BlobPlace) -> int:
+def check_stores(
+    directory: Path, consensus: str, place: BlobPlace, judges: Mapping[str, Judge] = {}
+) -> int:
     """Print what is wrong with every byte of two stores, claims included; nothing is changed.
 
+    With `judges` also what is wrong with the contents of collections, by their kind.
     How much it is; objects left behind are reported, and do no harm. Without `consensus` it is the
     file in the state directory. Raises: SystemExit with 2 if there is nothing to check.
     """
@@ -60,13 +63,13 @@ def check_stores(directory: Path, consensus: str, place: BlobPlace) -> int:
     try:
         with TemporaryDirectory(prefix="fsck-") as scratch:
             address = consensus or f"sqlite:{file.resolve()}"
-            return asyncio.run(_check(address, place, Path(scratch)))
+            return asyncio.run(_check(address, place, Path(scratch), judges))
     except TidemillError as error:
         print(f"nothing was checked: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-async def _check(address: str, place: BlobPlace, scratch: Path) -> int:
+async def _check(address: str, place: BlobPlace, scratch: Path, judges: Mapping[str, Judge]) -> int:
     """Print all findings; how many are not harmless."""
     file = consensus_file(address)
     # Only reading: what the server may lose tomorrow does not matter today.
@@ -74,7 +77,7 @@ async def _check(address: str, place: BlobPlace, scratch: Path) -> int:
         open_consensus(address, allow_non_durable=True) if file is None else _still(file, scratch)
     )
     blob = open_blob(place, lambda: "unused")
-    check = StoreCheck(consensus, blob, _StillClock())
+    check = StoreCheck(consensus, blob, _StillClock(), judges)
     try:
         wrong = await _told(check.findings(), scratch, file)
     finally:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from tidemill.reclock import remap_problems
 from tidemill.runtime import settings
 from tidemill.runtime.log_check import LogCheck
 from tidemill.shard.fsck_command import check_stores
@@ -46,7 +47,7 @@ def fsck(
     except TidemillError as error:
         typer.echo(f"tidemill fsck: {error}", err=True)
         raise typer.Exit(2) from None
-    wrong = check_stores(chosen.root, address, place)
+    wrong = check_stores(chosen.root, address, place, {"remap": remap_problems})
     if wrong + _check_log(chosen.root / "log"):
         raise typer.Exit(1)
 

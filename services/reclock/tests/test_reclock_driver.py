@@ -17,7 +17,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.state import KEEP_ALL_MS
 from tidemill.testkit.faults.overtaken import Overtaken
-from tidemill.time import Partitions, frontier, partition_frontier, sole_time
+from tidemill.time import BeforeSince, Partitions, frontier, partition_frontier, sole_time
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_reclock.settings import ReclockSettings
 
@@ -194,3 +194,52 @@ async def test_g12_bindings_are_held_as_far_back_as_the_rows_can_be_read(retain_
     assert remap.precedes(rows)
     assert sole_time(remap) >= sole_time(rows) - 2 * EACH
     assert (sole_time(rows) > 10 * EACH) == (retain_ms == 4 * EACH)
+
+
+@pytest.mark.rule("G13")
+@pytest.mark.parametrize("begins", [0, 3 * EACH + 5, 4 * EACH, 9 * EACH])
+async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins: int) -> None:
+    """What was bound where the later one begins is there at once; it goes on alike, also anew."""
+    clock, ids = ManualClock(), map(str, itertools.count())
+    now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    target = await made(now)
+    later = replace(target, source="l", rows="l", letters="l/deadletters", begins=begins)
+    for name, schema in ((later.rows, ROWS), (later.letters, LETTERS)):
+        await now.bind(name, Description(schema, kind="source"), frontier(begins))
+    await now.compare_and_append(
+        "s/remap", frontier(1), frontier(10 * EACH + 1), bound(0, 10 * EACH), writer="remap"
+    )
+    drivers = [ReclockDriver(each, now, clock, ReclockSettings()) for each in (target, later)]
+    for stop in (10 * EACH, 12 * EACH):
+        for driver in drivers:
+            start = (await driver.resume()).get(0, 0)
+            writing = asyncio.create_task(driver.write_forever())
+            await driver.take(delivered(start, 12 * EACH))
+            for _ in range(1_000):
+                if driver.written == frontier(stop + 1):
+                    break
+                await asyncio.sleep(0)
+                clock.move(0.1)
+            assert driver.written == frontier(stop + 1)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+        more = bound(10 * EACH, 12 * EACH)
+        await now.compare_and_append(
+            "s/remap", frontier(10 * EACH + 1), frontier(12 * EACH + 1), more, writer="remap"
+        )
+    first, second = [(await now.stored(name)).sort_by("n").to_pydict() for name in ("s", "l")]
+    assert first["n"] == second["n"] == list(range(12 * EACH))
+    assert second["_time"] == [max(at, begins) for at in first["_time"]]
+
+
+async def test_d3_who_may_no_longer_know_what_was_bound_when_says_so() -> None:
+    clock, ids = ManualClock(), map(str, itertools.count())
+    now = Collections(MemoryConsensus(), MemoryBlob(), clock, ids.__next__)
+    target = await made(now)
+    await now.compare_and_append(
+        "s/remap", frontier(1), frontier(9 * EACH + 1), bound(0, 9 * EACH), writer="remap"
+    )
+    await now.read_hold("s/remap", at=frontier(5 * EACH), owner="reclock:s", lease_ms=None)
+    driver = ReclockDriver(target, now, clock, ReclockSettings())
+    with pytest.raises(BeforeSince, match="apply it again"):
+        await driver.resume()

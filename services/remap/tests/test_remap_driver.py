@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pyarrow as pa
+import pytest
 
 from tidemill.reclock import REMAP_SCHEMA, RemapTrace, bindings_of_rows
 from tidemill.runtime.clock import ManualClock
@@ -23,7 +24,7 @@ from tidemill.time import (
     partition_offsets,
     sole_time,
 )
-from tidemill_remap.driver import RemapDriver
+from tidemill_remap.driver import PATIENCE, RemapDriver
 
 INTERVAL_MS = 1_000
 
@@ -49,8 +50,12 @@ class World:
         self.probes += 1
         return dict(self.offsets)
 
-    def driver(self, collections: Collections | None = None) -> RemapDriver:
-        return RemapDriver("s", "s/remap", collections or self.collections, self.clock, INTERVAL_MS)
+    def driver(
+        self, collections: Collections | None = None, *, shared: bool = False
+    ) -> RemapDriver:
+        return RemapDriver(
+            "s", "s/remap", collections or self.collections, self.clock, INTERVAL_MS, shared=shared
+        )
 
     @asynccontextmanager
     async def minting(self, *drivers: RemapDriver) -> AsyncIterator[None]:
@@ -116,6 +121,52 @@ async def test_minters_of_one_source_agree_on_every_binding() -> None:
         now = trace.at(time)
         assert before.precedes(now)
         before = now
+
+
+@pytest.mark.rule("G14")
+async def test_g14_what_another_source_has_bound_is_not_taken_back_by_a_probe_behind_it() -> None:
+    """Nor held up by it: who sees less binds what is bound, and goes on."""
+    world = await World().created()
+    world.offsets = {0: 9, 1: 4}
+    async with world.minting(world.driver(shared=True)):
+        await world.clock.advance(1.0)
+    world.offsets, behind = {0: 7, 2: 3}, world.driver(shared=True)
+    probes = world.probes
+    async with world.minting(behind):
+        await world.clock.advance(3.0)
+        assert world.probes - probes == behind.counts.minted == 3
+        assert behind.counts.bound == await world.at(15_000) == {0: 9, 1: 4, 2: 3}
+        world.offsets = {0: 11, 2: 3}
+        await world.clock.advance(1.0)
+    assert await world.at(16_000) == {0: 11, 1: 4, 2: 3}
+
+
+async def test_d3_who_stands_by_sees_what_is_bound_and_binds_when_nobody_else_does() -> None:
+    world = await World().created()
+    others = Collections(*world.stores, world.clock, map("o{}".format, itertools.count()).__next__)
+    first, second = world.driver(shared=True), world.driver(others, shared=True)
+    standing = asyncio.create_task(second.mint_forever(world.probe))
+    async with world.minting(first):
+        for step in range(1, 9):
+            world.offsets = {0: step, 1: 2 * step}
+            await world.clock.advance(1.0)
+        assert sorted(each.stands_by for each in (first, second)) == [False, True]
+        assert first.counts.lost + second.counts.lost <= 2, "they race at each interval"
+        assert first.counts.bound == second.counts.bound == {0: 8, 1: 16}
+        minter, other = sorted((first, second), key=lambda each: each.stands_by)
+        minted = other.counts.minted
+    if minter is second:
+        standing.cancel()
+        standing = asyncio.create_task(first.mint_forever(world.probe))
+    world.offsets = {0: 20, 1: 20}
+    await world.clock.advance(PATIENCE + 2.0)
+    assert not other.stands_by
+    assert other.counts.minted > minted
+    trace = await world.trace()
+    assert partition_offsets(trace.current) == {0: 20, 1: 20}
+    standing.cancel()
+    with suppress(asyncio.CancelledError):
+        await standing
 
 
 async def test_a_minter_that_comes_later_goes_on_where_the_last_one_ended() -> None:

@@ -149,7 +149,7 @@ class System:
             return self._new(stored)
         except Exception as error:  # what nobody foresaw while it is made is told as if it ran
             log.error("not made", resource=str(stored.resource), error=told(error))
-            return Unmade(stored, lambda: self._made_anew(stored), self._world)
+            return Unmade(stored, lambda: self._made_anew(stored), self._world, self._store)
 
     def _made_anew(self, stored: Stored) -> Runner:
         """Raises: why the resource cannot be planned, or its work not be made."""
@@ -161,7 +161,7 @@ class System:
         if isinstance(spec, UnreadableSpec):
             raise Unreadable(spec.why)
         if isinstance(spec, SourceSpec):
-            return SourceRunner(stored, self._world)
+            return SourceRunner(stored, self._world, self._store)
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
@@ -212,7 +212,7 @@ class System:
             unread = before.get(_key(stored))
             if unread is not None:
                 await self._let_end(unread)
-                await erase(unread, self._world)
+                await self._erase(unread)
 
     async def _let_end(self, stored: Stored) -> None:
         """Stop the work on a resource in this process, if there is any."""
@@ -392,8 +392,11 @@ class System:
 
     async def erase(self, stored: Stored) -> None:
         """Close what a deleted resource has made, and give up what it holds, without planning or running it."""
-        await erase(stored, self._world)
+        await self._erase(stored)
         await self._ended(stored)
+
+    async def _erase(self, stored: Stored) -> None:
+        await erase(stored, self._world, self._store.bound_by_others(stored))
 
     async def _ended(self, stored: Stored) -> None:
         while True:
@@ -419,7 +422,14 @@ class System:
                 await self._store.refresh()
 
     def _users(self, kind: str, name: str) -> list[str]:
-        """What reads the collections under a name."""
+        """What reads the collections under a name, or the bindings of which it is the last to share them."""
+        stored = self._store.get(kind, name)
+        shared = None if stored is None else stored.shares
+        if shared is not None and self._world.shapes.sharing(shared) == {name}:
+            return [*self._users_of(kind, name), *self._users_of(kind, shared)]
+        return self._users_of(kind, name)
+
+    def _users_of(self, kind: str, name: str) -> list[str]:
         users = [f"View/{view}" for view in self._world.shapes.readers_of(name) if view != name]
         for other in self._store.live():
             spec = other.resource.spec

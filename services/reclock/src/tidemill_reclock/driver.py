@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from tidemill.shard import Collections, ReadCapability, UpperMismatch
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
+    BeforeSince,
     Frontier,
     NotYet,
     Partitions,
@@ -188,7 +189,11 @@ class ReclockDriver:
         upper = self._remap_upper = (await self._collections.status(self._target.remap)).upper
         await self._hold_bindings()
         assert self._hold is not None
-        as_of = sole_time(resume_as_of(uppers.values(), self._hold.frontier))
+        # Bindings that are shared may begin before the source: all that is bound where it begins appears there.
+        as_of = max(
+            sole_time(resume_as_of(uppers.values(), self._hold.frontier)), self._target.begins
+        )
+        self._refuse_forgotten(uppers.values(), as_of)
         bindings = await self._read_bindings(as_of, upper)
         self._bound = RemapTrace(PARTITIONED, as_of)
         self._bound.insert(bindings, upper)
@@ -199,6 +204,16 @@ class ReclockDriver:
         points = resume_points(self._bound, uppers)
         await self._restore_keyed()
         return partition_offsets(resume_source(points.values(), PARTITIONED))
+
+    def _refuse_forgotten(self, uppers: Iterable[Frontier], as_of: int) -> None:
+        """Raises: BeforeSince if bindings are forgotten by which rows are yet to be written."""
+        written = min(sole_time(upper) for upper in uppers if not upper.empty)
+        if as_of > max(written - 1, self._target.begins):
+            raise BeforeSince(
+                f"{self._target.source} is written up to {written}, and {self._target.remap} says what was "
+                f"bound from {as_of} on: delete the source and apply it again",
+                requested=max(written - 1, self._target.begins), since=frontier(as_of),
+            )  # fmt: skip
 
     def backlog(self, starts: Mapping[int, int]) -> Backlog | None:
         """What is bound and not written, if anything is."""

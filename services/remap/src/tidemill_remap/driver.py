@@ -19,7 +19,10 @@ from tidemill.shard import Appended, Collections
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
+    Antichain,
+    Frontier,
     Indeterminate,
+    NotYet,
     Partitions,
     frontier,
     partition_frontier,
@@ -27,6 +30,9 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_remap.resting import Rest
+
+PATIENCE = 3
+"""After so many intervals in which nobody has minted, whoever stands by does."""
 
 Probe = Callable[[], Awaitable[dict[int, int]]]
 """The offset that the next record of each partition will get."""
@@ -48,6 +54,10 @@ class RemapDriver:
     A binding is visible to others only once it is durable. Several drivers of one source do no
     harm: the loser of a race reads what the winner bound and goes on from there. With `rest`, a source
     of which nothing new is seen for some intervals is advanced together with others, and bound by none of them.
+
+    Where bindings are `shared` by sources, each has a driver, and whoever loses a race stands by: it
+    mints when nobody else has done so for some intervals. What one has not seen yet another may have
+    bound; nobody takes that back.
     """
 
     def __init__(
@@ -59,6 +69,8 @@ class RemapDriver:
         interval_ms: int,
         begins: int = 0,
         rest: Rest | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         """The collection of bindings was made with since and upper at `begins`."""
         self._source = source
@@ -68,6 +80,9 @@ class RemapDriver:
         self._interval_ms = interval_ms
         self._begins = begins
         self._rest = rest
+        self._shared = shared
+        self.stands_by = False
+        """Whether another driver has won the last race, and mints."""
         self.counts = MintCounts()
 
     async def bound_before(self) -> dict[int, int]:
@@ -88,9 +103,27 @@ class RemapDriver:
             before, self.counts.known = self.counts.known, await probe()
             minter = await self._mint(minter, at.time)
             self.counts.bound = partition_offsets(minter.view.current)
+            if self.stands_by:
+                await self._stand_by(probe, minter.view.upper)
+                minter = await self._read()
+                continue
             if self._rest is not None and self._rest.due(before != self.counts.known):
                 await self._rest.rest(minter.view.upper, lambda: self._moved(probe))
                 minter = await self._read()
+
+    async def _stand_by(self, probe: Probe, upper: Frontier) -> None:
+        """Return once nobody else has minted for some intervals; until then see what is known and bound."""
+        patience_s = PATIENCE * self._interval_ms / 1000
+        try:
+            while not upper.empty:
+                upper = await self._collections.wait_for_upper(
+                    self._collection, sole_time(upper), patience_s
+                )
+                self.counts.known = await probe()
+                if self.counts.known != self.counts.bound:
+                    self.counts.bound = partition_offsets((await self._read()).view.current)
+        except NotYet:
+            self.stands_by = False
 
     async def _moved(self, probe: Probe) -> bool:
         """Whether a probe sees something new."""
@@ -122,8 +155,7 @@ class RemapDriver:
 
     async def _mint(self, minter: Minter[Partitions], at: int) -> Minter[Partitions]:
         """Bind the last probe, proposing again after each lost race; the view afterwards."""
-        source = partition_frontier(self.counts.known)
-        while (proposal := minter.propose(at, source)) is not None:
+        while (proposal := minter.propose(at, self._seen(minter))) is not None:
             if await self._append(proposal):
                 self.counts.minted += 1
                 minter.landed(proposal)
@@ -132,6 +164,13 @@ class RemapDriver:
             self.counts.lost += 1
             minter = await self._read()
         return minter
+
+    def _seen(self, minter: Minter[Partitions]) -> Antichain[Partitions]:
+        """What the last probe saw, and what is bound already: another source may have seen more."""
+        bound = partition_offsets(minter.view.current)
+        for partition, offset in self.counts.known.items():
+            bound[partition] = max(offset, bound.get(partition, 0))
+        return partition_frontier(bound)
 
     async def _append(self, proposal: Proposal[Partitions]) -> bool:
         """Whether the proposal was written; an unknown outcome counts as lost and is read back."""
@@ -145,4 +184,5 @@ class RemapDriver:
             )
         except Indeterminate:
             return False
+        self.stands_by = self._shared and not isinstance(outcome, Appended)
         return isinstance(outcome, Appended)

@@ -328,9 +328,14 @@ _SOURCE = (
         "only a file can be reference data of a timeline",
         ".timeline",
     ),
+    Rule(
+        "!has(self.remap) || (has(self.kafka) && !has(self.eventTime) && !has(self.timeline))",
+        "only sources on a topic, without eventTime and timeline, share bindings",
+        ".remap",
+    ),
     *_immutable(
         "Source", "kafka", "file", "http", "format", "keyFormat", "envelope", "infer",
-        "timestampInterval", "eventTime", "timeline", "engine",
+        "timestampInterval", "eventTime", "timeline", "engine", "remap",
     ),
     _more_columns("Source"),
 )  # fmt: skip

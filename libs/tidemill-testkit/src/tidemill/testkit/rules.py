@@ -129,6 +129,8 @@ PROMISES: Mapping[str, str] = {
     "G10": "frontiers in between depend on scheduling, messages and the last frontier do not",
     "G11": "an instant is at or past what covers offsets exactly if its answer holds them",
     "G12": "bindings are known at every instant at which the rows of their source can be read",
+    "G13": "a record is at the same instant in all sources that share their bindings, or where the later one begins",
+    "G14": "nobody who mints takes back what another one has bound",
     "A1": "compaction changes no accumulation beyond the logical frontier",
     "A2": "a cut at or beyond the physical frontier holds exactly what is before it",
     "A3": "batches stay few, and what one insert reads of merges is bounded",

@@ -39,6 +39,10 @@ def permit_names(resource: Resource, by: Principal) -> None:
             reason="Reserved",
         )
     by.demand(Role.admin, resource.name)
+    spec = resource.spec
+    if isinstance(spec, SourceSpec) and spec.remap is not None:
+        with located(resource, "spec", "remap"):
+            by.demand(Role.admin, spec.remap)  # who binds what has come writes for all who share it
 
 
 def decided(stored: Stored, shapes: Shapes, by: Principal) -> Stored:

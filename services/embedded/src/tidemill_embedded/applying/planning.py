@@ -40,6 +40,7 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
 from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.applying.joining import joined
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.applying.stating import stated_anew
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
@@ -50,7 +51,8 @@ from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.readers import refuse_forgotten
-from tidemill_embedded.running.sources import file_origin, header_of, in_own_log, topic_of
+from tidemill_embedded.running.source_files import file_origin, header_of
+from tidemill_embedded.running.sources import in_own_log, topic_of
 from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
@@ -180,17 +182,19 @@ async def plan_apply(
             _refuse_created(resource, store, world.shapes)
             permit_topics(resource, by, shared_brokers=bool(world.settings.log))
             number = store.next_incarnation(resource.kind, resource.name)
-            fresh.append(_unbound(Stored(resource, now_ms + len(fresh), number), bound))
+            unbound = _unbound(Stored(resource, now_ms + len(fresh), number), bound)
+            fresh.append(_begun(unbound, store, now_ms))
         elif known.resource == resource:
             unchanged.append(resource)
         else:
             configured.append(_reconfigured(known, resource, world))
+    fresh = await joined(fresh, resources, store, world, now_ms, MAKERS)
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
         for stored in [*mended, *configured]:
             await world.shapes.foresee(stored)
         mended = await _planned_anew(mended, world.shapes, by)
-        created = [_begun(each, store, now_ms) for each in await _planned(fresh, world, by)]
+        created = await _planned(fresh, world, by)
         configured = [decided(stored, world.shapes, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
@@ -357,7 +361,7 @@ async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Sto
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
-            resolved = replace(stored, resolved=next(decided_now))
+            resolved = replace(stored, resolved={**stored.resolved, **next(decided_now)})
             world.shapes.plan(resolved)
             done.append(resolved)
         elif isinstance(spec, ViewSpec | ActionSpec):

@@ -164,7 +164,7 @@ def source_of(stored: Stored) -> SourceOf:
     """A source as its offsets are translated."""
     prefix = stored.prefix
     event_map = None if named_source(stored).timeline == SYSTEM else f"{prefix}/eventmap"
-    return SourceOf(stored.resource.name, prefix, f"{prefix}/remap", stored.begins, event_map)
+    return SourceOf(stored.resource.name, prefix, stored.remap, stored.begins, event_map)
 
 
 @contextmanager

@@ -30,6 +30,9 @@ ENDING = "ending"
 BEGINS = "begins"
 """Of what was decided about a resource: the first instant that nothing was said of under its name."""
 
+REMAP = "remap"
+"""Of what was decided about a source that shares its bindings: their `name`, `collection`, and where they `begin`."""
+
 _SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
@@ -73,6 +76,22 @@ class Stored:
         was another collection, so an empty answer would be a wrong one.
         """
         return int(self.resolved.get(BEGINS, 0))
+
+    @property
+    def remap(self) -> str:
+        """The collection of the bindings of a source: its own, or one that it shares."""
+        return str(self.resolved.get(REMAP, {}).get("collection", f"{self.prefix}/remap"))
+
+    @property
+    def bound_from(self) -> int:
+        """Where the bindings of a source begin."""
+        return int(self.resolved.get(REMAP, {}).get("begins", self.begins))
+
+    @property
+    def shares(self) -> str | None:
+        """The name under which a source shares its bindings; None if they are its own."""
+        name = self.resolved.get(REMAP, {}).get("name")
+        return None if name is None else str(name)
 
     def row(self) -> dict[str, object]:
         """The resource as a row of the catalog."""
@@ -157,6 +176,21 @@ class ResourceStore:
         stored = self._rows.get((kind, name))
         return None if stored is None or stored.deleted else stored
 
+    def sharing(self, name: str) -> list[Stored]:
+        """The sources that share their bindings under a name."""
+        return [stored for stored in self.live() if stored.shares == name]
+
+    def bound_by_others(self, stored: Stored) -> frozenset[str]:
+        """The bindings that other resources share. What nobody shared once nobody will: whoever comes has others."""
+        own = stored.resource.kind, stored.prefix
+        return frozenset(
+            other.remap
+            for other in self._rows.values()
+            if other.shares is not None
+            and not other.deleted
+            and (other.resource.kind, other.prefix) != own
+        )
+
     def next_incarnation(self, kind: str, name: str) -> int:
         """The number of a resource that is about to be created."""
         before = self._rows.get((kind, name))
@@ -167,7 +201,8 @@ class ResourceStore:
 
         Bindings are made for the end of the interval that is under way.
         """
-        before = [s.resource.spec for s in self._rows.values() if s.resource.name == name]
+        named = (s for s in self._rows.values() if name in (s.resource.name, s.shares))
+        before = [stored.resource.spec for stored in named]
         intervals = [int(b.timestamp_interval) for b in before if isinstance(b, SourceSpec)]
         return max([now_ms, *(-(-now_ms // each) * each + 1 for each in intervals)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -91,6 +92,8 @@ class Shapes(Names):
         self._plugin_load_s = plugin_load_s
         self._views: dict[str, PlannedView] = {}
         self._sources: dict[str, SourceOf] = {}
+        self._sharing: defaultdict[str, set[str]] = defaultdict(set)
+        """The sources that share their bindings, by the name under which they do."""
         self._arrangements: dict[str, _Arranged] = {}
         self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
@@ -114,7 +117,8 @@ class Shapes(Names):
             source = named_source(stored)
             self.add(source)
             self._sources[source.name] = source_of(stored)
-            self._add_aside(stored, SYSTEM, remap=REMAP_SCHEMA, deadletters=LETTER_SCHEMA)
+            self._add_bindings(stored)
+            self._add_aside(stored, SYSTEM, deadletters=LETTER_SCHEMA)
             if source.timeline != SYSTEM:
                 self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
         elif isinstance(spec, TableSpec):
@@ -171,6 +175,20 @@ class Shapes(Names):
         arranged = self._arrangements.pop(name, None)
         if arranged is not None:
             self._arranged_of[arranged.of].discard(name)
+
+    def _add_bindings(self, stored: Stored) -> None:
+        """Add the bindings of a source, those that it shares also under the name of all who share them."""
+        shape = shape_of_relation("remap", REMAP_SCHEMA)
+        names = [stored.resource.name]
+        if stored.shares is not None:
+            self._sharing[stored.shares].add(stored.resource.name)
+            names = [stored.shares, *names]
+        for name in names:
+            self.add(Named(f"{name}/remap", stored.remap, SYSTEM, ASIDE, shape))
+
+    def sharing(self, name: str) -> frozenset[str]:
+        """The sources that share their bindings under a name."""
+        return frozenset(self._sharing.get(name, ()))
 
     def _add_aside(self, stored: Stored, timeline: str, **schemas: pa.Schema) -> None:
         """Collections that a resource makes beside its own: they can be read, not derived from."""
@@ -416,6 +434,11 @@ class Shapes(Names):
         """Leave out what a deleted resource made."""
         self._views.pop(name, None)
         self._sources.pop(name, None)
+        for shared, sources in list(self._sharing.items()):
+            sources.discard(name)
+            if not sources:
+                del self._sharing[shared]
+                self.remove(f"{shared}/remap")
         self._disarrange(name)
         for each in self.below(name):
             self.remove(each)

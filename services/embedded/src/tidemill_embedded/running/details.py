@@ -21,6 +21,7 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
                 "offsetsBound": _by_partition(counts.bound),
                 "bindings": counts.minted,
                 "mintsLost": counts.lost,
+                **runner.sharing(),
             }
         if role in (None, "reclock"):
             found["backfilled"] = runner.backfilled

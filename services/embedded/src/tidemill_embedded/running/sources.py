@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -28,9 +27,7 @@ from tidemill.runtime.metrics import (
     SOURCE_BYTES,
     SOURCE_RECORDS,
 )
-from tidemill.runtime.places import Files
 from tidemill.runtime.resources import SourceSpec, retained_ms
-from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.shard import Description
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
@@ -45,19 +42,13 @@ from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
 from tidemill_embedded.resources.named import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.resources.placing import check_source
-from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.resource_store import ResourceStore, Stored
+from tidemill_embedded.running.source_files import file_origin
 from tidemill_embedded.world import World
 from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import WHOLE, Origin, Share, SourceReader
-from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
-from tidemill_ingest.files import (
-    LineFile,
-    RowFile,
-    csv_header,
-    names_many,
-)
-from tidemill_ingest.parquet_files import ParquetFile
+from tidemill_ingest.files import names_many
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver
@@ -71,7 +62,8 @@ log = get_logger("sources")
 class SourceRunner:
     """One source with everything behind it. What it makes is held by no process."""
 
-    def __init__(self, stored: Stored, world: World) -> None:
+    def __init__(self, stored: Stored, world: World, store: ResourceStore) -> None:
+        """Who shares its bindings is in the `store`."""
         spec = stored.resource.spec
         assert isinstance(spec, SourceSpec)
         self.name = f"Source/{stored.resource.name}"
@@ -79,6 +71,7 @@ class SourceRunner:
         self._stored = stored
         self._spec = spec
         self._world = world
+        self._store = store
         self._source = stored.resource.name
         prefix = stored.prefix
         self._rows = row_schema(columns_of(stored))
@@ -87,7 +80,7 @@ class SourceRunner:
         self._raw = f"{prefix}/raw" if self._staged else prefix
         self._letters = f"{prefix}/deadletters"
         self._raw_letters = f"{prefix}/raw/deadletters" if self._staged else self._letters
-        self._remap = f"{prefix}/remap"
+        self._remap = stored.remap
         self._map = f"{prefix}/eventmap"
         self._files = f"{prefix}/files"
         self._decided = f"{prefix}/decided"
@@ -108,7 +101,7 @@ class SourceRunner:
         self._stage = self._make_stage()
         self.remap = RemapDriver(
             self._source, self._remap, world.collections, world.clock, int(spec.timestamp_interval),
-            stored.begins, self._rest(),
+            stored.bound_from, self._rest(), shared=stored.shares is not None,
         )  # fmt: skip
         self._reading = False
         self.backfilled = 0
@@ -117,7 +110,12 @@ class SourceRunner:
         )
 
     def _rest(self) -> Rest | None:
-        """How the source rests; not at all where something else than its rows changes what is written of it."""
+        """How the source rests; not at all where something else than its rows changes what is written of it.
+
+        A pace lets all that is bound together leave at one upper, so what others share does not follow one.
+        """
+        if self._stored.shares is not None:
+            return None
         bound = [self._remap, self._raw, self._raw_letters]
         if isinstance(self._stage, ReferenceStage):
             return None
@@ -228,6 +226,8 @@ class SourceRunner:
             # counted, not timed.
             timed = description.timeline == SYSTEM and description.kind != "catalog"
             begins = self._stored.begins if timed else 0
+            if collection == self._remap:
+                begins = self._stored.bound_from
             await self._world.ensure(collection, description, frontier(begins))
             if collection in (self.collection, self._raw):
                 # A source may have gained columns since it was created.
@@ -239,9 +239,13 @@ class SourceRunner:
         )
 
     async def release(self) -> None:
-        """Close everything: the source is deleted."""
+        """Close everything but what others share: the source is deleted."""
+        shared = self._store.bound_by_others(self._stored)
         for collection in self.made():
-            await self._world.close(collection, self.owners())
+            if collection in shared:
+                await self._world.release(collection, self.owners())
+            else:
+                await self._world.close(collection, self.owners())
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Read, bind, write; a backlog first, by a Spark job if it is big."""
@@ -347,6 +351,13 @@ class SourceRunner:
         if not isinstance(stage, EventStage) or not stage.moved_by:
             return {}
         return {"eventFrontier": stage.reached, "movedBy": stage.moved_by}
+
+    def sharing(self) -> dict[str, object]:
+        """Which bindings it shares, and whether another source makes them now."""
+        name = self._stored.shares
+        if name is None:
+            return {}
+        return {"remap": f"{name}/remap", "standsBy": self.remap.stands_by}
 
     @property
     def staged(self) -> bool:
@@ -545,55 +556,3 @@ def _plain_entries(rows: Sequence[bytes]) -> list[Entry] | None:
 def in_own_log(spec: SourceSpec) -> bool:
     """Whether the source reads the log of this process."""
     return spec.file is None and (spec.kafka is None or spec.kafka.bootstrap is None)
-
-
-def file_origin(stored: Stored, world: World, registry: FileRegistry | None = None) -> FileLog:
-    """The files of a source as a log; several of them with a registry, else the first alone."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec)
-    assert spec.file is not None
-    kind, delimiter = spec.file.format, delimiter_of(spec)
-    files = world.places.read
-    columns = tuple(stored.resolved.get("header") or header_of(stored, files))
-
-    def open_file(path: Path) -> RowFile:
-        if kind == "parquet":
-            return ParquetFile(path, world.settings.limits.parquet_cells_max, files)
-        return LineFile(path, columns, delimiter, quoted=kind == "csv", files=files)
-
-    path = spec.file.path
-    if registry is not None and names_many(path):
-        return FileLog(path, registry, open_file, world.clock, files)
-    return FileLog(path, OneFile(first_file(path, files)), open_file, world.clock, files)
-
-
-def first_file(path: str, files: Files) -> str:
-    """The first file that a path stands for; the path itself if there is none."""
-    found = files.matching(path)
-    return found[0] if found else path
-
-
-def header_of(stored: Stored, files: Files) -> list[str]:
-    """The names in the first line of a CSV file; none for other sources. Raises: UsageError."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec)
-    if spec.file is None or not has_header(spec):
-        return []
-    path = Path(first_file(spec.file.path, files))
-    try:
-        names = csv_header(path, delimiter_of(spec), files)
-    except Unavailable as error:
-        raise UsageError(f"{stored.resource}: {error}", reason="FileMissing") from error
-    if names is None:
-        raise UsageError(
-            f"{stored.resource}: the file {path} has no first line yet to name its columns",
-            reason="NoHeader",
-        )
-    missing = [column.name for column in spec.columns if column.name not in names]
-    if missing:
-        raise UsageError(
-            f"{stored.resource}: the file {spec.file.path} has the columns {', '.join(names)}, "
-            f"not {', '.join(missing)}",
-            reason="ColumnsMissing",
-        )
-    return names

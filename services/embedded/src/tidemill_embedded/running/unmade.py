@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from tidemill.runtime.logs import get_logger
 from tidemill.time import Corrupt, UnknownCapability, UnknownCollection
-from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.running.runner import Runner
 from tidemill_embedded.world import World
 
@@ -28,12 +28,15 @@ _BY_NAME = ("reclock", "events", "reference", "remap")
 class Unmade:
     """The work of a resource of which `make` fails: made anew at each try, so that it may yet begin."""
 
-    def __init__(self, stored: Stored, make: Callable[[], Runner], world: World) -> None:
+    def __init__(
+        self, stored: Stored, make: Callable[[], Runner], world: World, store: ResourceStore
+    ) -> None:
         self.name = str(stored.resource)
         self.made: Runner | None = None
         self._stored = stored
         self._make = make
         self._world = world
+        self._store = store
 
     async def prepare(self) -> None:
         """Raises: why it cannot be made."""
@@ -47,13 +50,13 @@ class Unmade:
 
     async def release(self) -> None:
         """Close its collections and give up its holds, known by their names alone."""
-        await erase(self._stored, self._world)
+        await erase(self._stored, self._world, self._store.bound_by_others(self._stored))
 
 
-async def erase(stored: Stored, world: World) -> None:
+async def erase(stored: Stored, world: World, shared: Collection[str]) -> None:
     """Close every collection of a resource and give up its holds, without planning or running it.
 
-    Again is fine. A collection that is damaged is left as it is. Cost: a look at every collection.
+    What others have `shared` with it, and still use, stays open. Again is fine. A collection that is damaged is left as it is. Cost: a look at every collection.
     """
     collections = world.collections
     for collection in await collections.ids():
@@ -62,10 +65,18 @@ async def erase(stored: Stored, world: World) -> None:
                 status = await collections.status(collection)
                 held = {holder.owner for holder in (*status.holders, *status.writing)}
                 await world.release(collection, frozenset(o for o in held if _owns(stored, o)))
-                if stored.resource.kind != "Hold" and _is_of(collection, stored.prefix, "/@"):
+                if _made(stored, collection) and collection not in shared:
                     await collections.retire(collection)
         except Corrupt as error:
             log.error("left as it is", collection=collection, error=str(error))
+
+
+def _made(stored: Stored, collection: str) -> bool:
+    """Whether a collection goes with the resource, unless others share it."""
+    if stored.resource.kind == "Hold":
+        return False
+    bindings = stored.shares is not None and collection == stored.remap
+    return bindings or _is_of(collection, stored.prefix, "/@")
 
 
 def _is_of(name: str, prefix: str, marks: str) -> bool:

@@ -88,6 +88,19 @@ def _timeline_of_files(spec: SpecDocument) -> Iterator[Broken]:
         yield Broken(("timeline",), "only a file can be reference data of a timeline", hint)
 
 
+def _bindings_to_share(spec: SpecDocument) -> Iterator[Broken]:
+    if "remap" not in spec:
+        return
+    if "kafka" not in spec:
+        says = "only sources on a topic share bindings"
+        hint = "rows that are pushed, or numbered in files, belong to one source: leave it out"
+        yield Broken(("remap",), says, hint)
+    for field in ("eventTime", "timeline"):
+        if field in spec:
+            says = f"a source with {field} has bindings of its own: its retention keeps them"
+            yield Broken(("remap",), says, "leave one of the two out")
+
+
 def _one_sink(spec: SpecDocument) -> Iterator[Broken]:
     sink = spec["sink"]
     kinds = ("file", "log", "sqlite", "redis", "http")
@@ -158,6 +171,7 @@ _RULES: dict[str, tuple[Callable[[SpecDocument], Iterator[Broken]], ...]] = {
         _interval_long_enough,
         _event_time_fits,
         _timeline_of_files,
+        _bindings_to_share,
     ),
     "Table": (_columns_differ,),
     "View": (_named_outputs, _ticks_told, _admissions_told),

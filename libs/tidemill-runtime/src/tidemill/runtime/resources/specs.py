@@ -189,7 +189,10 @@ class EventTimeSpec(Spec, frozen=True, kw_only=True):
 
 
 class SourceSpec(Spec, frozen=True, kw_only=True):
-    """Exactly one of `kafka`, `file`, `http` is set; `columns` are empty if they are inferred."""
+    """Exactly one of `kafka`, `file`, `http` is set; `columns` are empty if they are inferred.
+
+    Sources that state the same name as `remap` share their bindings.
+    """
 
     kafka: KafkaOrigin | None = None
     file: FileOrigin | None = None
@@ -204,6 +207,7 @@ class SourceSpec(Spec, frozen=True, kw_only=True):
     event_time: EventTimeSpec | None = None
     timeline: str | None = None
     engine: Engine = "auto"
+    remap: str | None = None
 
 
 class TableSpec(Spec, frozen=True, kw_only=True):

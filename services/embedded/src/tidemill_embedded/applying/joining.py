@@ -1,0 +1,132 @@
+"""Sources that share their bindings: who may join, and from which instant on.
+
+Bindings that are shared have the id that the first of these sources would have given its own, so an id never
+means others. They begin when that source is applied: what the name they are shared under meant before is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tidemill.runtime.resources import KafkaOrigin, Resource, SourceSpec
+from tidemill.time import UnknownCollection, UsageError, sole_time
+from tidemill_embedded.resources.named import located
+from tidemill_embedded.resources.resource_store import BEGINS, REMAP, ResourceStore, Stored
+from tidemill_embedded.world import World
+
+JOINING_MS = 60_000
+"""For so long the bindings are held for a source that is to join: it has to begin within it."""
+
+
+async def joined(
+    fresh: Sequence[Stored], resources: Sequence[Resource], store: ResourceStore, world: World,
+    now_ms: int, makers: Collection[str],
+) -> list[Stored]:  # fmt: skip
+    """New resources, the sources among them with the bindings that they share.
+
+    `resources` are all that are applied; resources of the kinds `makers` give their names to collections.
+    Raises: UsageError with its place.
+    """
+    for resource in resources:
+        if resource.kind in makers and store.sharing(resource.name):
+            with located(resource, "metadata", "name"):
+                raise UsageError(
+                    f"sources share their bindings as {resource.name}: choose another name",
+                    reason="Namesake",
+                )
+    known: list[Stored] = []
+    for stored in fresh:
+        spec = stored.resource.spec
+        if isinstance(spec, SourceSpec) and spec.remap is not None:
+            with located(stored.resource, "spec", "remap"):
+                _refuse_taken(spec.remap, resources, store, world, makers)
+                others = [*store.sharing(spec.remap), *known]
+                stored = await _joined(stored, spec, spec.remap, others, store, world, now_ms)
+        known.append(stored)
+    return known
+
+
+def _refuse_taken(
+    name: str, resources: Sequence[Resource], store: ResourceStore, world: World,
+    makers: Collection[str],
+) -> None:  # fmt: skip
+    """Raises: UsageError if the name is that of other collections."""
+    taken = [str(each) for each in resources if each.kind in makers and each.name == name]
+    taken += [f"{kind}/{name}" for kind in makers if store.get(kind, name) is not None]
+    created = world.shapes.created(name)
+    taken += [] if created is None else [f"the collection {created}"]
+    if taken:
+        raise UsageError(
+            f"the bindings would be named as {taken[0]} is: choose a name that nothing has",
+            reason="Namesake",
+        )
+
+
+async def _joined(
+    stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored], store: ResourceStore,
+    world: World, now_ms: int,
+) -> Stored:  # fmt: skip
+    """The source with the bindings that others share under the name; with new ones if nobody does."""
+    own = stored.resource.name  # which may be there as something that cannot be read
+    sharing = [each for each in others if each.shares == name and each.resource.name != own]
+    for other in sharing:
+        _refuse_other(spec, other, name)
+    if not sharing:
+        interval = int(spec.timestamp_interval)
+        begins = max(store.first_after(name, now_ms), -(-now_ms // interval) * interval + 1)
+        begins = max(begins, stored.begins)
+        return _with(stored, name, f"{stored.prefix}/remap", begins, begins)
+    bindings = sharing[0]
+    since = bindings.bound_from
+    with suppress(UnknownCollection):  # of a source that is applied with this one, or begins later
+        # NB: the source holds it itself, without a lease, once it has begun.
+        held, _ = await world.collections.acquire(
+            bindings.remap, owner=f"joining:{name}", lease_ms=JOINING_MS
+        )
+        since = sole_time(held.frontier)
+    begins = max(stored.begins, since)
+    return _with(stored, name, bindings.remap, bindings.bound_from, begins)
+
+
+def _with(stored: Stored, name: str, collection: str, bound_from: int, begins: int) -> Stored:
+    shared = {"name": name, "collection": collection, "begins": bound_from}
+    return replace(stored, resolved={**stored.resolved, REMAP: shared, BEGINS: begins})
+
+
+def _refuse_other(spec: SourceSpec, other: Stored, name: str) -> None:
+    """Raises: UsageError if the bindings of another source say nothing of what this one reads."""
+    theirs = other.resource.spec
+    if not isinstance(theirs, SourceSpec):
+        raise UsageError(
+            f"{other.resource}, which shares the bindings {name}, cannot be read: mend or delete it first",
+            reason="Remap",
+        )
+    assert spec.kafka is not None
+    assert theirs.kafka is not None
+    differing = [
+        f"{field} is {_shown(mine)}, that of {other.resource} {_shown(its)}"
+        for field, mine, its in (
+            *_places(spec.kafka, theirs.kafka),
+            ("timestampInterval", str(spec.timestamp_interval), str(theirs.timestamp_interval)),
+        )
+        if mine != its
+    ]
+    if differing:
+        raise UsageError(
+            f"bindings {name} are of one topic at one interval, and {'; '.join(differing)}: make them equal, or "
+            "share under another name",
+            reason="Remap",
+        )
+
+
+def _places(mine: KafkaOrigin, its: KafkaOrigin) -> tuple[tuple[str, str | None, str | None], ...]:
+    return (
+        ("kafka.bootstrap", mine.bootstrap, its.bootstrap),
+        ("kafka.topic", mine.topic, its.topic),
+    )
+
+
+def _shown(value: str | None) -> str:
+    return "that of this Tidemill" if value is None else value

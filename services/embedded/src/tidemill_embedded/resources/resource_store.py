@@ -80,18 +80,23 @@ class Stored:
     @property
     def remap(self) -> str:
         """The collection of the bindings of a source: its own, or one that it shares."""
-        return str(self.resolved.get(REMAP, {}).get("collection", f"{self.prefix}/remap"))
+        return str(self._shared.get("collection", f"{self.prefix}/remap"))
 
     @property
     def bound_from(self) -> int:
         """Where the bindings of a source begin."""
-        return int(self.resolved.get(REMAP, {}).get("begins", self.begins))
+        return int(self._shared.get("begins", self.begins))
 
     @property
     def shares(self) -> str | None:
         """The name under which a source shares its bindings; None if they are its own."""
-        name = self.resolved.get(REMAP, {}).get("name")
+        name = self._shared.get("name")
         return None if name is None else str(name)
+
+    @property
+    def _shared(self) -> Mapping[str, Any]:
+        found = self.resolved.get(REMAP)
+        return found if isinstance(found, dict) else {}  # whatever a row of the catalog holds
 
     def row(self) -> dict[str, object]:
         """The resource as a row of the catalog."""

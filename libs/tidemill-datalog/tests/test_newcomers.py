@@ -31,7 +31,7 @@ SAID = [
     (
         "p(x) := q(x) where x «> 5;",
         "E009",
-        "a condition stands after `if`: p(x) := q(x) if x > 5;",
+        "write x = EXPRESSION; a condition stands after `if`: p(x) := q(x) if x > 5;",
     ),
     (
         "p(x) := q(x) ^ «if x > 5;",

@@ -411,7 +411,7 @@ class _Reader:
                 self._refuse_stray()
                 hint = f"write {name.text} = EXPRESSION"
                 if self.at(*_OPERATORS):
-                    hint = "a condition stands after `if`: p(x) := q(x) if x > 5;"
+                    hint += "; a condition stands after `if`: p(x) := q(x) if x > 5;"
                 self._fail("E009", f"a definition was expected, not {self._token.shown}", hint)
             self._expression()
             if not self._took("COMMA"):

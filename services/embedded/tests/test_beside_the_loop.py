@@ -16,25 +16,34 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
+from tidemill.runtime import log_embedded, log_groups
 from tidemill.runtime.clock import SystemClock
 from tidemill.runtime.documents import parse_yaml
 from tidemill.runtime.metrics import Metrics
 from tidemill.runtime.resources import load_resources
+from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill_embedded.observing import expect_refusals, watch_loop
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.pushing import _rows_of
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.running import sources
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_query import driver, histories
+from tidemill_reclock import driver as reclocking
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 NUMBERS = f"""{HEAD}kind: Table
 metadata: {{name: numbers}}
 spec: {{columns: [{{name: n, type: int}}]}}
+"""
+READINGS = f"""{HEAD}kind: Source
+metadata: {{name: readings}}
+spec: {{http: {{}}, columns: [{{name: n, type: int}}], timestampInterval: 50ms}}
 """
 EVEN = f"""{HEAD}kind: View
 metadata: {{name: even}}
@@ -120,6 +129,43 @@ async def test_a3_a_long_body_is_cut_into_lines_beside_the_loop() -> None:
     assert len(await _rows_of(b"1\n" * 500_000)) == 500_000
     turning.cancel()
     assert turns > 0
+
+
+async def test_a3_many_rows_at_once_are_written_and_bound_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    bound: list[str] = []
+    for module, name in (
+        (sources, "_plain_entries"), (log_groups, "_runs"), (log_groups, "_answers"),
+        (log_embedded, "check_entries"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, noting(written, getattr(module, name)))
+    prepared: list[str] = []
+    monkeypatch.setattr(reclocking, "prepare_mapping", noting(prepared, prepare_mapping))
+    monkeypatch.setattr(LiveReclock, "step", noting(bound, LiveReclock.step))
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(READINGS, "readings.yaml")])
+        await process.system.push("readings", [b'{"n": 1}'])
+        assert await reached(process, 1)
+        assert [*written, *bound] == ["MainThread"] * len([*written, *bound])  # a row takes no hop
+        written.clear()
+        await process.system.push("readings", [b'{"n": 1}'] * (2 * ROWS_INLINE_MAX))
+        assert await reached(process, 2 * ROWS_INLINE_MAX + 1)
+    assert len(written) == 4
+    assert "MainThread" not in written
+    assert {*bound} > {"MainThread"}
+    assert len(prepared) == 1
+    assert prepared != ["MainThread"]
+
+
+async def reached(process: Process, count: int) -> bool:
+    """Whether the readings come to be so many."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await process.query.snapshot("readings", None, 30)
+            if sum(answer.table["_diff"].to_pylist()) == count:
+                return True
 
 
 class Text(str):

@@ -29,7 +29,7 @@ from tidemill.runtime.resources import (
     ViewSpec,
     retained_ms,
 )
-from tidemill.shard.conforming import refuse_long, refuse_long_rows
+from tidemill.shard.conforming import refuse_long_rows
 from tidemill.shard.offloading import all_of
 from tidemill.time import (
     Indeterminate,
@@ -508,9 +508,10 @@ class System:
             self._world.places.topics_written.check(topic_of(stored))
         if self._shared is None:
             refuse_stalled(str(stored.resource), self._telling.health(stored, {})[0])
-        refuse_long(map(len, rows), self._world.settings.limits.row_bytes)
         if rows:
-            entries = await entries_of(stored, rows, self._world.log)
+            entries = await entries_of(
+                stored, rows, self._world.log, self._world.settings.limits.row_bytes
+            )
             if token is None:
                 await self._world.log.append(topic_of(stored), entries)
             else:

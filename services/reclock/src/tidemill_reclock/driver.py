@@ -23,6 +23,7 @@ from tidemill.reclock import (
     RemapTrace,
     bindings_of_rows,
     letters_of,
+    prepare_mapping,
     resume_as_of,
     resume_points,
     resume_source,
@@ -31,6 +32,7 @@ from tidemill.reclock import (
 )
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections, ReadCapability, UpperMismatch
+from tidemill.shard.offloading import computed
 from tidemill.time import (
     PARTITIONED,
     U64_MAX,
@@ -157,6 +159,7 @@ class ReclockDriver:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._hold: ReadCapability | None = None
+        self._prepared = False
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each append took, from the rows and bindings taken to durable updates."""
         self.broke: Callable[[int], None] = lambda count: None
@@ -305,10 +308,19 @@ class ReclockDriver:
             (self._rows, [delivery.rows for delivery in deliveries]),
             (self._letters, [delivery.letters for delivery in deliveries]),
         )
-        reached = [
-            output.step(pa.concat_tables(tables) if tables else None, bindings, remap_upper, source)
-            for output, tables in outputs
-        ]
+        count = sum(table.num_rows for _, tables in outputs for table in tables)
+        if count and not self._prepared:
+            await asyncio.to_thread(prepare_mapping)
+            self._prepared = True
+        reached = await computed(
+            count + self.unbound,
+            lambda: [
+                output.step(
+                    pa.concat_tables(tables) if tables else None, bindings, remap_upper, source
+                )
+                for output, tables in outputs
+            ],
+        )
         if self._keyed is not None:
             if await self._write_keyed(self._keyed, reached[0].meet(reached[1])):
                 self.timed(self._clock.monotonic_s() - began_s)

@@ -19,7 +19,7 @@ from tidemill.reclock.keyed import (
 from tidemill.reclock.live import LiveReclock, LiveUpdates
 from tidemill.reclock.mapping import contents_at, source_upper, target_frontier, target_times
 from tidemill.reclock.minting import MintAt, Minter, Proposal, Wait, mint_time
-from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets
+from tidemill.reclock.offsets import UNBOUND, Bindings, map_offsets, prepare_mapping
 from tidemill.reclock.operator import Reclocked, ReclockOperator
 from tidemill.reclock.remap import Binding, RemapTrace
 from tidemill.reclock.remap_rows import (
@@ -67,6 +67,7 @@ __all__ = [
     "contents_at",
     "covered_since",
     "map_offsets",
+    "prepare_mapping",
     "mint_time",
     "remap_problems",
     "resume_as_of",

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
@@ -38,6 +39,7 @@ from tidemill.runtime.log_segments import (
     topic_directory,
 )
 from tidemill.runtime.log_writer import SEGMENT_BYTES_MAX, PartitionWriter, sync_directory
+from tidemill.shard.offloading import computed
 from tidemill.time.errors import (
     Corrupt,
     Fenced,
@@ -66,7 +68,12 @@ class _Topic:
     next_keyless: int = 0
     waiting: set[asyncio.Future[None]] = field(default_factory=set)
 
-    def place(self, entry: Entry) -> int:
+    def places(self, entries: Sequence[Entry]) -> list[int]:
+        """The partition of each entry. Raises: UsageError for one that cannot be written."""
+        check_entries(self.name, entries, len(self.partitions))
+        return [self._place(entry) for entry in entries]
+
+    def _place(self, entry: Entry) -> int:
         if entry.partition is not None:
             return entry.partition
         if entry.key is not None:
@@ -152,10 +159,10 @@ class EmbeddedLog:
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
         opened = self._topic(topic)
-        check_entries(topic, records, len(opened.partitions))
+        partitions = await computed(len(records), partial(opened.places, records))
         if self._broken is not None:
             raise Fenced(f"log is unusable since a failed fsync: {self._broken}")
-        return await self._groups.append(topic, records, [opened.place(entry) for entry in records])
+        return await self._groups.append(topic, records, partitions)
 
     async def fenced_writer(self, name: str) -> EmbeddedFencedWriter:
         self._check_open()

@@ -9,9 +9,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from tidemill.runtime.log import Entry
+from tidemill.shard.offloading import computed
 from tidemill.time.errors import Indeterminate, TidemillError
 
 Place: TypeAlias = tuple[str, int]
@@ -19,6 +21,9 @@ Place: TypeAlias = tuple[str, int]
 
 Outcome: TypeAlias = Sequence[int] | TidemillError
 """The offset of each entry of a run, or why there is none."""
+
+Answer: TypeAlias = list[tuple[int, int]] | TidemillError
+"""(partition, offset) of each entry of one append, or why there is none."""
 
 WriteRuns = Callable[[Mapping[Place, list[Entry]]], Awaitable[Mapping[Place, Outcome]]]
 """Write one run of entries for each place, each in order; raises TidemillError if nothing was written."""
@@ -66,23 +71,31 @@ class GroupCommit:
         while self._waiting:
             group = list(self._waiting)
             self._waiting.clear()
-            runs: dict[Place, list[Entry]] = {}
-            for append in group:
-                for partition, entry in zip(append.partitions, append.entries, strict=True):
-                    runs.setdefault((append.topic, partition), []).append(entry)
+            count = sum(len(append.entries) for append in group)
             try:
-                outcomes = await self._write(runs)
+                outcomes = await self._write(await computed(count, partial(_runs, group)))
+                answers = await computed(count, partial(_answers, group, outcomes))
             except TidemillError as error:
-                outcomes = dict.fromkeys(runs, error)
+                answers = [_joint_error([error], partly=False) for _ in group]
             except BaseException:
-                _answer(group, dict.fromkeys(runs, Indeterminate("append was interrupted")))
+                _answer(group, [Indeterminate("append was interrupted") for _ in group])
                 raise
-            _answer(group, outcomes)
+            _answer(group, answers)
 
 
-def _answer(group: list[_Append], outcomes: Mapping[Place, Outcome]) -> None:
-    """Give every append of the group the offsets of its entries, or its error."""
+def _runs(group: Sequence[_Append]) -> dict[Place, list[Entry]]:
+    """The entries of all appends, in their order, by where they go."""
+    runs: dict[Place, list[Entry]] = {}
+    for append in group:
+        for partition, entry in zip(append.partitions, append.entries, strict=True):
+            runs.setdefault((append.topic, partition), []).append(entry)
+    return runs
+
+
+def _answers(group: Sequence[_Append], outcomes: Mapping[Place, Outcome]) -> list[Answer]:
+    """For every append of the group the offsets of its entries, or its error."""
     taken = dict.fromkeys(outcomes, 0)
+    answers: list[Answer] = []
     for append in group:
         places: list[tuple[int, int]] = []
         errors: list[TidemillError] = []
@@ -94,12 +107,19 @@ def _answer(group: list[_Append], outcomes: Mapping[Place, Outcome]) -> None:
             else:
                 places.append((partition, outcome[taken[place]]))
                 taken[place] += 1
+        answers.append(_joint_error(errors, partly=bool(places)) if errors else places)
+    return answers
+
+
+def _answer(group: Sequence[_Append], answers: Sequence[Answer]) -> None:
+    """Tell whoever still waits."""
+    for append, answer in zip(group, answers, strict=True):
         if append.done.done():
             continue
-        if not errors:
-            append.done.set_result(places)
+        if isinstance(answer, TidemillError):
+            append.done.set_exception(answer)
         else:
-            append.done.set_exception(_joint_error(errors, partly=bool(places)))
+            append.done.set_result(answer)
 
 
 def _joint_error(errors: list[TidemillError], *, partly: bool) -> TidemillError:

@@ -29,6 +29,7 @@ from tidemill.runtime.metrics import (
 )
 from tidemill.runtime.resources import SourceSpec, retained_ms
 from tidemill.shard import Description
+from tidemill.shard.conforming import refuse_long
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
 from tidemill_compute.events.fold import MOVERS, EventPolicy
@@ -524,12 +525,14 @@ def topic_of(stored: Stored) -> str:
     return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix.replace('~', '.')}"
 
 
-async def entries_of(stored: Stored, rows: Sequence[bytes], into: Log) -> list[Entry]:
+async def entries_of(
+    stored: Stored, rows: Sequence[bytes], into: Log, row_bytes_max: int
+) -> list[Entry]:
     """Rows as entries of the own topic of a source; a heartbeat goes to each partition.
 
-    Raises: UsageError for a heartbeat to a source without event time.
+    Raises: UsageError for a row that is too long, and for a heartbeat to a source without event time.
     """
-    plain = partial(_plain_entries, rows)
+    plain = partial(_plain_entries, rows, row_bytes_max)
     found = plain() if len(rows) <= ROWS_INLINE_MAX else await in_turn(plain)
     if found is not None:
         return found
@@ -548,8 +551,9 @@ async def entries_of(stored: Stored, rows: Sequence[bytes], into: Log) -> list[E
     ]
 
 
-def _plain_entries(rows: Sequence[bytes]) -> list[Entry] | None:
-    """The rows as they are; None if there is a heartbeat among them."""
+def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | None:
+    """The rows as they are; None if there is a heartbeat among them. Raises: UsageError for a long one."""
+    refuse_long(map(len, rows), row_bytes_max)
     return None if any(map(is_heartbeat, rows)) else [Entry(None, row) for row in rows]
 
 

@@ -236,6 +236,9 @@ async def test_d3_bindings_end_with_the_last_source_that_shares_them(tmp_path: P
         # The name means other bindings from here on.
         await apply(process, B)
         assert stored(process, "b").remap == "b~2/remap"
+        await process.system.delete("Source", "b")
+        await apply(process, A.replace("name: a", "name: shared").replace("remap: shared, ", ""))
+        assert stored(process, "shared").begins > begins
 
 
 async def test_d3_a_deletion_that_was_broken_off_leaves_shared_bindings_to_others(

@@ -346,7 +346,8 @@ def check_version(stored: Stored, world: World) -> None:
 
 def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
     """The resource with where it begins, if its name has meant something else before."""
-    if stored.incarnation == 1 or not isinstance(stored.resource.spec, SourceSpec | TableSpec):
+    used = stored.incarnation > 1 or store.shared_before(stored.resource.name)
+    if not used or not isinstance(stored.resource.spec, SourceSpec | TableSpec):
         return stored
     begins = store.first_after(stored.resource.name, now_ms)
     return replace(stored, resolved={**stored.resolved, BEGINS: begins})

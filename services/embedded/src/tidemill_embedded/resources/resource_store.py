@@ -185,6 +185,10 @@ class ResourceStore:
         """The sources that share their bindings under a name."""
         return [stored for stored in self.live() if stored.shares == name]
 
+    def shared_before(self, name: str) -> bool:
+        """Whether sources, as far as is known of them, have shared their bindings under a name."""
+        return any(stored.shares == name for stored in self._rows.values())
+
     def bound_by_others(self, stored: Stored) -> frozenset[str]:
         """The bindings that other resources share. What nobody shared once nobody will: whoever comes has others."""
         own = stored.resource.kind, stored.prefix

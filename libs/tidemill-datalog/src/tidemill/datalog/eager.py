@@ -1,0 +1,96 @@
+"""Whether a goal may fire before its events are definite (S129): whether more events only ever add to its own.
+
+Then whatever a part of the events derives is derived of all of them too, and a key that is found in what has come
+so far is one that will be definite. So nothing below the goal may look for what is absent, at a value that more
+events change, or at an input of which rows are taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tidemill.datalog.ast import Span
+from tidemill.datalog.checked import CheckedProgram, ResolvedAtom, ResolvedRule
+from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.goals import Goal
+
+CODE = "S129"
+_HINT = "leave eager out: the goal then fires what is definite"
+
+
+def eager_refusal(
+    checked: CheckedProgram, goal: Goal, unfit: Mapping[str, str]
+) -> Diagnostic | None:
+    """What keeps the goal from firing early, at its place in the program or in the goal; None if nothing does.
+
+    `unfit` are the inputs whose rows are not events that stay until they expire, with what each is. Cost: O(program).
+    """
+    for rule in checked.rules:
+        if rule.temporal is not None:
+            # A view with ticks speaks at its ticks alone, whatever the goal is about.
+            return _refuse(checked, "a program with ticks", rule.temporal.span)
+    for lattice, _ in goal.parafacts:
+        if lattice != "time":
+            end = max(map(len, goal.text.split("\n"))) + 1
+            lines = goal.text.count("\n") + 1
+            message = f"the goal asks for `@{lattice}`, which more events change"
+            return Diagnostic(CODE, message, Span(1, 1, lines, end), "<goal>", _HINT)
+    for rule in rules_below(checked, goal.predicate):
+        for diagnostic in _of_rule(checked, rule, unfit):
+            return diagnostic
+    return None
+
+
+def rules_below(checked: CheckedProgram, predicate: str) -> list[ResolvedRule]:
+    """The rules that what is derived for a predicate depends on, in the order of the text."""
+    needed, waiting = {predicate}, [predicate]
+    while waiting:
+        wanted = waiting.pop()
+        for rule in checked.rules:
+            if rule.predicate == wanted:
+                found = {atom.predicate for atom in rule.atoms} - needed
+                needed |= found
+                waiting += found
+    return [rule for rule in checked.rules if rule.predicate in needed]
+
+
+def inputs_below(checked: CheckedProgram, predicate: str) -> list[str]:
+    """The inputs that what is derived for a predicate depends on, by name."""
+    rules = rules_below(checked, predicate)
+    read = {atom.predicate for rule in rules for atom in rule.atoms} | {predicate}
+    return sorted(read & checked.inputs.keys())
+
+
+def _of_rule(
+    checked: CheckedProgram, rule: ResolvedRule, unfit: Mapping[str, str]
+) -> Iterator[Diagnostic]:
+    for parafact in rule.parafacts:
+        if parafact.lattice not in ("time", "expires"):
+            message = f"`@{parafact.lattice}` in a head changes with more events"
+            yield _refuse(checked, message, parafact.span)
+    if rule.predicate in unfit:
+        named = rule.source.head.application.name_span
+        yield _refuse(checked, f"`{rule.predicate}` is {unfit[rule.predicate]}", named)
+    for atom in rule.atoms:
+        yield from _of_atom(checked, atom, unfit)
+
+
+def _of_atom(
+    checked: CheckedProgram, atom: ResolvedAtom, unfit: Mapping[str, str]
+) -> Iterator[Diagnostic]:
+    if atom.negated:
+        message = f"what is absent now may come: `not {atom.predicate}`"
+        yield _refuse(checked, message, atom.span)
+    elif atom.clock:
+        yield _refuse(checked, "a clock ticks when time has come, not before", atom.span)
+    elif atom.predicate in unfit:
+        yield _refuse(checked, f"`{atom.predicate}` is {unfit[atom.predicate]}", atom.name_span)
+    for parafact in atom.parafacts:
+        if parafact.lattice != "time":
+            message = f"`@{parafact.lattice}` is matched, which more events change"
+            yield _refuse(checked, message, parafact.span)
+
+
+def _refuse(checked: CheckedProgram, what: str, span: Span) -> Diagnostic:
+    message = f"this goal cannot be eager: {what}"
+    return Diagnostic(CODE, message, span, checked.program.file, _HINT)

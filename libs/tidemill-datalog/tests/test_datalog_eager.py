@@ -1,0 +1,167 @@
+"""Goals that may fire before their events are definite: what is refused, and why what is accepted may."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tidemill.datalog.catalog import Catalog, InputSchema
+from tidemill.datalog.check import check
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.eager import CODE, eager_refusal, inputs_below
+from tidemill.datalog.evaluation import LimitPassed, Limits
+from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.parser import parse
+from tidemill.datalog.presence import Presence, normalise
+from tidemill.datalog.scratch import Engine
+from tidemill.testkit.steady import steady
+from tidemill.testkit.tidelog import DERIVED, FORMS, UPPER, Example, accepted, inputs, programs
+
+EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
+SEED = int(os.environ.get("LAW_SEED", "1"))
+Inputs = Mapping[str, Sequence[Presence]]
+
+CATALOG = Catalog(
+    {
+        "e": InputSchema("e", "events", (("k", "text"), ("v", "int"))),
+        "f": InputSchema("f", "events", (("k", "text"),)),
+        "t": InputSchema("t", "relation", (("k", "text"), ("v", "int")), "default"),
+    }
+)
+UNFIT = {"t": "a table, of which rows are taken back"}
+
+REFUSED = {
+    "absence": ("p(k) := e(k, _) ^ «not f(k);", "p(k)"),
+    "absence below": ("q(k) := e(k, _) ^ «not f(k); p(k) := q(k);", "p(k)"),
+    "a count": ("p(k) @«count(v) := e(k, v);", "p(k)"),
+    "a minimum below": ("q(k) @«min(v) := e(k, v); p(k) := q(k) @min(v) if v < 3;", "p(k)"),
+    "where they come from": ('p(k) @«provenance("e") := e(k, _);', "p(k)"),
+    "an expiry that is matched": ("p(k) @expires(u + 1) := e(k, _) @«expires(u);", "p(k)"),
+    "a clock": ("p(k, t) := e(k, _) ^ «clock(0, 10) @time(t);", "p(k, t)"),
+    "the next tick": ("p(k) @«next := e(k, _);", "p(k)"),
+    "ticks of others": ("p(k) := e(k, _); q(k) @«next := f(k);", "p(k)"),
+    "a message": ("p(k) @«async(0) := e(k, _);", "p(k)"),
+    "a table": ("p(k) := e(k, v) ^ «t(k, v);", "p(k)"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_goal_that_more_events_may_refute_is_not_eager_and_its_rule_is_named(why: str) -> None:
+    marked, goal = REFUSED[why]
+    before, _, after = marked.partition("«")
+    program = check(parse(before + after), CATALOG)
+    found = eager_refusal(program, compile_goal(goal, program), UNFIT)
+    assert found is not None, "accepted"
+    assert found.code == CODE
+    assert found.column in (len(before), len(before) + 1), found.render(before + after)
+    assert found.hint
+
+
+@pytest.mark.parametrize("goal", ["p(k) @expires(u)", "p(k)\n @expires(9)", "p(k) @count(n)"])
+def test_a_goal_that_asks_for_what_more_events_change_is_not_eager(goal: str) -> None:
+    program = check(parse("p(k) := e(k, _);"), CATALOG)
+    found = eager_refusal(program, compile_goal(goal, program), UNFIT)
+    assert found is not None
+    assert (found.code, found.file, found.line) == (CODE, "<goal>", 1)
+
+
+ACCEPTED = {
+    "a join": ("p(k) := e(k, _) ^ f(k);", "p(k)"),
+    "times": ("p(k) @time(t + 5) := e(k, _) @time(t) ^ f(k) @time(u) if t < u;", "p(k) @time(9)"),
+    "expiries": ("p(k) @expires(t + 5) := e(k, _) @time(t); q(k) ~expires := p(k);", "q(k)"),
+    "a recursion": ("p(k) := f(k); p(k) := p(k) ^ e(k, 1);", "p(k)"),
+    "facts": ('p("a"); p(k) := f(k);', "p(k)"),
+    "others that may not": ("p(k) := e(k, _); q(k) := e(k, _) ^ not f(k); r(k) := t(k, _);", "p(k)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ACCEPTED)
+def test_a_goal_to_which_more_events_only_add_is_eager(why: str) -> None:
+    text, goal = ACCEPTED[why]
+    program = check(parse(text), CATALOG)
+    assert eager_refusal(program, compile_goal(goal, program), UNFIT) is None
+
+
+def test_an_eager_goal_reads_only_what_is_below_it() -> None:
+    program = check(parse("p(k) := q(k); q(k) := f(k); r(k) := e(k, _);"), CATALOG)
+    assert inputs_below(program, "p") == ["f"]
+    assert inputs_below(program, "r") == ["e"]
+
+
+def _eager(checked: CheckedProgram) -> bool:
+    """Whether each goal over the program may be eager, if all its rows are events."""
+    goals = (
+        compile_goal(f"{p}({', '.join('_' * len(checked.columns[p]))})", checked) for p in DERIVED
+    )
+    return all(eager_refusal(checked, goal, {}) is None for goal in goals)
+
+
+MONOTONE = replace(
+    FORMS, clocks=(), whole=(),
+    head_marks=("", "", "~expires", "@expires(u + 3)", "@time(u + 1)", "@time(u)", "~time"),
+    atom_marks=("", "", "", "@time(u)", "@time(w)", "~expires"),
+)  # fmt: skip
+CHAINS = st.sampled_from(
+    (
+        ["t(x, z) := b(x, y) ^ b(y, z);", "t(x, z) := t(x, y) ^ t(y, z);", "p(x) := t(x, x);"],
+        ["p(x) @expires(u + 4) := a(x) @time(u);", "q(y) := p(x) ^ b(x, y);", "t(x, y) := p(x) ^ q(y);"],
+        ["q(x) ~expires := a(x) ^ b(x, _);", "p(x) := q(x) ^ a(y) if x < y;"],
+    )
+).map(accepted)  # fmt: skip
+Begins = dict[tuple[object, ...], list[tuple[float, float]]]
+
+
+def _begins(presences: Iterable[Presence]) -> Begins:
+    """For each key when it is there."""
+    found: Begins = {}
+    for each in presences:
+        found.setdefault(each.record.key, []).append((each.start, each.end))
+    return {key: normalise(stretches) for key, stretches in found.items()}
+
+
+def test_what_some_of_the_events_derive_early_is_derived_of_all_of_them() -> None:
+    """From any definite instant on, with any part of what comes: its keys begin in the whole, and no later."""
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=EXAMPLES, backend=steady(SEED), deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )  # fmt: skip
+    @given(
+        st.one_of(programs(5, MONOTONE, _eager, rules_min=2), CHAINS),
+        inputs(rows_min=1), st.integers(1, UPPER - 1), st.data(),
+    )  # fmt: skip
+    def early(example: Example, given_: Inputs, upper: int, data: st.DataObject) -> None:
+        engine = Engine(example.checked, limits=Limits(rounds=500))
+        known = {
+            name: [p for p in rows if p.start < upper or data.draw(st.booleans())]
+            for name, rows in given_.items()
+        }
+        missing = sum(map(len, given_.values())) - sum(map(len, known.values()))
+        living = {n: [p for p in rows if p.end > upper - 1] for n, rows in known.items()}
+        try:
+            whole = engine.evaluate(given_, upper=UPPER + 9)
+            state = engine.evaluate(given_, upper=upper).state
+            part = engine.evaluate(living, lower=upper - 1, upper=UPPER + 9, state=state)
+        except LimitPassed:
+            assume(False)
+        for predicate in DERIVED:
+            all_of_it = _begins(whole.presences[predicate])
+            for key, stretches in _begins(part.presences[predicate]).items():
+                if stretches[0][0] <= upper - 1:
+                    continue
+                first = [start for start, _ in all_of_it[key] if start >= upper]
+                assert first, f"{key} does not begin at {upper} or later"
+                assert min(first) <= stretches[0][0]
+                seen["found early"] += 1
+                seen["while some are missing"] += missing > 0
+        seen["programs"] += 1
+
+    early()
+    assert seen["while some are missing"] > EXAMPLES // 20, seen

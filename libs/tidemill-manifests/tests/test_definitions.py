@@ -65,7 +65,8 @@ SPECS: dict[str, list[dict[str, Any]]] = {
     ],
     "Action": [
         {"view": "v", "goal": "p(x)", "sink": {"file": {"path": "f"}}, "fireFrom": "beginning"},
-        {"view": "v", "goal": "p(x)", "sink": {"log": {"topic": "t"}}, "fireFrom": 17},
+        {"view": "v", "goal": "p(x)", "sink": {"log": {"topic": "t"}}, "fireFrom": 17,
+         "eager": True},
         {"view": "v", "goal": "p(x)", "sink": {"sqlite": {"path": "f", "table": "t"}}},
         {"view": "v", "goal": "p(x)", "sink": {"redis": {"url": "redis://a:1/0", "stream": "t"}}},
         {"view": "v", "goal": "p(x)", "sink": {"http": {"url": "http://a", "keyHeader": "K-1"}}},
@@ -227,6 +228,7 @@ CHANGES = [
     ("View", 0, {"inputs": {"q": "other"}}, True),
     ("Action", 0, {"goal": "p(y)"}, False),
     ("Action", 0, {"fireFrom": "creation"}, False),
+    ("Action", 0, {"eager": True}, False),
     ("Arrangement", 0, {"key": ["n"]}, False),
     ("Arrangement", 0, {"collection": "other"}, False),
     ("Hold", 0, {"frontier": 5}, True),

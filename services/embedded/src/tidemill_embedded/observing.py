@@ -360,8 +360,8 @@ def _global_lags(system: System, collections: Collections) -> Iterator[Reading]:
 def _action_lags(system: System, collections: Collections) -> Iterator[Reading]:
     uppers = _uppers(collections)
     for (_, name), _, runner in system.each():
-        if isinstance(runner, ActionRunner) and {runner.watched, runner.outbox} <= uppers.keys():
-            behind = max(0, uppers[runner.watched] - uppers[runner.outbox]) / 1000
+        if isinstance(runner, ActionRunner) and {runner.watched, runner.covering} <= uppers.keys():
+            behind = max(0, uppers[runner.watched] - uppers[runner.covering]) / 1000
             yield {"action": name}, behind
 
 

@@ -148,7 +148,9 @@ class Telling:
         """The least since and upper of what a resource makes, and the timeline."""
         collections = [named.collection for named in made_by(stored, self._world.shapes)]
         if isinstance(stored.resource.spec, ActionSpec):
-            collections = [f"{stored.prefix}/outbox"]
+            # What is eager covers what is watched as far as its corrections go.
+            part = "corrections" if stored.resource.spec.eager else "outbox"
+            collections = [f"{stored.prefix}/{part}"]
         elif isinstance(stored.resource.spec, HoldSpec):
             read = read_name(stored, stored.resource.spec.collection)
             collections = [self._world.shapes.named(read).collection]

@@ -394,7 +394,7 @@ _ACTION = (
         "username and secret go together",
         ".sink.redis",
     ),
-    *_immutable("Action", "view", "goal", "sink", "fireFrom"),
+    *_immutable("Action", "view", "goal", "sink", "fireFrom", "eager"),
 )
 
 _HOLD = (

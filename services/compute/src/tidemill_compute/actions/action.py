@@ -87,6 +87,8 @@ class ActionDriver:
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
         self._told: Counter[str] = Counter()
+        self._ahead: dict[str, int] = {}
+        """Of an eager action: keys that have fired and are still to begin, with the instant foreseen for it."""
         self.counts = ActionCounts()
 
     async def hold_watched(self) -> None:
@@ -115,6 +117,15 @@ class ActionDriver:
 
     async def _resume(self) -> None:
         """What has fired, what of it the sink has done, and where to go on."""
+        upper, covered = await self._recall()
+        done = sole_time((await self._collections.status(self._target.done)).upper)
+        doubtful = [firing for _, firing in await self._due(done, upper)]
+        self._carried |= await self._sink.recover(doubtful)
+        await self._carry_out(upper)
+        self.counts.frontier = covered
+
+    async def _recall(self) -> tuple[int, int]:
+        """Learn what has fired; the upper of the outbox, and how far it covers what is watched."""
         target = self._target
         status = await self._collections.status(target.outbox)
         upper = sole_time(status.upper)
@@ -123,10 +134,7 @@ class ActionDriver:
             self._known = set(put["key"].to_pylist())
             told = await self._holds.snapshot(target.corrections, upper - 1)
             self._told = corrections_told(told)
-        done = sole_time((await self._collections.status(target.done)).upper)
-        self._carried |= await self._sink.recover(await self._due(done, upper))
-        await self._carry_out(upper)
-        self.counts.frontier = upper
+        return upper, upper
 
     async def _definite(self, lower: int) -> int:
         """The upper of what is watched, once it is past `lower`."""
@@ -148,10 +156,15 @@ class ActionDriver:
         table = outbox_rows(firings).append_column(TIME, stamps[0]).append_column(DIFF, stamps[1])
         table = concatenate([update_schema(OUTBOX_SCHEMA).empty_table(), table])
         # IMPORTANT: the corrections first: a restart goes on from the upper of the outbox.
-        changed = correction_rows(corrections, target.shape)
-        await append_through(self._collections, target.corrections, changed, upper, name)
+        await self._correct(corrections, upper)
         await append_through(self._collections, target.outbox, table, upper, name)
         self.counts.fired += len(firings)
+
+    async def _correct(self, corrections: Sequence[Correction], upper: int) -> None:
+        """Write down what became, before `upper`, of what has fired."""
+        target = self._target
+        changed = correction_rows(corrections, target.shape)
+        await append_through(self._collections, target.corrections, changed, upper, target.name)
         self.counts.corrected += len(corrections)
 
     def _news(self, changes: pa.Table) -> tuple[list[Firing], list[Correction]]:
@@ -170,7 +183,9 @@ class ActionDriver:
         corrections: list[Correction] = []
         for where in sorted(come.keys() | gone.keys()):
             (instant, key), old, new = where, gone.get(where), come.get(where)
-            if key in self._known:
+            if new is not None and key in self._ahead:
+                del self._ahead[key]  # it begins, as was foreseen
+            elif key in self._known:
                 self.counts.repeated += new is not None
                 corrections += changed_after_firing(key, instant, old, new, self._told)
             elif new is not None and self._matches(new) and not self._matches(old):
@@ -199,8 +214,8 @@ class ActionDriver:
             key, self._target.goal.name, instant, format_record(record), arguments, record.time
         )
 
-    async def _due(self, lower: int, upper: int) -> list[Firing]:
-        """What the outbox holds from [lower, upper), in the order of its effects."""
+    async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
+        """What the outbox holds from [lower, upper), each at its instant, in the order of its effects."""
         if lower >= upper:
             return []
         return firings_of(await self._holds.changes(self._target.outbox, lower, upper))
@@ -213,15 +228,15 @@ class ActionDriver:
         lower = sole_time((await self._collections.status(self._target.done)).upper)
         due = await self._due(lower, upper)
         if self._sink.at_most_once:
-            for instant, firings in groupby(due, lambda firing: firing.instant):
+            for instant, firings in groupby(due, lambda each: each[0]):
                 together = list(firings)
                 if await self._mark_done(together, instant + 1):
-                    await self._fire(together)
+                    await self._fire([firing for _, firing in together])
         else:
-            await self._fire([firing for firing in due if firing.key not in self._carried])
+            await self._fire([firing for _, firing in due if firing.key not in self._carried])
         if lower < upper:
             await self._mark_done(due, upper)
-            self._carried.difference_update(firing.key for firing in due)
+            self._carried.difference_update(firing.key for _, firing in due)
 
     async def _fire(self, firings: list[Firing]) -> None:
         try:
@@ -235,14 +250,13 @@ class ActionDriver:
         if not self._sink.at_most_once:
             self._carried.update(firing.key for firing in firings)
 
-    async def _mark_done(self, firings: list[Firing], upper: int) -> int:
+    async def _mark_done(self, due: Sequence[tuple[int, Firing]], upper: int) -> int:
         """How many of them nobody had marked before."""
-        count = len(firings)
         keys = pa.table(
             {
-                "key": pa.array([firing.key for firing in firings], pa.string()),
-                TIME: pa.array([firing.instant for firing in firings], pa.uint64()),
-                DIFF: pa.array([1] * count, pa.int64()),
+                "key": pa.array([firing.key for _, firing in due], pa.string()),
+                TIME: pa.array([instant for instant, _ in due], pa.uint64()),
+                DIFF: pa.array([1] * len(due), pa.int64()),
             }
         )
         return await append_through(

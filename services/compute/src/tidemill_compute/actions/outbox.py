@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import TIME
 
 OUTBOX_SCHEMA = pa.schema(
     [
@@ -20,7 +23,8 @@ OUTBOX_SCHEMA = pa.schema(
     ]
 )
 """One row for each firing: `instant` is when the event became present, `record` its text, `arguments`
-a JSON list, `event_time` null for a timeless fact."""
+a JSON list, `event_time` null for a timeless fact. A row without a key is no firing: an action that fires
+early notes there how far it has come (`actions.eager`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,12 @@ def outbox_rows(firings: Sequence[Firing]) -> pa.Table:
     return pa.table(columns, schema=OUTBOX_SCHEMA)
 
 
-def firings_of(rows: pa.Table) -> list[Firing]:
-    """The firings that rows of an outbox hold, by instant, then key: the order of their effects."""
-    firings = [Firing(**row) for row in rows.select(OUTBOX_SCHEMA.names).to_pylist()]
-    return sorted(firings, key=lambda firing: (firing.instant, firing.key))
+def firings_of(rows: pa.Table) -> list[tuple[int, Firing]]:
+    """The firings that updates of an outbox hold, each with the instant at which it stands there.
+
+    By that, then by instant and key: the order of their effects.
+    """
+    found = rows.filter(pc.not_equal(rows["key"], ""))
+    firings = (Firing(**row) for row in found.select(OUTBOX_SCHEMA.names).to_pylist())
+    due = zip(found[TIME].to_pylist(), firings, strict=True)
+    return sorted(due, key=lambda each: (each[0], each[1].instant, each[1].key))

@@ -59,7 +59,7 @@ class EventHistory:
         fold = EventFold(self.policy, buffer, NOTHING_SEEN)
         if ended == 0:
             return fold, target.begins
-        instant = await self._instant_of(ended)
+        instant = await self.instant_of(ended)
         progress = await self.holds.snapshot(target.event_map, instant)
         columns = (progress[name].to_pylist() for name in ("partition", "frontier", "instant"))
         fold.progress = progress_of(list(zip(*columns, strict=True)))
@@ -94,8 +94,8 @@ class EventHistory:
         own = {*self.policy.columns.data, *POSITION, HEARTBEAT, TIME, DIFF}
         return rows.select([name for name in rows.column_names if name in own])
 
-    async def _instant_of(self, ended: int) -> int:
-        """The system instant at which the stream's frontier came to `ended`."""
+    async def instant_of(self, ended: int) -> int:
+        """The system instant at which the stream's frontier came to `ended`, which is past 0."""
         content = await self.holds.history(self.target.event_map)
         moves = content.filter(
             pc.and_(pc.equal(content["partition"], STREAM), pc.equal(content["frontier"], ended))

@@ -44,6 +44,7 @@ from tidemill_embedded.applying.joining import joined
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.applying.stating import stated_anew
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
+from tidemill_embedded.resources.early import refuse_eager
 from tidemill_embedded.resources.named import Named, PlannedView, columns_of, located
 from tidemill_embedded.resources.placing import check_resource
 from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
@@ -199,11 +200,13 @@ async def plan_apply(
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
                 check_version(stored, world)
+        plan = Plan(tuple(created), (*mended, *configured), tuple(unchanged))
+        _refuse_changing(plan, store)
     except Exception:  # also what nobody foresaw: what is refused is not known by name
         for name in names:
             world.shapes.forget(name)
         raise
-    return Plan(tuple(created), (*mended, *configured), tuple(unchanged))
+    return plan
 
 
 def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
@@ -469,8 +472,33 @@ def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:
                 f"the view {spec.view} has no output {predicate}; it has {', '.join(view.outputs)}"
             )
         named = shapes.named(f"{spec.view}/{predicate}")
-        goal_over(spec.goal, {predicate: named.shape.argument_columns})
+        goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
+    if spec.eager:
+        with located(resource, "spec", "eager"):
+            refuse_eager(shapes.planned(spec.view), goal, shapes)
     return named
+
+
+def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
+    """Refuse another program for a view that an eager action watches: what it has fired follows from the old one.
+
+    Raises: UsageError with its place.
+    """
+    views = {each.resource.name: each for each in plan.configured if each.resource.kind == "View"}
+    for action in (*store.live(), *plan.created):
+        spec = action.resource.spec
+        if not isinstance(spec, ActionSpec) or not spec.eager:
+            continue
+        view = views.get(spec.view) or store.get("View", spec.view)
+        if view is not None and changing(view):
+            asked = view.resource if spec.view in views else action.resource
+            with located(asked, "spec"):
+                raise UsageError(
+                    f"{view.resource} cannot change while {action.resource} watches it and is eager: what "
+                    "has fired early follows from its rules; delete the action, and apply it once the view "
+                    "has changed",
+                    reason="Eager",
+                )
 
 
 async def _resolved(stored: Stored, world: World) -> dict[str, Any]:

@@ -100,6 +100,11 @@ class PlannedView:
         return self.program.timeline or SYSTEM
 
 
+def state_of(view: PlannedView) -> str:
+    """The collection with what one window of the view hands to the next."""
+    return f"{own_prefix(view.stored, int(view.stored.resolved.get('version', 1)))}/state"
+
+
 READS = "reads"
 """Of what was decided about a resource: the collections that it reads, by the names that it has for them."""
 

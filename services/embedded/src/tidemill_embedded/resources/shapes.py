@@ -54,9 +54,9 @@ from tidemill_embedded.resources.named import (
     located,
     named_source,
     named_table,
-    own_prefix,
     read_name,
     source_of,
+    state_of,
 )
 from tidemill_embedded.resources.names import Names, resource_of
 from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
@@ -94,6 +94,7 @@ class Shapes(Names):
         self._sources: dict[str, SourceOf] = {}
         self._sharing: defaultdict[str, set[str]] = defaultdict(set)
         """The sources that share their bindings, by the name under which they do."""
+        self._applied: dict[str, Stored] = {}
         self._arrangements: dict[str, _Arranged] = {}
         self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
@@ -119,6 +120,7 @@ class Shapes(Names):
             self._sources[source.name] = source_of(stored)
             self._add_bindings(stored)
             self._add_aside(stored, SYSTEM, deadletters=LETTER_SCHEMA)
+            self._applied[source.name] = stored
             if source.timeline != SYSTEM:
                 self._add_aside(stored, SYSTEM, eventmap=EVENT_MAP_SCHEMA)
         elif isinstance(spec, TableSpec):
@@ -133,7 +135,11 @@ class Shapes(Names):
         elif isinstance(spec, ActionSpec):
             watched = self.planned(spec.view).outputs[spec.goal.partition("(")[0].strip()]
             corrections = corrections_schema(watched.shape)
-            self._add_aside(stored, watched.timeline, outbox=OUTBOX_SCHEMA, corrections=corrections)
+            # What fires early stands where it was put down, not where its events will be definite.
+            self._add_aside(
+                stored, SYSTEM if spec.eager else watched.timeline, outbox=OUTBOX_SCHEMA
+            )
+            self._add_aside(stored, watched.timeline, corrections=corrections)
         elif isinstance(spec, ArrangementSpec):
             self._arrange(stored, spec)
         return None
@@ -316,15 +322,12 @@ class Shapes(Names):
     def view(self, name: str) -> ViewOf:
         """A view as the query service sees it."""
         planned = self.planned(name)
-        state = (
-            f"{own_prefix(planned.stored, int(planned.stored.resolved.get('version', 1)))}/state"
-        )
         return ViewOf(
             name, planned.program,
             {p: named.readable() for p, named in planned.inputs.items()},
             {p: named.readable() for p, named in planned.outputs.items()},
             kept_in_words(planned.stored.resource.spec),
-            None if planned.ticks is None else TicksOf(planned.ticks, state, _begin(planned)),
+            None if planned.ticks is None else TicksOf(planned.ticks, state_of(planned), _begin(planned)),
         )  # fmt: skip
 
     def views(self) -> list[ViewOf]:
@@ -359,6 +362,10 @@ class Shapes(Names):
                 reason="NoSource",
             )
         return found
+
+    def applied_source(self, name: str) -> Stored | None:
+        """The source that makes the collection of that name, as it is applied; None if no source does."""
+        return self._applied.get(name)
 
     def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
         """The input by which a view would read, through others, what it derives itself."""
@@ -439,6 +446,7 @@ class Shapes(Names):
             if not sources:
                 del self._sharing[shared]
                 self.remove(f"{shared}/remap")
+        self._applied.pop(name, None)
         self._disarrange(name)
         for each in self.below(name):
             self.remove(each)

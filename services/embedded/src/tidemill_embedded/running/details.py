@@ -43,6 +43,7 @@ def details_of(runner: object, role: str | None = None) -> dict[str, Any]:
     if isinstance(runner, ActionRunner):
         done = runner.driver.counts
         return {
+            **runner.firing(),
             "fired": done.fired,
             "duplicatesSuppressed": done.repeated,
             "effects": done.effects,

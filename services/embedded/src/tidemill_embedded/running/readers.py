@@ -6,13 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tidemill.datalog.goals import goal_over
+import pyarrow as pa
+
+from tidemill.datalog.goals import Goal, goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
-from tidemill.runtime.resources import ActionSpec, HoldSpec, TableSpec, retained_ms
+from tidemill.runtime.resources import (
+    ActionSpec,
+    HoldSpec,
+    TableSpec,
+    ViewSpec,
+    retained_ms,
+)
 from tidemill.shard import Description
 from tidemill.time import U64_MAX, U64_TIME, Frontier, UsageError, frontier, sole_time
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.eager import EagerDriver
+from tidemill_compute.actions.early import EarlyEvents
 from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Sink
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
@@ -20,10 +30,12 @@ from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
+from tidemill_embedded.resources.early import early_target
 from tidemill_embedded.resources.named import SYSTEM, Named, row_schema
 from tidemill_embedded.resources.placing import check_sink
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.running.guarding import GuardedSink
+from tidemill_embedded.running.view_runner import bounds_of
 from tidemill_embedded.world import World
 
 COUNT_INTERVAL_S = 1.0
@@ -99,13 +111,45 @@ class ActionRunner:
         self._done = f"{stored.prefix}/done"
         self._corrections = f"{stored.prefix}/corrections"
         self._guarded = GuardedSink(self._sink())
-        self.driver = ActionDriver(
-            ActionTarget(
-                stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done,
-                self._corrections,
-            ),
-            self._guarded, world.collections, world.clock, world.settings.compute,
+        target = ActionTarget(
+            stored.prefix, goal, watched.collection, watched.shape, self.outbox, self._done,
+            self._corrections,
         )  # fmt: skip
+        self._early = self._looking_ahead(goal) if spec.eager else None
+        self.driver = self._driver(target)
+
+    def _looking_ahead(self, goal: Goal) -> EarlyEvents:
+        """What finds the events of the goal that are not definite yet. Raises: ProgramErrors if none may fire."""
+        world, view = self._world, self._world.shapes.planned(self._spec.view)
+        spec = view.stored.resource.spec
+        assert isinstance(spec, ViewSpec)
+        bounds = bounds_of(spec, self._spec.view, world)
+        target = early_target(view, goal.predicate, world.shapes, *bounds)
+        return EarlyEvents(
+            target, self._stored.prefix, world.collections, world.settings.compute,
+            world.shared.threads,
+        )  # fmt: skip
+
+    def _driver(self, target: ActionTarget) -> ActionDriver:
+        world, settings = self._world, self._world.settings.compute
+        if self._early is None:
+            return ActionDriver(target, self._guarded, world.collections, world.clock, settings)
+        return EagerDriver(
+            target, self._guarded, world.collections, world.clock, settings, self._early
+        )
+
+    @property
+    def covering(self) -> str:
+        """The collection whose upper says how far what is watched has been looked at."""
+        return self.outbox if self._early is None else self._corrections
+
+    def firing(self) -> dict[str, object]:
+        """When it fires, and how often it did before an event was definite, in the words of resources."""
+        if not isinstance(self.driver, EagerDriver):
+            return {"firing": "definite"}
+        told: dict[str, object] = {"firing": "eager", "firedEarly": self.driver.foreseen}
+        given_up = self.driver.early.given_up
+        return {**told, "notEarly": given_up} if given_up else told
 
     @property
     def watched(self) -> str:
@@ -153,16 +197,33 @@ class ActionRunner:
         else:
             start = frontier(int(fire_from))
         timeline = self._watched.timeline
-        for collection, schema in (
-            (self.outbox, OUTBOX_SCHEMA),
-            (self._done, DONE_SCHEMA),
-            (self._corrections, corrections_schema(self._watched.shape)),
-        ):
-            description = Description(schema, kind="actions", timeline=timeline)
-            await self._world.ensure(collection, description, start)
+        parts = [(self.outbox, OUTBOX_SCHEMA), (self._done, DONE_SCHEMA)]
+        corrections = (self._corrections, corrections_schema(self._watched.shape))
+        if self._early is None:
+            parts.append(corrections)
+        else:
+            # What fires early stands where it is put down; where firing begins, corrections begin.
+            await self._made(*corrections, timeline, start)
+            # Its notes change with each step: what they were is kept no longer than a restart needs it.
+            timeline, start = SYSTEM, frontier(self._world.clock.now_ms())
+            start = await self._made(*parts.pop(0), timeline, start, retain_ms=1)
+        for collection, schema in parts:
             # What is done begins where the outbox does, also if a crash came between the two.
-            start = (await self._world.collections.status(collection)).since
+            start = await self._made(collection, schema, timeline, start)
         await self.driver.prepare()
+
+    async def _made(
+        self,
+        collection: str,
+        schema: pa.Schema,
+        timeline: str,
+        start: Frontier,
+        retain_ms: int | None = None,
+    ) -> Frontier:
+        """Create a collection of the action; where it begins."""
+        description = Description(schema, kind="actions", timeline=timeline, retain_ms=retain_ms)
+        await self._world.ensure(collection, description, start)
+        return (await self._world.collections.status(collection)).since
 
     async def _caught_up(self, upper: Frontier) -> Frontier:
         """Where what is watched will be once it has caught up with what there is: all before is history.
@@ -205,7 +266,9 @@ class ActionRunner:
         owners = frozenset((self._owner,))
         for collection in (self.outbox, self._done, self._corrections):
             await self._world.close(collection, owners)
-        await self._world.release(self._watched.collection, owners)
+        read = [] if self._early is None else self._early.read
+        for collection in (self._watched.collection, *read):
+            await self._world.release(collection, owners)
 
 
 class HoldRunner:

@@ -32,15 +32,14 @@ from tidemill.shard import Description
 from tidemill.shard.conforming import refuse_long
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
-from tidemill_compute.events.fold import MOVERS, EventPolicy
-from tidemill_compute.events.history import EventTarget
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.events.fold import MOVERS
+from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
-from tidemill_compute.events.rows import EventColumns
 from tidemill_compute.events.stage import EventStage
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
+from tidemill_embedded.resources.event_streams import stream_of
 from tidemill_embedded.resources.named import SYSTEM, columns_of, event_schema, row_schema
 from tidemill_embedded.resources.placing import check_source
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
@@ -141,20 +140,7 @@ class SourceRunner:
     def _make_stage(self) -> EventStage | ReferenceStage | None:
         world, event = self._world, self._spec.event_time
         if event is not None:
-            columns = EventColumns(
-                tuple(self._rows.names), event.column, event.expires_column,
-                None if event.expires_after is None else int(event.expires_after),
-            )  # fmt: skip
-            idle = None if event.idle_timeout is None else int(event.idle_timeout)
-            silence = None if event.silence is None else int(event.silence)
-            policy = EventPolicy(
-                columns, Policy(int(event.skew), idle, silence), event.late == "correct",
-                int(event.max_ahead),
-            )  # fmt: skip
-            target = EventTarget(
-                self._source, self._raw, self._raw_letters, self._remap, self._map,
-                self._letters, self.collection, event_schema(self._rows), self._stored.begins,
-            )  # fmt: skip
+            target, policy = stream_of(self._stored)
             return EventStage(
                 target, policy, world.collections, world.clock, world.settings.compute,
                 lambda: world.timeline_frontier(event.timeline),

@@ -33,6 +33,14 @@ class Records(Protocol):
         """Write what was decided, unless something else was applied since `known`; whether it is written."""
 
 
+def bounds_of(spec: ViewSpec, name: str, world: World) -> tuple[Limits, Allowance]:
+    """What a view may hold, and how far its rounds may go."""
+    return (
+        Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
+        Allowance(world.settings.limits.view_bytes, "limits.view_bytes", f"view {name}"),
+    )
+
+
 class ViewRunner:
     """A view with its outputs, errors and state; `changed` is the newest version if that is not read yet."""
 
@@ -105,11 +113,7 @@ class ViewRunner:
             f"{prefix}/errors", f"{own}/state", view.ticks,
             spec.engine if spec.engine in ("incremental", "scratch") else "auto", spec.strategy,
             self._begins_at(view),
-            Limits(spec.limits.rounds, spec.limits.rows, spec.limits.set_values),
-            Allowance(
-                self._world.settings.limits.view_bytes, "limits.view_bytes",
-                f"view {self._stored.resource.name}",
-            ),
+            *bounds_of(spec, self._stored.resource.name, self._world),
         )  # fmt: skip
 
     def _begins_at(self, view: PlannedView) -> Frontier | None:

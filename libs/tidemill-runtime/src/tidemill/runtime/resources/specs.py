@@ -317,12 +317,16 @@ class SinkSpec(Spec, frozen=True, kw_only=True):
 
 
 class ActionSpec(Spec, frozen=True, kw_only=True):
-    """A goal and what is told; `fire_from` is a word or an instant in milliseconds."""
+    """A goal and what is told; `fire_from` is a word or an instant in milliseconds.
+
+    An `eager` one fires what follows from what has come, before it is definite.
+    """
 
     view: str
     goal: str
     sink: SinkSpec
     fire_from: Literal["creation", "beginning"] | int = "creation"
+    eager: bool = False
 
 
 class ArrangementSpec(Spec, frozen=True, kw_only=True):

@@ -1,0 +1,186 @@
+"""Eager actions: a goal to which more events only add fires what has come, before it is definite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.datalog.goals import action_key
+from tidemill.datalog.presence import Presence
+from tidemill.datalog.records import Record
+from tidemill.runtime.clock import Clock
+from tidemill.shard import Collections, UpperMismatch
+from tidemill.time import U64_MAX, frontier, sole_time
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.corrections import corrections_told
+from tidemill_compute.actions.early import EarlyEvents
+from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.record_rows import endless, row_of
+
+_LAST = 2**63 - 1
+"""The progress of an action over a collection that is closed."""
+
+
+class EagerDriver(ActionDriver):
+    """As an action, and each event fires as soon as it follows from what has come: the same set, earlier.
+
+    What is definite fires by itself, and covers everything; what is found early only comes before it. The outbox
+    and what is done stand on the timeline of the system, at the instant at which somebody put it down. How far
+    what is watched is covered is a row of the outbox, written together with the firings, strictly from its
+    upper: two processes that saw different parts cannot both put theirs down. Corrections are what they would be
+    of an action that is not eager.
+    """
+
+    def __init__(
+        self, target: ActionTarget, sink: Sink, collections: Collections, clock: Clock,
+        settings: ComputeSettings, early: EarlyEvents,
+    ) -> None:  # fmt: skip
+        super().__init__(target, sink, collections, clock, settings)
+        self.early = early
+        self._row_of = row_of(target.shape)
+        self._upper = 0
+        self._noted: int | None = None
+        """How far what is watched is covered, as the outbox says; None before it does."""
+        self.foreseen = 0
+        """How many firings of this process came before their events were definite."""
+
+    async def prepare(self) -> None:
+        """Hold what is watched, what the view reads below the goal, and the outbox from where it begins."""
+        await super().prepare()
+        await self.early.prepare()
+
+    async def fire_forever(self) -> None:
+        """Fire what is definite, and what has come, until cancelled or until nothing can follow."""
+        await self.prepare()
+        await self._resume()
+        await self.early.resume(min(await self._reached(), _LAST))
+        held_at = self._clock.monotonic_s()
+        while self.counts.frontier < U64_MAX:
+            await self._step()
+            if self.counts.frontier == U64_MAX:
+                return
+            if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
+                held_at = self._clock.monotonic_s()
+                await self._move_holds(self.counts.frontier)
+            await self._more()
+
+    async def _more(self) -> None:
+        """Return once there is more that is definite, or more has come."""
+        waits = [
+            asyncio.create_task(self._definite(self.counts.frontier)),
+            asyncio.create_task(self.early.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _reached(self) -> int:
+        """Up to where what is watched is definite."""
+        upper = (await self._collections.status(self._target.watched)).upper
+        return U64_MAX if upper.empty else sole_time(upper)
+
+    async def _move_holds(self, upper: int) -> None:
+        """Let go of what is covered and done; notes that were taken away are forgotten so."""
+        await super()._move_holds(upper)
+        await self._holds.downgrade(self._target.outbox, frontier(max(0, self._upper - 1)))
+        await self.early.move_holds(upper)
+
+    async def _recall(self) -> tuple[int, int]:
+        """Learn what has fired; the upper of the outbox, and how far it covers what is watched."""
+        target = self._target
+        status = await self._collections.status(target.outbox)
+        self._upper = sole_time(status.upper)
+        rows: list[dict[str, Any]] = []
+        if status.since != status.upper:
+            rows = (await self._holds.snapshot(target.outbox, self._upper - 1)).to_pylist()
+        self._known = {row["key"] for row in rows} - {""}
+        notes = {row["record"]: int(row["instant"]) for row in rows if not row["key"]}
+        self._noted = notes.pop("", None)
+        self._ahead = notes
+        begins = sole_time((await self._collections.status(target.corrections)).since)
+        covered = begins if self._noted is None else self._noted
+        self._told = Counter()
+        if begins < covered:
+            told = await self._holds.snapshot(target.corrections, covered - 1)
+            self._told = corrections_told(told)
+        self.early.look_again()
+        return self._upper, U64_MAX if covered == _LAST else covered
+
+    async def _step(self) -> None:
+        """Put down what is definite and what has come, and let the sink do it."""
+        lower, reached = self.counts.frontier, await self._reached()
+        upper, ahead = max(lower, reached), dict(self._ahead)
+        firings: list[Firing] = []
+        if lower < upper:
+            firings, corrections = self._news(await self._changes(lower, upper))
+            # IMPORTANT: the corrections first: a restart goes on from what the outbox covers.
+            await self._correct(corrections, upper)
+        await self.early.advance()
+        if lower <= reached < U64_MAX:
+            # Before the action begins nobody knows whether what has come will begin before it does.
+            firings += self._foreseen(await self.early.found(reached), reached)
+        if lower == upper and not firings:
+            return
+        at = max(self._upper + 1, self._clock.now_ms())
+        rows = self._rows(firings, ahead, min(upper, _LAST), at - 1)
+        outcome = await self._collections.compare_and_append(
+            self._target.outbox, frontier(self._upper), frontier(at), rows, writer=self._target.name
+        )
+        if isinstance(outcome, UpperMismatch):
+            # Somebody else goes on with this action: what it has put down counts, and the sink is not asked again.
+            _, self.counts.frontier = await self._recall()
+            return
+        self._upper, self._noted = at, min(upper, _LAST)
+        self.counts.fired += len(firings)
+        await self._carry_out(at)
+        self.counts.frontier = upper
+
+    def _foreseen(self, found: Sequence[Presence], upper: int) -> list[Firing]:
+        """What will begin at `upper` or later, of what follows from what has come, and has not fired.
+
+        What is there just before `upper` began before the action did, or has fired: only what is definite tells
+        when it begins anew.
+        """
+        there: set[str] = set()
+        first: dict[str, tuple[int, Record]] = {}
+        for presence in sorted(found, key=lambda each: each.start):
+            if not self._matches(presence.record) or endless(presence.record) is not None:
+                continue
+            record = self._record_of(self._row_of(presence.record))
+            key = action_key(self._target.goal.name, record)
+            if presence.start < upper:
+                there.add(key)
+            elif key not in there and key not in self._known:
+                first.setdefault(key, (int(presence.start), record))
+        self._known |= first.keys()
+        self._ahead |= {key: instant for key, (instant, _) in first.items()}
+        self.foreseen += len(first)
+        return [self._firing(key, instant, record) for key, (instant, record) in first.items()]
+
+    def _rows(
+        self, firings: Sequence[Firing], ahead: dict[str, int], upper: int, at: int
+    ) -> pa.Table:
+        """What an outbox gains: firings, how far they cover what is watched, and which of them are still to begin."""
+        rows = [{**asdict(firing), DIFF: 1} for firing in firings]
+        noted = [] if self._noted is None else [("", self._noted, -1)]
+        noted.append(("", upper, 1))
+        noted += [(key, due, -1) for key, due in ahead.items() if key not in self._ahead]
+        noted += [(key, due, 1) for key, due in self._ahead.items() if key not in ahead]
+        name = self._target.name
+        for record, instant, diff in noted:
+            note = Firing("", name, instant, record, "", None)
+            rows.append({**asdict(note), DIFF: diff})
+        stamped = [{**row, TIME: at} for row in rows]
+        return pa.Table.from_pylist(stamped, schema=update_schema(OUTBOX_SCHEMA))

@@ -1,0 +1,300 @@
+"""What an eager action sees of events before they are definite: what has come so far, and what it derives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow.compute as pc
+
+from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
+from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
+from tidemill.datalog.presence import END, Presence
+from tidemill.datalog.scratch import Engine
+from tidemill.runtime.logs import get_logger
+from tidemill.shard import Collections
+from tidemill.time import U64_MAX, Exhausted, NotYet, frontier, sole_time
+from tidemill_compute.events.buffer import START
+from tidemill_compute.events.fold import EventFold, EventPolicy
+from tidemill_compute.events.history import EventHistory, EventTarget
+from tidemill_compute.events.rows import NEVER
+from tidemill_compute.holds import Holds
+from tidemill_compute.settings import ComputeSettings
+from tidemill_compute.views.maintaining import INSTANT_MAX
+from tidemill_compute.views.record_rows import PredicateShape, record_of
+from tidemill_compute.views.view import rows_of
+from tidemill_compute.views.view_target import STATE_SCHEMA
+
+log = get_logger("actions")
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyTarget:
+    """What is derived early: a predicate of a view's program, from its inputs, and the view's state.
+
+    `inputs` are those below the predicate: the stream that each is, and its shape under the program's name.
+    """
+
+    predicate: str
+    program: CheckedProgram
+    inputs: Mapping[str, tuple[EventTarget, EventPolicy, PredicateShape]]
+    state: str
+    limits: Limits = field(default_factory=Limits)
+    allowance: Allowance = field(default_factory=Allowance, compare=False)
+
+
+class _Feed:
+    """The events of one input that have been admitted and have not ended, definite or not.
+
+    They are admitted as the source's own stage admits them: what is late or too far ahead is decided when it
+    arrives, and what was decided about a silence is read from the map. So each of them will be definite.
+    """
+
+    def __init__(
+        self, target: EventTarget, policy: EventPolicy, shape: PredicateShape, holds: Holds,
+        collections: Collections, settings: ComputeSettings,
+    ) -> None:  # fmt: skip
+        self.target = target
+        self.presences: list[Presence] = []
+        self._shape = shape
+        self._record_of = record_of(shape)
+        self._holds = holds
+        self._history = EventHistory(target, policy, holds)
+        self._collections = collections
+        self._settings = settings
+        self._fold: EventFold | None = None
+        self._folded = 0
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The collections that are read, from the first one on which the rest rests."""
+        target = self.target
+        return target.raw, target.remap, target.event_map, target.letters, target.events
+
+    async def resume(self, upper: int) -> None:
+        """Know what is alive just before `upper`, and all that has come since and will begin."""
+        events = self.target.events
+        self.presences = []
+        held = sole_time(await self._holds.take(events))
+        ends = (await self._collections.status(events)).upper
+        if ends.empty:
+            return  # nothing follows
+        ended, at = sole_time(ends), max(held, upper - 1)
+        self._fold, self._folded = await self._history.fold_at(ended)
+        if at < ended:
+            self._admit(rows_of(await self._holds.snapshot(events, at), self._names), at)
+        if at + 1 < ended:
+            later = await self._holds.changes(events, at + 1, ended)
+            later = later.filter(pc.greater(later[DIFF], 0))
+            starts = later[TIME].to_pylist()
+            for start, row in zip(starts, rows_of(later, self._names), strict=True):
+                self._admit([row], start)
+        self._drain()
+
+    async def advance(self) -> bool:
+        """Take in what has come; whether any of it is an event."""
+        uppers = [await self._upper(collection) for collection in self.read[:3]]
+        upper, fold = min(uppers), self._fold
+        if fold is None or upper <= self._folded:
+            return False
+        if upper == U64_MAX:
+            self._fold = None  # all is closed, and what is left of it is definite soon
+            return False
+        decided = await self._history.decided(self._folded, upper)
+        await self._history.fold_in(fold, self._folded, upper, decided)
+        fold.take()  # the map and the letters are written by the stage
+        self._folded = upper
+        return self._drain()
+
+    async def wait(self) -> None:
+        """Return once more may have come."""
+        if self._fold is None:
+            await asyncio.Event().wait()
+        await self._collections.rest_over(self.target.remap, self._settings.hold_interval_s)
+        for collection in self.read[:3]:
+            while True:
+                try:
+                    await self._collections.wait_for_upper(
+                        collection, self._folded, self._settings.poll_timeout_s
+                    )
+                except NotYet:
+                    continue
+                break
+
+    def forget(self, before: int) -> None:
+        """Let go of what has ended at `before`."""
+        self.presences = [each for each in self.presences if each.end > before]
+
+    async def move_holds(self, upper: int) -> None:
+        """Let go of what a restart behind `upper` of what is watched does not need."""
+        target = self.target
+        await self._holds.downgrade(target.events, frontier(max(0, upper - 1)))
+        ends = (await self._collections.status(target.events)).upper
+        if ends.empty or ends == frontier(0):
+            return
+        moved = min(await self._history.instant_of(sole_time(ends)), max(0, self._folded - 1))
+        for collection in self.read[:4]:
+            await self._holds.downgrade(collection, frontier(moved))
+
+    @property
+    def _names(self) -> list[str]:
+        return list(self._shape.schema.names)
+
+    async def _upper(self, collection: str) -> int:
+        upper = (await self._collections.status(collection)).upper
+        return U64_MAX if upper.empty else sole_time(upper)
+
+    def _drain(self) -> bool:
+        """Take what the fold has admitted; whether there was any of it."""
+        assert self._fold is not None
+        admitted, self._fold.buffer.pending = self._fold.buffer.pending, []
+        before = len(self.presences)
+        for table in admitted:
+            alive = table.filter(pc.greater(table["expires"], table[START]))
+            starts = alive[START].to_pylist()
+            for start, row in zip(starts, rows_of(alive, self._names), strict=True):
+                self._admit([row], start)
+        return len(self.presences) > before
+
+    def _admit(self, rows: Sequence[tuple[object, ...]], start: int) -> None:
+        for row in rows:
+            *values, expires = row
+            endless = expires is None or expires == NEVER
+            record = self._record_of((*values, None if endless else expires))
+            self.presences.append(Presence(record, start, END if endless else int(str(expires))))
+
+
+class EarlyEvents:
+    """Derives what a view will say of the events that have come, as far as that follows from them already.
+
+    What is found is a part of what will be definite, where `eager_refusal` refuses nothing. What is too much for
+    the view's limits is given up: then nothing is found early, until the action begins again.
+
+    Cost: one evaluation of the predicate over what is alive, for each look after which events have come;
+    memory for what is alive and what waits.
+    """
+
+    def __init__(
+        self, target: EarlyTarget, action: str, collections: Collections,
+        settings: ComputeSettings, threads: Executor,
+    ) -> None:  # fmt: skip
+        self._target = target
+        self._collections = collections
+        self._threads = threads
+        self._holds = Holds(collections, f"action:{action}")
+        self._allowance = target.allowance.apart()
+        self._engine = Engine(target.program, limits=target.limits, allowance=self._allowance)
+        self._feeds = {
+            predicate: _Feed(
+                events, policy, shape, self._holds, collections, settings
+            )
+            for predicate, (events, policy, shape) in target.inputs.items()
+        }  # fmt: skip
+        self._looked = False
+        self.given_up = ""
+        """Why nothing is found early any more; empty while it is."""
+
+    @property
+    def read(self) -> list[str]:
+        """The collections that are read and held beside what the action watches."""
+        found = {name for feed in self._feeds.values() for name in feed.read}
+        return sorted({*found, self._target.state})
+
+    async def prepare(self) -> None:
+        """Hold what a restart needs."""
+        for collection in self.read:
+            await self._holds.take(collection)
+
+    async def resume(self, upper: int) -> None:
+        """Begin with what has come, where what is watched is definite up to `upper`."""
+        self.given_up, self._looked = "", False
+        self._allowance = self._engine.allowance = self._target.allowance.apart()
+        for feed in self._feeds.values():
+            await feed.resume(upper)
+
+    def look_again(self) -> None:
+        """Find at the next look also what was found before: nobody has put it down."""
+        self._looked = False
+
+    async def wait(self) -> None:
+        """Return once more may have come."""
+        if self.given_up or not self._feeds:
+            await asyncio.Event().wait()
+        waits = [asyncio.create_task(feed.wait()) for feed in self._feeds.values()]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def advance(self) -> None:
+        """Take in what has come."""
+        for feed in () if self.given_up else self._feeds.values():
+            if await feed.advance():
+                self._looked = False
+
+    async def found(self, upper: int) -> list[Presence]:
+        """When what is derived of all that has come is there, from just before `upper` on; nothing if nothing new has come.
+
+        What is watched is definite up to `upper`. What begins just before it may have begun earlier.
+        """
+        if self.given_up:
+            return []
+        for feed in self._feeds.values():
+            feed.forget(upper - 1)
+        if self._looked or upper >= INSTANT_MAX - 1:
+            return []
+        state = await self._state(upper)
+        try:
+            found = await self._evaluated(state, upper)
+        except (LimitPassed, Exhausted) as error:
+            self.given_up = str(error)
+            for feed in self._feeds.values():
+                feed.presences = []
+            log.warning(
+                "nothing fires early any more", action=self._target.predicate, error=str(error)
+            )
+            return []
+        self._looked = True
+        return found
+
+    async def move_holds(self, upper: int) -> None:
+        """Let go of what a restart behind `upper` does not need."""
+        for feed in self._feeds.values():
+            await feed.move_holds(upper)
+        await self._holds.downgrade(self._target.state, frontier(max(0, upper - 1)))
+
+    async def _state(self, upper: int) -> EngineState:
+        """The view's state just before `upper`; none of a view that has not written any."""
+        state = self._target.state
+        if upper == 0 or sole_time(await self._holds.take(state)) >= upper:
+            return EngineState()
+        rows = await self._holds.snapshot(state, upper - 1)
+        return EngineState.from_rows(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
+
+    async def _evaluated(self, state: EngineState, upper: int) -> list[Presence]:
+        target = self._target
+        inputs = {predicate: feed.presences for predicate, feed in self._feeds.items()}
+        sizes = (
+            len(rows) * match_bytes(len(target.program.columns[p])) for p, rows in inputs.items()
+        )
+        self._allowance.beside = sum(sizes)
+        evaluate = partial(
+            self._engine.evaluate, inputs, lower=upper - 1 if upper else None, upper=INSTANT_MAX - 1,
+            state=state, only=[target.predicate],
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        try:
+            evaluation = await loop.run_in_executor(self._threads, evaluate)
+        except asyncio.CancelledError:
+            self._allowance.call_off()
+            raise
+        return evaluation.presences[target.predicate]

@@ -1,0 +1,52 @@
+"""Eager actions: whether a goal over a view may fire early, and what is read so that it can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.eager import eager_refusal, inputs_below
+from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.goals import Goal
+from tidemill.runtime.resources import SourceSpec
+from tidemill_compute.actions.early import EarlyTarget
+from tidemill_embedded.resources.event_streams import stream_of
+from tidemill_embedded.resources.named import Named, PlannedView, state_of
+from tidemill_embedded.resources.shapes import Shapes
+
+
+def refuse_eager(view: PlannedView, goal: Goal, shapes: Shapes) -> None:
+    """Raises: ProgramErrors (S129), at the rule that keeps the goal from firing early."""
+    named = view.inputs.items()
+    unfit = {p: why for p, each in named if (why := _unfit(each, shapes)) is not None}
+    refusal = eager_refusal(view.program, goal, unfit)
+    if refusal is not None:
+        of_goal = refusal.file != view.program.program.file
+        raise ProgramErrors([refusal], goal.text if of_goal else view.program.program.text)
+
+
+def _unfit(named: Named, shapes: Shapes) -> str | None:
+    """What an input is whose rows are not events that stay until they expire; None for one of those."""
+    stored = shapes.applied_source(named.name)
+    if stored is None or named.kind != "Source":
+        kinds = {"Table": "a table", "View": "what another view derives"}
+        return f"{kinds.get(named.kind, 'no source')}, whose rows may be taken back"
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    if spec.envelope.key:
+        return "a source with envelope.key, whose rows are taken back"
+    return None if spec.event_time is not None else "a source without eventTime"
+
+
+def early_target(
+    view: PlannedView, predicate: str, shapes: Shapes, limits: Limits, allowance: Allowance
+) -> EarlyTarget:
+    """What an eager action over a predicate of the view reads."""
+    inputs = {}
+    for name in inputs_below(view.program, predicate):
+        stored = shapes.applied_source(view.inputs[name].name)
+        assert stored is not None, "what is no source was refused"
+        shape = replace(view.inputs[name].shape, predicate=name)
+        inputs[name] = (*stream_of(stored), shape)
+    return EarlyTarget(predicate, view.program, inputs, state_of(view), limits, allowance)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 import pyarrow as pa
@@ -379,20 +379,31 @@ class Shapes(Names):
 
     def levels(self, resources: Sequence[Stored]) -> Iterator[list[Stored]]:
         """The planned resources, each in a later level than what it reads of them."""
-        made = {r.resource.name: r for r in resources if r.resource.kind not in ("Action", "Hold")}
+        known = {(r.resource.kind, r.resource.name): r for r in resources}
+        try:
+            sorter = self._ordered(resources, {"Hold"})
+        except CycleError:
+            # A changed view may read what became of its own actions: those are there already.
+            sorter = self._ordered(resources, {"Hold", "Action"})
+        while sorter.is_active():
+            ready = sorter.get_ready()
+            yield [known[key] for key in ready]
+            sorter.done(*ready)
+
+    def _ordered(
+        self, resources: Sequence[Stored], makes_nothing: Collection[str]
+    ) -> TopologicalSorter[tuple[str, str]]:
+        """The resources after what they read, but for what these kinds make. Raises: CycleError."""
+        made = {r.resource.name: r for r in resources if r.resource.kind not in makes_nothing}
         reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
         for stored in resources:
             names = {resource_of(name) for name in self._reading(stored)} & made.keys()
             before = {(made[n].resource.kind, n) for n in names}
             key = (stored.resource.kind, stored.resource.name)
             reads[key] = before - {key}
-        known = {(r.resource.kind, r.resource.name): r for r in resources}
         sorter = TopologicalSorter(reads)
         sorter.prepare()
-        while sorter.is_active():
-            ready = sorter.get_ready()
-            yield [known[key] for key in ready]
-            sorter.done(*ready)
+        return sorter
 
     def _reading(self, stored: Stored) -> list[str]:
         """The names that a resource reads as it runs; none where it could not be planned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pyarrow as pa
@@ -93,3 +94,17 @@ def test_d5_each_begins_after_what_it_reads_and_beside_what_it_does_not(seed: in
     Random(seed).shuffle(stored)
     levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
     assert levels == [["s", "u"], ["h", "v"], ["w"], ["a", "t"]]
+
+
+def test_d5_a_view_of_corrections_begins_after_its_action_unless_the_action_waits_for_it() -> None:
+    shapes, stored = Shapes(), []
+    corrected = '{inputs: {c: t/corrections}, program: "q(n) := c(sequence: n);"}'
+    for name, kind, spec in (*((n, *KINDS_OF[n]) for n in "svwt"), ("x", "View", corrected)):
+        stored.append(Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0))
+        shapes.plan(stored[-1])
+    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+    assert levels == [["s"], ["v"], ["w"], ["t"], ["x"]]
+    stored[2] = Stored(load_resources(document("View", "w", corrected), "test.yaml")[0], 0)
+    shapes.plan(stored[2])
+    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+    assert sorted(itertools.chain(*levels)) == ["s", "t", "v", "w", "x"]

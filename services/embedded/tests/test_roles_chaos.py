@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.testkit.service_faults.endpoints import ANSWERS
 from tidemill.testkit.service_faults.outcome import Outcome
+from tidemill.testkit.service_faults.poison import ROWS
 from tidemill.testkit.service_faults.run import Pace, run
 
 PATIENT = Pace(lag_s_max=20.0, recovery_s_max=150.0, failovers=0)
@@ -27,7 +28,7 @@ FELT = (
 
 
 POISON = (
-    "records", "records of Avro", "lines of files", "files", "rows of a table", "documents", "uploads",
+    *(f"records of {topic}" for topic in ROWS), "keys of records", "records of Avro", "lines of files", "files", "rows of a table", "documents", "uploads",
     "announcements",
 )  # fmt: skip
 

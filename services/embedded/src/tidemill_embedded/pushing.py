@@ -74,16 +74,19 @@ class HttpPushing:
             with self._admissions.admitted(
                 caller.get().name, endless=False, request_bytes=bytes_sent
             ):
-                rows = await _rows_of(request.body)
-                pushed = await self._catalog.push(
-                    request.parts["name"], rows, _header(request, TOKEN_HEADER)
-                )
-                return HttpReply.json({"accepted": pushed.accepted})
+                steps = self._admissions.steps
+                return await steps.steps_of(caller.get().name, self._pushed(request))
         except BaseException as error:
             failed = error
             raise
         finally:
             tell(self._auditor, PUSH, request.remote, failed)
+
+    async def _pushed(self, request: HttpRequest) -> HttpReply:
+        rows = await _rows_of(request.body)
+        name, token = request.parts["name"], _header(request, TOKEN_HEADER)
+        pushed = await self._catalog.push(name, rows, token)
+        return HttpReply.json({"accepted": pushed.accepted})
 
     def _principal(self, request: HttpRequest) -> Principal:
         if self._users is None:

@@ -1,4 +1,7 @@
-"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the others go on."""
+"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the others go on.
+
+Within the limits users share the event loop: see `fair_steps`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tidemill.rpc.fair_steps import FairSteps
 from tidemill.time import Exhausted
 
 USERS_MAX = 10_000
@@ -63,6 +67,7 @@ class Admissions:
     def __init__(self, limits: CallLimits, now_s: Callable[[], float]) -> None:
         self.limits = limits
         self._now_s = now_s
+        self.steps = FairSteps(now_s)
         self._users: dict[str, _Use] = {}
         self._under_way = {False: 0, True: 0}
 

@@ -12,9 +12,10 @@ from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -26,6 +27,8 @@ from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
 from tidemill.rpc.validation import validate
 from tidemill.time import Exhausted, TidemillError, UsageError
+
+T = TypeVar("T")
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
@@ -143,7 +146,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def answer(request: Any, context: Context) -> Any:
             async with self._surround(method, request, context) as sent:
-                message = await behavior(request, context)
+                message = await self._in_steps(behavior(request, context))
                 sent(_size(message))
                 return message
 
@@ -154,12 +157,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
             async with self._surround(method, request, context) as sent:
-                async for message in behavior(request, context):
-                    yield message
-                    sent(_size(message))
-                    self._observer.sent(method)
+                found = aiter(behavior(request, context))
+                with suppress(StopAsyncIteration):
+                    while True:
+                        message = await self._in_steps(anext(found))
+                        yield message
+                        sent(_size(message))
+                        self._observer.sent(method)
 
         return answers
+
+    def _in_steps(self, call: Awaitable[T]) -> Awaitable[T]:
+        """The call of the caller, in turn with those of others; a port of services has no turns."""
+        if self._admissions is None:
+            return call
+        return self._admissions.steps.steps_of(caller.get().name, call)
 
     @asynccontextmanager
     async def _surround(

@@ -7,6 +7,8 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 INPUTS ?= 100000
 SEED ?= 1
+# Without compiled modules every start of a process compiles all it imports: 3 s instead of none.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: formalism bench bench-shard bench-views help setup demo test lint types contracts format unit laws conformance protos charts definitions image e2e lock clean
 

@@ -72,7 +72,7 @@ conformance: ## run case files: make conformance CASES=PATH
 mutants: setup ## break each rule in a copy and see its test fail; M="K1 UP" narrows it to rules and families
 	@$(PY) -m tidemill.testkit.mutants $(M)
 
-formalism: ## write docs/formalism.md: every rule with the tests that name it
+formalism: ## write docs/reference/formalism.md: every rule with the tests that name it
 	@$(PY) -m tidemill.testkit.rules
 
 bench: setup ## speed of arrangements against the Rust original; BENCH="--only NAME" narrows it

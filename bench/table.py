@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path("bench/results/arrangements")
-DOCUMENT = Path("docs/performance.md")
+DOCUMENT = Path("docs/reference/performance.md")
 START, END = "<!-- table of make bench -->", "<!-- end of the table -->"
 
 

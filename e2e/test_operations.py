@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.cluster import CHART, MANIFESTS, ROOT, SERVERS, SYSTEM, Cluster, CommandFailed, said, until
 
-PAGE = ROOT / "docs/operations.md"
+PAGE = ROOT / "docs/how-to/operations.md"
 
 
 def shell_of(page: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from bench.views.peers import REQUIREMENTS
 
 RESULTS = Path("bench/results/views")
-DOCUMENT = Path("docs/performance.md")
+DOCUMENT = Path("docs/reference/performance.md")
 START, END = "<!-- table of make bench-views -->", "<!-- end of that table -->"
 HEAD = ["| what | ours | the others | best by ours | aim | reached | runs |", "|---|---|---|---|---|---|---|"]  # fmt: skip
 

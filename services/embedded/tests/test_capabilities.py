@@ -270,7 +270,7 @@ def test_v9_the_command_says_who_holds_upper_and_an_administrator_ends_it(tmp_pa
 
 @pytest.mark.rule("K11", "K9", "SU1")
 async def test_v9_the_program_of_the_page_runs_and_holds_nothing_afterwards(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "capabilities.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "capabilities.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
     with up_process(tmp_path) as server:
         with server.client() as client:
@@ -294,7 +294,7 @@ async def test_v9_the_program_of_the_page_runs_and_holds_nothing_afterwards(tmp_
 
 @pytest.mark.rule("CR1", "K9", "MV1")
 def test_v9_the_program_that_is_not_asynchronous_runs_too(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "capabilities.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "capabilities.md").read_text()
     program = page.split("```python\n")[2].partition("```")[0]
     with up_process(tmp_path) as server:
         address = server.address("grpc")

@@ -19,7 +19,7 @@ from tidemill_embedded.commands.evaluating import UPPER, presences_of
 from tidemill_embedded.process import opened
 from tidemill_embedded.settings import EmbeddedSettings
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "tidelog.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs" / "tutorial" / "tidelog.md").read_text()
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(kind, words.split(), text) for kind, words, text in BLOCK.findall(GUIDE)]
 EXAMPLES = [

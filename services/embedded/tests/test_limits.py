@@ -25,7 +25,7 @@ from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
 from tidemill_query import reasons
 
-PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "limits.md"
 
 
 def test_s9_every_limit_is_documented_with_its_default() -> None:

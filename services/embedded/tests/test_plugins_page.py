@@ -1,4 +1,4 @@
-"""The package that docs/plugins.md shows, built, installed and used by every command and a running server."""
+"""The package that docs/how-to/plugins.md shows, built, installed and used by every command and a running server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 
-PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "plugins.md"
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 USES = "  lattices: [bits@1]\n  functions: [root@1]\n"
 PROGRAM = "seen(k) @bits(b) := flag(k, b);\n    side(k, root(b)) := flag(k, b);"

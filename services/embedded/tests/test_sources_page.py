@@ -21,7 +21,7 @@ from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/sources.md").read_text()
+PAGE = (ROOT / "docs/reference/sources.md").read_text()
 BLOCKS = {
     load_resources(block)[0].name: block
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -141,7 +141,7 @@ spec:
 
 
 async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_path: Path) -> None:
-    page = (ROOT / "docs/actions.md").read_text()
+    page = (ROOT / "docs/reference/actions.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (declared,) = [block for block in blocks if "deadletters" in block]
     async with running(tmp_path) as process:

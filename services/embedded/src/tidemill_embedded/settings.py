@@ -299,7 +299,7 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Certificate and key for clients; with an authority, clients need a certificate as well."""
 
     token_file: str = ""
-    """Users by the hashes of their tokens, with their grants (docs/security.md); needs tls. Empty asks nobody."""
+    """Users by the hashes of their tokens, with their grants (docs/how-to/security.md); needs tls. Empty asks nobody."""
 
     token_grace_s: float = GRACE_S
     """How long users count on while token_file cannot be read, or has a mistake; then nobody is let in."""

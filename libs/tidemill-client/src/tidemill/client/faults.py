@@ -57,7 +57,7 @@ def advice(error: TidemillError, address: str) -> str:
         case UnknownCollection():
             return "`tidemill get` and `tidemill get collections` list what there is."
         case Unavailable() if error.details.get("reason") == "tls":
-            return "docs/security.md says how certificates and tokens are given."
+            return "docs/how-to/security.md says how certificates and tokens are given."
         case Unavailable():
             if error.details.get("reason") != "unreachable":
                 return "Nothing happened: try again in a moment."

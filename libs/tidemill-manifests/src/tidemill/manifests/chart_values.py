@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"^ *# -- (?P<says>.*)$")
 _HEAD = """# tidemill
 
 The chart of Tidemill: one StatefulSet that runs everything, or a Deployment for each role; the operator, and the custom resources.
-How to install, secure, upgrade, back up and recover it, line by line: [operations.md](../../docs/operations.md).
+How to install, secure, upgrade, back up and recover it, line by line: [operations.md](../../docs/how-to/operations.md).
 
     helm install tidemill charts/tidemill --namespace tidemill --create-namespace
     helm test tidemill --namespace tidemill

@@ -1,6 +1,7 @@
-"""The rules of the formalism and of what stands on it, what each promises, and the tests that prove it: docs/formalism.md.
+"""Rules of the formalism, what each promises, and the tests that prove it.
 
-`python -m tidemill.testkit.rules` writes the page from the markers `rule(...)` of the tests.
+`python -m tidemill.testkit.rules` writes docs/reference/formalism.md from the markers `rule(...)`
+of the tests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-PAGE = "docs/formalism.md"
+PAGE = "docs/reference/formalism.md"
 
 FAMILIES: Mapping[str, str] = {
     "F": "Collections and frontiers",
@@ -225,7 +226,7 @@ def unknown(tests: Iterable[str]) -> list[str]:
 
 
 def page(tests: Mapping[str, list[tuple[str, str]]]) -> str:
-    """docs/formalism.md as it ought to be."""
+    """docs/reference/formalism.md as it ought to be."""
     lines = [
         "# The formalism, rule by rule",
         "",
@@ -241,7 +242,7 @@ def page(tests: Mapping[str, list[tuple[str, str]]]) -> str:
                     f"| {rule} | {promise} | {', '.join(f'`{n}`' for n in names) or '—'} |"
                 )
     files = sorted({file for rule in PROMISES for file, _ in tests.get(rule, [])})
-    lines += ["", "## Files", "", *(f"* [{file}](../{file})" for file in files)]
+    lines += ["", "## Files", "", *(f"* [{file}](../../{file})" for file in files)]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 A value is read by the schema it was written with; columns take its fields by their names, so a schema
 may gain and lose fields while the columns stay. What each type of Avro becomes is a table of
-docs/sources.md.
+docs/reference/sources.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import pytest
@@ -54,7 +55,7 @@ async def longest_wait(order: Callable[[Work], Order[int]]) -> int:
     await asyncio.wait(floods)
     own = [-1, *(at for at, user in enumerate(work.done) if user == "ann")]
     assert len(own) == HOPS + 1
-    return max(b - a - 1 for a, b in zip(own, own[1:], strict=False))
+    return max(b - a - 1 for a, b in pairwise(own))
 
 
 async def test_a3_a_question_waits_for_two_steps_of_a_flood_at_most() -> None:
@@ -153,9 +154,9 @@ async def test_a_stream_in_turns_gives_what_it_gives_without() -> None:
             yield number
 
     steps = FairSteps(lambda: 0.0)
-    found, stream = [], numbers()
+    stream = numbers()
     step = partial(steps.steps_of, "ann")
+    found = [await step(anext(stream)) for _ in range(3)]
     with pytest.raises(StopAsyncIteration):
-        while True:
-            found.append(await step(anext(stream)))
+        await step(anext(stream))
     assert found == [0, 1, 2]

@@ -135,4 +135,3 @@ class _Queued(Generic[T]):
                 yield waited_for
             except BaseException as error:
                 thrown = error
-

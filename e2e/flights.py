@@ -15,20 +15,20 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tidemill.client import Client
 from tidemill.runtime.clock import SystemClock
-from tidemill_embedded.demo.oracle import QUERIES, Oracle, Rows
-from tidemill_embedded.demo.prepare import (
+from tidemill_flights.oracle import QUERIES, Oracle, Rows
+from tidemill_flights.prepare import (
     Arrivals,
     arrivals,
     flight_rows,
     weather_rows,
     write_reference,
 )
-from tidemill_embedded.demo.raw import unpack
-from tidemill_embedded.demo.runner import FLIGHT_PARTITIONS, SEED, STREAMS, VIEWS
-from tidemill_embedded.demo.scenario import QUICK, YEAR, Scenario, iso
-from tidemill_embedded.demo.verify import answer_rows, compare, describe_difference
-from tidemill_embedded.demo.waiting import Waiter
-from tidemill_embedded.demo.watch import Watch
+from tidemill_flights.raw import unpack
+from tidemill_flights.runner import FLIGHT_PARTITIONS, SEED, STREAMS, VIEWS
+from tidemill_flights.scenario import QUICK, YEAR, Scenario, iso
+from tidemill_flights.verify import answer_rows, compare, describe_difference
+from tidemill_flights.waiting import Waiter
+from tidemill_flights.watch import Watch
 
 KAFKA = "kafka.servers.svc.cluster.local:9092"
 TIDEMILL = "tidemill.tidemill.svc.cluster.local:7474"

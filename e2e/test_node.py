@@ -18,7 +18,7 @@ import pytest
 
 from e2e.cluster import CHART, MANIFESTS, RELEASE, ROOT, SERVERS, Cluster, said, until
 from e2e.flights import Flights
-from tidemill_embedded.demo.runner import VIEWS
+from tidemill_flights.runner import VIEWS
 
 PREVIOUS = ROOT / "e2e/previous/tidemill-0.1.0.tgz"
 VALUES = ("-f", str(MANIFESTS / "values.yaml"))
@@ -28,7 +28,7 @@ WITHOUT_FILES = ("weather-at-departure", "network")
 """Views that read streams alone: they work before the reference files are there."""
 ROLES = ("ingest", "remap", "reclock", "compute", "compaction", "query")
 KINDS = list((CHART / "charts/crds/templates").glob("*.yaml"))
-EXAMPLES = ROOT / "examples/flights"
+EXAMPLES = ROOT / "examples/flights/resources"
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ uv_ready() {
 
 environment_ready() {
   local stamp=.venv/.installed wanted members
-  members=(libs/*/pyproject.toml services/*/pyproject.toml)
+  members=(libs/*/pyproject.toml services/*/pyproject.toml examples/*/pyproject.toml)
   wanted=$(cat requirements.lock "${members[@]}" | sha256sum)
   [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return 0
   say "installing the locked packages into .venv (1.6 GB with Spark: a minute or two)"

@@ -16,10 +16,10 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
-from tidemill_embedded.demo.prepare import DAY_MS, HOUR_MS, flight_rows, weather_rows
-from tidemill_embedded.demo.raw import unpack
+from tidemill_flights.prepare import DAY_MS, HOUR_MS, flight_rows, weather_rows
+from tidemill_flights.raw import unpack
 
-EXAMPLES = Path("examples/flights")
+EXAMPLES = Path("examples/flights/resources")
 REFERENCE: Mapping[str, tuple[str, ...]] = {
     "airlines": ("carrier", "name"),
     "airports": ("faa", "name"),

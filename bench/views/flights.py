@@ -16,7 +16,7 @@ from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_record
 from tidemill.datalog.scratch import Engine
-from tidemill_embedded.demo.prepare import HOUR_MS
+from tidemill_flights.prepare import HOUR_MS
 
 STEPS_H = (60, 6, 1)
 Run = Callable[[CheckedProgram, Inputs, list[int]], tuple[float, set[str]]]

@@ -24,10 +24,7 @@ from packaging.utils import canonicalize_name
 SPARK = ("pyspark", "pandas")
 """What only jobs of Spark need."""
 
-NOT_IN_IMAGES = ("matplotlib",)
-"""The demo's plot; the demo runs in a checkout."""
-
-NOT_SHIPPED = ("tidemill-testkit", "tidemill-manifests")
+NOT_SHIPPED = ("tidemill-testkit", "tidemill-manifests", "tidemill-flights")
 """Members that are in no image."""
 
 IMAGE = {
@@ -126,9 +123,9 @@ def packages_of(root: Path) -> tuple[list[Package], list[Package]]:
     names = {each: canonicalize_name(Requirement(each).name) for each in wanted}
     others = {each for each, name in names.items() if not name.startswith("tidemill-")}
     lock = locked((root / "requirements.lock").read_text())
-    apart = {each for each in others if names[each] in (*SPARK, *NOT_IN_IMAGES)}
-    services = closure(others - apart, lock)
-    spark = closure({each for each in apart if names[each] in SPARK}, lock) - services
+    jobs = {each for each in others if names[each] in SPARK}
+    services = closure(others - jobs, lock)
+    spark = closure(jobs, lock) - services
 
     def packages(found: set[str]) -> list[Package]:
         return [Package(name, *lock[name], licence_of(name)) for name in sorted(found)]

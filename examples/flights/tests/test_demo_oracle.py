@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tidemill_embedded.demo import raw
-from tidemill_embedded.demo.oracle import QUERIES, Oracle
+from tidemill_flights import raw
+from tidemill_flights.oracle import QUERIES, Oracle
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 DAYS = {("1", str(day)) for day in range(1, 5)}

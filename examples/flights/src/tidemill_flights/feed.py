@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.runtime.log import Entry, Log
-from tidemill_embedded.demo.prepare import Arrivals
+from tidemill_flights.prepare import Arrivals
 
 RECORDS_PER_APPEND = 20_000
 

@@ -15,23 +15,23 @@ from tidemill.client import Client
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.time import Unavailable
-from tidemill_embedded.demo.display import Display
-from tidemill_embedded.demo.feed import fill_backlog, pieces
-from tidemill_embedded.demo.plot import draw_lags
-from tidemill_embedded.demo.prepare import (
+from tidemill_flights.display import Display
+from tidemill_flights.feed import fill_backlog, pieces
+from tidemill_flights.plot import DARK, LIGHT, draw_lags
+from tidemill_flights.prepare import (
     Arrivals,
     arrivals,
     flight_rows,
     weather_rows,
     write_reference,
 )
-from tidemill_embedded.demo.questions import Questions
-from tidemill_embedded.demo.raw import unpack
-from tidemill_embedded.demo.report import print_timings, print_verdict
-from tidemill_embedded.demo.scenario import Scenario, iso
-from tidemill_embedded.demo.server import DemoServer
-from tidemill_embedded.demo.waiting import Waiter
-from tidemill_embedded.demo.watch import Watch
+from tidemill_flights.questions import Questions
+from tidemill_flights.raw import unpack
+from tidemill_flights.report import print_timings, print_verdict
+from tidemill_flights.scenario import Scenario, iso
+from tidemill_flights.server import DemoServer
+from tidemill_flights.waiting import Waiter
+from tidemill_flights.watch import Watch
 
 SEED = 2013
 FLIGHT_PARTITIONS = 4
@@ -209,7 +209,8 @@ class DemoRun:
     async def _conclude(self, total_s: float) -> bool:
         """Draw the chart, print what was compared and where the time went."""
         chart = self.directory / "frontier-lag.png"
-        await asyncio.to_thread(draw_lags, self.watch.samples, self.watch.marks, chart)
+        for path, theme in ((chart, LIGHT), (chart.with_stem("frontier-lag-dark"), DARK)):
+            await asyncio.to_thread(draw_lags, self.watch.samples, self.watch.marks, path, theme)
         comparisons = self.questions.comparisons
         print_verdict(self.console, comparisons)
         facts = {

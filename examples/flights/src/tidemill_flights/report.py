@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from tidemill_embedded.demo.scenario import iso
-from tidemill_embedded.demo.verify import Comparison, describe_difference
+from tidemill_flights.scenario import iso
+from tidemill_flights.verify import Comparison, describe_difference
 
 
 @dataclass(frozen=True, slots=True)

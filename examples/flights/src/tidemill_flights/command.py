@@ -12,10 +12,10 @@ from rich.console import Console
 
 from tidemill.runtime.clock import SystemClock
 from tidemill.time import TidemillError, UsageError
-from tidemill_embedded.demo.runner import DemoRun
-from tidemill_embedded.demo.scenario import QUICK, YEAR
+from tidemill_flights.runner import DemoRun
+from tidemill_flights.scenario import QUICK, YEAR
 
-CHECKOUT = Path(__file__).resolve().parents[5]
+CHECKOUT = Path(__file__).resolve().parents[4]
 WIDTH_MIN = 120
 """Columns to assume where the output is no terminal, so that no table is cut."""
 MARKER = "made-by-tidemill-demo"
@@ -31,8 +31,7 @@ def demo(
         bool, typer.Option("--keep", help="Leave the server running, for questions of your own.")
     ] = False,
     examples: Annotated[Path, typer.Option(help="The resources that are applied.")] = CHECKOUT
-    / "examples"
-    / "flights",
+    / "examples/flights/resources",
     jars: Annotated[
         Path, typer.Option(help="Folder with the jars of Spark's Kafka connector.")
     ] = CHECKOUT / ".cache" / "spark" / "jars",

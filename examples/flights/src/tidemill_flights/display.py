@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from tidemill.runtime.clock import Clock
-from tidemill_embedded.demo.scenario import iso
-from tidemill_embedded.demo.watch import Watch
+from tidemill_flights.scenario import iso
+from tidemill_flights.watch import Watch
 
 LINE_INTERVAL_S = 10.0
 """How often the frontiers are printed where nothing can be drawn over."""

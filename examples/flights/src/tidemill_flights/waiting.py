@@ -12,8 +12,8 @@ from tidemill.client import Client
 from tidemill.rpc.messages import Json
 from tidemill.runtime.clock import Clock
 from tidemill.time import NotYet, TidemillError, Unavailable
-from tidemill_embedded.demo.scenario import iso
-from tidemill_embedded.demo.watch import Watch
+from tidemill_flights.scenario import iso
+from tidemill_flights.watch import Watch
 
 STUCK_S_MAX = 240.0
 LOOK_INTERVAL_S = 0.25

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from tidemill_embedded.demo.oracle import Cell, Rows
+from tidemill_flights.oracle import Cell, Rows
 
 SHOWN = 3
 """How many rows of a difference are printed."""

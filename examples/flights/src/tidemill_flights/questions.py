@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tidemill.client import Client
 from tidemill.time import Frontier, sole_time
-from tidemill_embedded.demo.display import Display
-from tidemill_embedded.demo.oracle import QUERIES, Oracle, Rows
-from tidemill_embedded.demo.report import Asked, print_answers
-from tidemill_embedded.demo.scenario import Scenario, iso
-from tidemill_embedded.demo.verify import Comparison, answer_rows, compare, fired_alarms
+from tidemill_flights.display import Display
+from tidemill_flights.oracle import QUERIES, Oracle, Rows
+from tidemill_flights.report import Asked, print_answers
+from tidemill_flights.scenario import Scenario, iso
+from tidemill_flights.verify import Comparison, answer_rows, compare, fired_alarms
 
 
 @dataclass(slots=True)

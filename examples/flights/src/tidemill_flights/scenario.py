@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tidemill_embedded.demo.prepare import DAY_MS
+from tidemill_flights.prepare import DAY_MS
 
 
 def instant(text: str) -> int:

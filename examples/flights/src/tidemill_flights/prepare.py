@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tidemill_embedded.demo.raw import RawFiles
+from tidemill_flights.raw import RawFiles
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

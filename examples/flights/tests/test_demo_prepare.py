@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from tidemill_embedded.demo.prepare import (
+from tidemill_flights.prepare import (
     SKEW_MS,
     Arrivals,
     Row,
@@ -20,7 +20,7 @@ from tidemill_embedded.demo.prepare import (
     weather_rows,
     write_reference,
 )
-from tidemill_embedded.demo.raw import RawFiles
+from tidemill_flights.raw import RawFiles
 
 FLIGHTS = """\
 year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,air_time,distance,hour,minute,time_hour

@@ -12,11 +12,13 @@ from tidemill.client import Client
 from tidemill.rpc.messages import CollectionInfo
 from tidemill.runtime.clock import Clock
 from tidemill.time import Frontier, TidemillError, sole_time
-from tidemill_embedded.demo.plot import Mark, Sample
-from tidemill_embedded.demo.prepare import DAY_MS
-from tidemill_embedded.demo.scenario import iso
+from tidemill_flights.plot import Mark, Sample
+from tidemill_flights.prepare import DAY_MS
+from tidemill_flights.scenario import iso
 
 SAMPLE_INTERVAL_S = 0.5
+NOT_BEGUN = 1
+"""The upper of a collection that nothing has been written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Watch:
             if owner not in self.names or info.kind not in ("source", "view") or name in lines:
                 continue
             upper = _time(info.upper)
-            if info.timeline == "system" and info.lag_ms is None:
-                continue  # it has not begun
+            if info.timeline == "system" and (info.lag_ms is None or upper <= NOT_BEGUN):
+                continue  # a lag behind the wall clock would be all the time since 1970
             lag_ms = info.lag_ms or 0
             if info.timeline != "system":
                 lag_ms = max(0, self.newest - max(upper, self.begins))
@@ -113,7 +115,7 @@ class Watch:
 
 
 def _shown(time: int) -> str:
-    return iso(time // 60_000 * 60_000) if time > 1 else "-"
+    return iso(time // 60_000 * 60_000) if time > NOT_BEGUN else "-"
 
 
 def shown_lag(line: Line) -> str:

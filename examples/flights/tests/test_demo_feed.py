@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log_embedded import EmbeddedLog
-from tidemill_embedded.demo.feed import fill_backlog, pieces
-from tidemill_embedded.demo.prepare import Arrivals
+from tidemill_flights.feed import fill_backlog, pieces
+from tidemill_flights.prepare import Arrivals
 
 
 def feed(topic: str, partitions: int, at_ms: list[int]) -> Arrivals:

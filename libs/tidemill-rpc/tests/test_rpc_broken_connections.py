@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
+from tidemill_protos.query.v1 import query_pb2_grpc
 
-from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.client_services import ServiceClient

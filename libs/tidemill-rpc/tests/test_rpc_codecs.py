@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
-from tidemill.catalog.v1 import catalog_pb2 as catalog
-from tidemill.query.v1 import query_pb2 as query
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
     Answer,
@@ -18,7 +19,6 @@ from tidemill.rpc.messages import (
     HolderInfo,
     ResourceStatus,
 )
-from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.time import U64_MAX, UsageError, frontier
 
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import grpc.aio
 import pytest
+from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
 
-from tidemill.query.v1 import query_pb2, query_pb2_grpc
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Event, Progress

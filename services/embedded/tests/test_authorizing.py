@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from tidemill_protos.catalog.v1 import catalog_pb2
+from tidemill_protos.compute.v1 import compute_pb2
+from tidemill_protos.ingest.v1 import ingest_pb2
+from tidemill_protos.query.v1 import query_pb2
+from tidemill_protos.storage.v1 import storage_pb2
+from tidemill_protos.work.v1 import work_pb2
 
-from tidemill.catalog.v1 import catalog_pb2
-from tidemill.compute.v1 import compute_pb2
-from tidemill.ingest.v1 import ingest_pb2
-from tidemill.query.v1 import query_pb2
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
@@ -29,11 +31,9 @@ from tidemill.rpc.messages import (
 from tidemill.rpc.server import serve
 from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.tls import ServerCredentials, TlsFiles
-from tidemill.storage.v1 import storage_pb2
 from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.handlers_memory import MemoryHandlers
 from tidemill.time import TidemillError, UnknownCollection, UsageError, frontier
-from tidemill.work.v1 import work_pb2
 from tidemill_embedded.authorizing import (
     AuthorizedCatalog,
     AuthorizedCompute,

@@ -76,9 +76,7 @@ def draw_lags(
             mark.wall_s, top, f" {mark.name}", rotation=90, va="top", ha="right", fontsize=8,
             color=theme.text,
         )  # fmt: skip
-    upper.set_title(
-        "Frontier lag of each collection", loc="left", fontsize=12, color=theme.text
-    )
+    upper.set_title("Frontier lag of each collection", loc="left", fontsize=12, color=theme.text)
     figure.savefig(path)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.catalog.v1 import catalog_pb2
-from tidemill.ingest.v1 import ingest_pb2
-from tidemill.query.v1 import query_pb2
-from tidemill.storage.v1 import storage_pb2
-from tidemill.work.v1 import work_pb2
+from tidemill_protos.catalog.v1 import catalog_pb2
+from tidemill_protos.ingest.v1 import ingest_pb2
+from tidemill_protos.query.v1 import query_pb2
+from tidemill_protos.storage.v1 import storage_pb2
+from tidemill_protos.work.v1 import work_pb2
 
 STARTED = "grpc_server_started_total"
 HANDLED = "grpc_server_handled_total"

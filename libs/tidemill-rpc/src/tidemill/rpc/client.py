@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.catalog.v1 import catalog_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.query.v1 import query_pb2_grpc
 
-from tidemill.catalog.v1 import catalog_pb2 as catalog
-from tidemill.catalog.v1 import catalog_pb2_grpc
-from tidemill.query.v1 import query_pb2 as query
-from tidemill.query.v1 import query_pb2_grpc
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
 from tidemill.rpc.client_compute import ComputeCalls

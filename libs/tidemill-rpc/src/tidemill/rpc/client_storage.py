@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc.aio
 import pyarrow as pa
+from tidemill_protos.storage.v1 import storage_pb2 as storage
+from tidemill_protos.storage.v1 import storage_pb2_grpc
 
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
@@ -21,8 +23,6 @@ from tidemill.rpc.messages import (
     Right,
 )
 from tidemill.rpc.outcomes import ends, raised
-from tidemill.storage.v1 import storage_pb2 as storage
-from tidemill.storage.v1 import storage_pb2_grpc
 from tidemill.time import Frontier
 
 LEASE_MS = 900_000

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from google.protobuf.message import Message
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 from tidemill.arrangement.arrow_bytes import read_stream
-from tidemill.catalog.v1 import catalog_pb2 as catalog
-from tidemill.query.v1 import query_pb2 as query
 from tidemill.rpc.messages import (
     Answer,
     Applied,
@@ -30,7 +31,6 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
-from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.time import (
     PARTITIONED,
     Antichain,

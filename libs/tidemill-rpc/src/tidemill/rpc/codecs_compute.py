@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemill.compute.v1 import compute_pb2 as compute
+from tidemill_protos.compute.v1 import compute_pb2 as compute
+
 from tidemill.rpc.codecs import frontier_in, frontier_out
 from tidemill.rpc.codecs_storage import capability_in, capability_out
 from tidemill.rpc.messages import HeldCapability, MaintainedView

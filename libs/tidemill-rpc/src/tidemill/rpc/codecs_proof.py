@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from tidemill.query.v1 import query_pb2 as query
+from tidemill_protos.query.v1 import query_pb2 as query
+
 from tidemill.rpc.codecs import json_out
 from tidemill.rpc.messages import Explanation, Json
 from tidemill.time import UsageError

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pyarrow as pa
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.rpc.codecs import (
@@ -30,7 +31,6 @@ from tidemill.rpc.messages import (
     Right,
     UpperMismatch,
 )
-from tidemill.storage.v1 import storage_pb2 as storage
 from tidemill.time import UsageError
 
 

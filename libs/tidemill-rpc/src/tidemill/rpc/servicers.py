@@ -6,18 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from tidemill.catalog.v1 import catalog_pb2 as catalog
-from tidemill.catalog.v1 import catalog_pb2_grpc
-from tidemill.compute.v1 import compute_pb2 as compute
-from tidemill.compute.v1 import compute_pb2_grpc
-from tidemill.query.v1 import query_pb2 as query
-from tidemill.query.v1 import query_pb2_grpc
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.catalog.v1 import catalog_pb2_grpc
+from tidemill_protos.compute.v1 import compute_pb2 as compute
+from tidemill_protos.compute.v1 import compute_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.query.v1 import query_pb2_grpc
+from tidemill_protos.storage.v1 import storage_pb2 as storage
+from tidemill_protos.storage.v1 import storage_pb2_grpc
+
 from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import ResourceDocument, Right
-from tidemill.storage.v1 import storage_pb2 as storage
-from tidemill.storage.v1 import storage_pb2_grpc
 
 Context = Any  # the generated stubs type the context as both of gRPC's two, which no value is
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tidemill.query.v1 import query_pb2 as tidemill_dot_query_dot_v1_dot_query__pb2
+from tidemill_protos.query.v1 import query_pb2 as tidemill_dot_query_dot_v1_dot_query__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tidemill.catalog.v1 import catalog_pb2 as tidemill_dot_catalog_dot_v1_dot_catalog__pb2
+from tidemill_protos.catalog.v1 import catalog_pb2 as tidemill_dot_catalog_dot_v1_dot_catalog__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ What a process that reads sources offers to those that bind and write them."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.ingest.v1 import ingest_pb2 as _ingest_pb2
+from tidemill_protos.ingest.v1 import ingest_pb2 as _ingest_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

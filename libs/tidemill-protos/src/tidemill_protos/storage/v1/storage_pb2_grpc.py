@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tidemill.storage.v1 import storage_pb2 as tidemill_dot_storage_dot_v1_dot_storage__pb2
+from tidemill_protos.storage.v1 import storage_pb2 as tidemill_dot_storage_dot_v1_dot_storage__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tidemill.compute.v1 import compute_pb2 as tidemill_dot_compute_dot_v1_dot_compute__pb2
+from tidemill_protos.compute.v1 import compute_pb2 as tidemill_dot_compute_dot_v1_dot_compute__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from tidemill.work.v1 import work_pb2 as tidemill_dot_work_dot_v1_dot_work__pb2
+from tidemill_protos.work.v1 import work_pb2 as tidemill_dot_work_dot_v1_dot_work__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

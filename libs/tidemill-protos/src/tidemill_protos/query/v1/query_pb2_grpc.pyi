@@ -5,7 +5,7 @@ Exact reads. Every answer says for which instant it holds."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.query.v1 import query_pb2 as _query_pb2
+from tidemill_protos.query.v1 import query_pb2 as _query_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -5,7 +5,7 @@ Views by command."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.compute.v1 import compute_pb2 as _compute_pb2
+from tidemill_protos.compute.v1 import compute_pb2 as _compute_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -5,7 +5,7 @@ The commands of durable collections."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.storage.v1 import storage_pb2 as _storage_pb2
+from tidemill_protos.storage.v1 import storage_pb2 as _storage_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

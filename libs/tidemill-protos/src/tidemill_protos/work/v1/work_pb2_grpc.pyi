@@ -5,7 +5,7 @@ What a process works on, as it sees it itself."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.work.v1 import work_pb2 as _work_pb2
+from tidemill_protos.work.v1 import work_pb2 as _work_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

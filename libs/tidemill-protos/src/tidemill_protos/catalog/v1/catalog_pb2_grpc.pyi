@@ -5,7 +5,7 @@ Resources, and rows from users."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from tidemill.catalog.v1 import catalog_pb2 as _catalog_pb2
+from tidemill_protos.catalog.v1 import catalog_pb2 as _catalog_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

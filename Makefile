@@ -75,6 +75,11 @@ mutants: setup ## break each rule in a copy and see its test fail; M="K1 UP" nar
 formalism: ## write docs/reference/formalism.md: every rule with the tests that name it
 	@$(PY) -m tidemill.testkit.rules
 
+.PHONY: docs reference
+docs: setup ## the site of docs/, built into .state/site; a broken link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+	@echo "open .state/site/index.html; with search: $(PY) -m http.server -d .state/site 8000"
+
 bench: setup ## speed of arrangements against the Rust original; BENCH="--only NAME" narrows it
 	@$(PY) -m bench $(BENCH)
 

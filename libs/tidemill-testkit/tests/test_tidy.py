@@ -15,7 +15,7 @@ MODULE_LINES_MAX = 600
 TOP_LEVEL = {
     "services", "libs", "charts", "protos", "infra", "e2e", "bench", "examples", "docs", "Makefile",
     ".ci", "README.md", "ARCHITECTURE.md", "GLOSSARY.md", "STYLE.md", "LICENSE", "NOTICE", "SECURITY.md", "pyproject.toml",
-    "requirements.lock", ".gitignore", ".gitattributes", ".dockerignore",
+    "mkdocs.yml", "requirements.lock", ".gitignore", ".gitattributes", ".dockerignore",
 }  # fmt: skip
 FORBIDDEN_MODULES = {"utils", "util", "common", "base", "manager", "misc", "helpers"}
 FORBIDDEN_VERBS = ("process_", "manage_", "handle_", "do_")

@@ -91,6 +91,32 @@ def test_w4_an_overflow_at_the_border_is_one_for_every_engine(
         assert found == expected
 
 
+MARKS = "\u0301" * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("q(concat(x, y)) := a(x) ^ b(y);", "a" + MARKS),
+        ('q(x) := a(x) ^ b(y) if concat(x, y) != "z";', "a" + MARKS),
+        ('q(x) := a(x) ^ b(y) if starts_with(x, "a") ^ length(concat(x, y)) > 2;', "a" + MARKS),
+        ("q(x) := a(x) ^ b(y) ^ not a(concat(x, y));", "a" + MARKS),
+        ("q(x) := a(x) ^ b(y) ^ a(concat(x, y));", "a" + MARKS),
+        ("q() @min(concat(x, y)) := a(x) ^ b(y);", "a" + MARKS),
+        ('q(x) := a(x) ^ b(_) if lower(x) != "z";', "\u0130" + "\u0301" * 30),
+        ('q(x) := a(x) ^ b(_) if upper(x) != "z";', "\u0390" + "\u0301" * 29),
+    ],
+)
+def test_w4_a_text_that_cannot_be_made_fails_for_every_engine(text: str, value: str) -> None:
+    """W4: a text with too many marks was taken for one that every expression can make."""
+    held = facts(a=[(value,)], b=[(MARKS,)])
+    twin, *found = every_answer(program(text, a="text", b="text"), held)
+    assert not twin[0]
+    assert {error.partition(":")[0] for error in twin[1]} == {"too many marks"}
+    for each in found:
+        assert each == twin
+
+
 @pytest.mark.parametrize(
     ("text", "rows", "record"),
     [

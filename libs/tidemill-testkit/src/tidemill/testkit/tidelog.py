@@ -113,9 +113,10 @@ EXTREME = replace(
         "x + x / 4611686018427387904 > 2", "x + x / 4611686018427387904 < 2", "x - y > 0", "x * y < 3",
         "-x < y % 2", "x % y == 0", "abs(x) > y", "x == y", "h == x", "h * x <= 1.0", "x / y < 1",
         "bucket(x, 3) < y", "floor(h) == x", "float(x) < h", "x < y", "h + h > 0.0", "length(m) > 1",
+        "concat(m, m) != \"a\"", "upper(m) == \"a\" ^ x > y",
     ),
     terms=("x", "x", "y", "y", "_", "9223372036854775807", "x + 1", "-9223372036854775807"),
-    texts=("m", "m", "_", "\"\u00e9\"", "lower(m)"),
+    texts=("m", "m", "_", "\"\u00e9\"", "lower(m)", "concat(m, m)"),
     floats=("h", "h", "_", "x", "9007199254740992.0"),
     clocks=(),
     definitions=(
@@ -330,7 +331,7 @@ _BORDERS: Mapping[str, Sequence[Value]] = {
         2.0**53, -(2.0**53), 2.0**62, 2.0**63, -(2.0**63), 1e308, -1e308, 5e-324, 0.0, 1.0, 0.5,
         0.1, None,
     ),
-    "text": ("", "\u00e9", "\U0001f600", "a", "\u1e9e", None),
+    "text": ("", "\u00e9", "\U0001f600", "a", "\u1e9e", "\u0390" + "\u0301" * 29, None),
 }  # fmt: skip
 """Values at the borders of whole numbers, of floats that are exact, and of texts."""
 

@@ -16,10 +16,11 @@ from tidemill.datalog.values import INT_MAX, INT_MIN, Value, is_number
 
 _ALWAYS = frozenset(
     {
-        "==", "!=", "<", "<=", ">", ">=", "&&", "||", "least", "greatest", "length", "lower", "upper",
-        "concat", "starts_with", "ends_with", "contains", "text", "is_null", "coalesce",
+        "==", "!=", "<", "<=", ">", ">=", "&&", "||", "least", "greatest", "length", "starts_with",
+        "ends_with", "contains", "text", "is_null", "coalesce",
     }
 )  # fmt: skip
+"""Never fail on arguments of their types. What makes a new text may: it grows too long, or gets too many marks."""
 
 _BORDER_MAX = 2**500
 """Products of borders up to this one are finite, as whole numbers and as floats."""

@@ -117,6 +117,23 @@ async def test_a_repeated_token_inserts_once() -> None:
     assert await world.stored() == [("a", 5_000)]
 
 
+@pytest.mark.rule("UP6")
+async def test_v9_a_token_that_comes_with_other_rows_is_refused() -> None:
+    """V9: another request under a token of somebody else was answered as done, and its rows were lost."""
+    world = World()
+    table = await world.table()
+    at = await table.insert(*rows("a", "b"), token="first")
+    for other in (rows("c"), rows("a"), (rows("a", "b")[0], pa.array([1, 2], pa.int64()))):
+        with pytest.raises(UsageError, match="its token came with other updates before"):
+            await table.insert(*other, token="first")
+    assert await table.insert(*rows("b", "a"), token="first") == at
+    restarted = await world.table()
+    with pytest.raises(UsageError, match="its token came with other updates before"):
+        await restarted.insert(*rows("c"), token="first")
+    assert await restarted.insert(*rows("a", "b"), token="first") == at
+    assert await world.stored() == [("a", at), ("b", at)]
+
+
 async def test_w12_a_retry_of_a_removal_is_known_by_its_token() -> None:
     world = World()
     table = await world.table()

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tidemill.client.command import app
-from tidemill.client.commands_catalog import PUSH_ROWS
+from tidemill.client.commands_catalog import INSERT_ROWS, PUSH_ROWS
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
@@ -113,6 +113,23 @@ async def test_v9_what_is_missing_of_a_push_is_what_its_repetition_writes(tmp_pa
     await log.close()
 
 
+async def test_v9_a_token_that_comes_with_other_rows_is_refused(tmp_path: Path) -> None:
+    """V9: rows that differ from those of the token before were told to be in the log, and were not."""
+    log = EmbeddedLog(tmp_path)
+    await log.create_topic("t", 2)
+
+    def entries(*numbers: int) -> list[Entry]:
+        return [Entry(None, row) for row in rows(*numbers)]
+
+    await PushTokens(log, 100).append("t", TOKEN, entries(1, 2))
+    for tokens in (PushTokens(log, 100), PushTokens(log, 100)):
+        with pytest.raises(UsageError, match="its token came with another row 2 before"):
+            await tokens.append("t", TOKEN, entries(1, 3, 4))
+        await tokens.append("t", TOKEN, entries(1, 2))
+    assert sorted(map(str, await written(log, "t"))) == sorted(map(str, rows(1, 2)))
+    await log.close()
+
+
 async def test_v9_tokens_are_known_for_the_last_rows_and_cost_memory_for_no_more(
     tmp_path: Path,
 ) -> None:
@@ -184,3 +201,27 @@ def test_v9_the_command_pushes_once_for_each_key(tmp_path: Path) -> None:
             return table.num_rows if table.num_rows > 6000 else None
 
         assert server.until(all_there) == 6001
+
+
+def test_v9_the_command_inserts_once_for_each_key(tmp_path: Path) -> None:
+    """V9: a push had a key and an insert had none. Each step of a long insert is a request of its own."""
+    table = "\n".join(SOURCE.replace("Source", "Table").replace("events", "t").splitlines())
+    table = table.replace("http: {}, format: {json: {}}, ", "")
+    lines = "\n".join(json.dumps({"n": n}) for n in range(INSERT_ROWS + 3))
+    with up_process(tmp_path) as server, server.client() as client:
+        client.apply(ResourceDocument(table, "test.yaml"))
+
+        def inserted(sent: str, *options: str) -> Result:
+            arguments = ["--address", server.address("grpc"), "insert", "t", *options]
+            return CliRunner().invoke(app, arguments, input=sent)
+
+        said = [inserted(lines, "--idempotency-key", TOKEN).output.splitlines()[-1] for _ in "ab"]
+        assert said[0] == said[1]
+        assert said[0].startswith(f"{INSERT_ROWS + 3:,} rows in t, present from ")
+        assert inserted('{"n": -1}').exit_code == 0
+        refused = inserted('{"n": -2}', "--idempotency-key", TOKEN)
+        assert refused.exit_code == 1
+        assert "its token came with other updates before" in refused.output
+        found = client.query("t(n)", timeout_s=60).table
+        assert "_diff" not in found.column_names, "a row is there twice"
+        assert found.num_rows == INSERT_ROWS + 4

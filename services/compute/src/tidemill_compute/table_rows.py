@@ -10,7 +10,8 @@ import pyarrow.types as pt
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.shard.conforming import DIFF_MAX
-from tidemill.time import UsageError, normal
+from tidemill.shard.incoming import normal_column, refused
+from tidemill.time import UsageError
 
 _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
     pa.int64(): ("int", lambda t: pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)),
@@ -53,10 +54,9 @@ def _column(rows: pa.Table, field: pa.Field, table: str) -> pa.Array:
     array = _typed(rows[field.name].combine_chunks(), field, table)
     if array.null_count and not field.nullable:
         at = pc.index(array.is_null(), True).as_py()
-        raise _refused(table, field, f"is null in row {at + 1}; write nullable: true to allow it")
-    if field.type == pa.float64():
-        return _finite(array, field, table)
-    return _normal(array, field, table) if field.type == pa.string() else array
+        says = f"is null in row {at + 1}; write nullable: true to allow it"
+        raise refused(table, field.name, says)
+    return normal_column(array, field.name, table)
 
 
 def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
@@ -65,38 +65,12 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
         array = array.dictionary_decode()
     word, fits = _FITS[field.type]
     if not (fits(array.type) or pt.is_null(array.type)):
-        raise _refused(table, field, f"is {array.type}, not {word}")
+        raise refused(table, field.name, f"is {array.type}, not {word}")
     try:
         # A whole number beyond 2^53 becomes the nearest float, as in every column of floats.
         return array.cast(field.type, safe=field.type != pa.float64())
     except pa.ArrowInvalid as error:
-        raise _refused(table, field, f"is not {word}: {error}") from error
-
-
-def _finite(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
-    finite = pc.is_finite(array)
-    if pc.all(finite).as_py() is False:
-        at = pc.index(finite, False).as_py()
-        raise _refused(table, field, f"is not a finite number in row {at + 1}: {array[at]}")
-    return pc.add(array, 0.0)  # no negative zero
-
-
-def _normal(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
-    """The texts in normal form C. Cost: O(bytes); beyond ASCII a call for each different text."""
-    if pc.all(pc.string_is_ascii(array)).as_py() in (True, None):
-        return array
-    coded = array.dictionary_encode()
-    try:
-        texts = [normal(text) for text in coded.dictionary.to_pylist()]
-    except UsageError as error:
-        raise UsageError(
-            f"rows for {table}: {field.name}: {error}", reason="CombiningMarks"
-        ) from error
-    return pa.array(texts, pa.string()).take(coded.indices)
-
-
-def _refused(table: str, field: pa.Field, says: str) -> UsageError:
-    return UsageError(f"rows for {table}: the column {field.name} {says}", reason="Rows")
+        raise refused(table, field.name, f"is not {word}: {error}") from error
 
 
 def taken_away(rows: pa.Table, diffs: pa.Array) -> pa.Table:

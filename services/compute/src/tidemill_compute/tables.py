@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.runtime.clock import Clock
 from tidemill.shard import AppendOutcome, Collections, UpperMismatch, WriteCapability
+from tidemill.shard.hashing import fingerprint
 from tidemill.time import Frontier, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.table_rows import like, refuse_absent, taken_away
@@ -56,13 +57,14 @@ class TableDriver:
         """Add `rows`, all at one instant; durable on return, which names the instant.
 
         A repeated `token` changes nothing and names the same instant. Raises: UsageError (NotThere)
-        for a row that is taken away and not there. Cost: with rows that are taken away a read of what
-        may be these.
+        for a row that is taken away and not there, (TokenUsed) for a token that came with other rows.
+        Cost: with rows that are taken away a read of what may be these.
         """
         gone = taken_away(rows, diffs)
+        body = "" if token is None else fingerprint(rows.append_column(DIFF, diffs))
         while True:
             held = await self.writer()
-            known = await self._collections.answered(held, token)
+            known = await self._collections.answered(held, token, body)
             if known is not None:
                 return sole_time(known.upper) - 1
             lower = sole_time(held.frontier)
@@ -71,7 +73,7 @@ class TableDriver:
             at = max(lower, await self._now()) if lower or self._timeline is None else 0
             updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
             updates = updates.append_column(DIFF, diffs)
-            outcome = await self._written(updates, frontier(at + 1), token)
+            outcome = await self._written(updates, frontier(at + 1), token, body)
             if not isinstance(outcome, UpperMismatch):
                 return sole_time(outcome.upper) - 1
 
@@ -102,11 +104,13 @@ class TableDriver:
                 await self._written(None, reached, None)
 
     async def _written(
-        self, updates: pa.Table | None, to: Frontier, token: str | None
+        self, updates: pa.Table | None, to: Frontier, token: str | None, body: str = ""
     ) -> AppendOutcome:
         """Write from where the table stands; another process may have moved it, which is known then."""
         held = await self.writer()
-        outcome = await self._collections.update_and_downgrade(held, updates, to, token=token)
+        outcome = await self._collections.update_and_downgrade(
+            held, updates, to, token=token, body=body
+        )
         came = outcome.current if isinstance(outcome, UpperMismatch) else outcome.upper
         # NB: a repeated token is answered with what it came to then.
         if self._held is not None and self._held.frontier.precedes(came):

@@ -24,9 +24,9 @@ _MARK = b"\x00tidemill-push\x00"
 
 @dataclass(slots=True)
 class _Known:
-    """The keys among the last rows of a topic, and up to where it has been read for them."""
+    """The keys among the last rows of a topic with what they stand for, and up to where it has been read for them."""
 
-    keys: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    keys: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
     positions: dict[int, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -45,7 +45,9 @@ class PushTokens:
         self._topics: OrderedDict[str, _Known] = OrderedDict()
 
     async def append(self, topic: str, token: str, rows: Sequence[Entry]) -> None:
-        """Append the rows that are not there; they have no keys yet. Raises: UsageError for a token or push that cannot be kept.
+        """Append the rows that are not there; they have no keys yet.
+
+        Raises: UsageError for a token or push that cannot be kept, (TokenUsed) for a token that came with other rows.
 
         Cost: the first time a read of the last rows of the topic, then of what others have appended.
         """
@@ -66,6 +68,13 @@ class PushTokens:
             await self._read_on(topic, known)
             digest = blake2b(token.encode(), digest_size=16).digest()
             keys = [_MARK + digest + n.to_bytes(4, "big") for n in range(len(rows))]
+            for number, (key, row) in enumerate(zip(keys, rows, strict=True), 1):
+                if known.keys.get(key, told := _told(row.value)) != told:
+                    raise UsageError(
+                        f"push refused: its token came with another row {number} before; a token is for one "
+                        "push, and for its repetitions as it was",
+                        reason="TokenUsed",
+                    )
             missing = [
                 structs.replace(row, key=key)
                 for key, row in zip(keys, rows, strict=True)
@@ -96,12 +105,17 @@ class PushTokens:
                 while any(at < ends.get(p, 0) for p, at in reader.positions().items()):
                     for record in await reader.poll(self._rows_known, POLL_S):
                         if record.key is not None and record.key.startswith(_MARK):
-                            known.keys[record.key] = None
+                            known.keys[record.key] = _told(record.value)
             finally:
                 await reader.close()
         known.positions = ends
         while len(known.keys) > self._rows_known * len(ends):
             known.keys.popitem(last=False)
+
+
+def _told(value: bytes | None) -> bytes:
+    """What tells a row from another one."""
+    return blake2b(value or b"", digest_size=8).digest()
 
 
 def refuse_keyed(resource: Resource) -> None:

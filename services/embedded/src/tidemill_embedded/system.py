@@ -30,7 +30,7 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.shard.conforming import refuse_long_rows
-from tidemill.shard.offloading import all_of
+from tidemill.shard.offloading import all_of, computed
 from tidemill.time import (
     Indeterminate,
     TidemillError,
@@ -484,7 +484,7 @@ class System:
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
         refuse_long_rows(rows, self._world.settings.limits.row_bytes)
-        data, diffs = fitted(rows, schema, table)
+        data, diffs = await computed(rows.num_rows, lambda: fitted(rows, schema, table))
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 

@@ -37,6 +37,9 @@ from tidemill.shard import (
 )
 from tidemill.shard import Appended as Written
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
+from tidemill.shard.hashing import fingerprint
+from tidemill.shard.incoming import normal_rows
+from tidemill.shard.offloading import computed
 from tidemill.time import Frontier, UsageError
 from tidemill_query.conditions import filter_of
 
@@ -198,15 +201,25 @@ class StorageDriver:
         new: Frontier,
         token: str | None,
     ) -> AppendOutcome:
-        """Append and move on in one step. A repeated token never writes twice."""
+        """Append and move on in one step. A repeated token never writes twice.
+
+        Values get the forms of the language, as those of an insert do: a view may read them.
+        """
         if capability.right is not Right.WRITE:
             raise UsageError("a read capability does not write", reason="NotAWriter")
         if updates is not None:
-            refuse_long_rows(updates, self._row_bytes)
+            given = updates
+            refuse_long_rows(given, self._row_bytes)
+            updates = await computed(
+                given.num_rows, lambda: normal_rows(given, capability.collection)
+            )
         writer = WriteCapability(
             CapabilityId(capability.id), capability.collection, capability.frontier
         )
-        outcome = await self._collections.update_and_downgrade(writer, updates, new, token=token)
+        body = "" if token is None or updates is None else fingerprint(updates)
+        outcome = await self._collections.update_and_downgrade(
+            writer, updates, new, token=token, body=body
+        )
         if isinstance(outcome, Written):
             return Appended(outcome.upper)
         return UpperMismatch(outcome.current)

@@ -179,16 +179,26 @@ def insert(
     format_name: Annotated[
         str | None, typer.Option("--format", help="Where the ending of the file does not say it.")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="Writes the rows once, however often the same insert is made with this key.",
+        ),
+    ] = None,
 ) -> None:
     """Write rows to a table, durably.
 
     They are present from the instant printed; more than 200,000 rows go in several steps, each at an
-    instant of its own. A column _diff of -1 removes rows.
+    instant of its own. A column _diff of -1 removes rows. After a lost answer make the same insert with the
+    same key again: what was written before is not written a second time.
 
     \b
         tidemill insert airlines -f airlines.csv
         cat airlines.jsonl | tidemill insert airlines
         tidemill insert airlines --row '{"carrier": "UA", "name": "United"}'
+        tidemill insert airlines -f airlines.csv --idempotency-key "$(uuidgen)"
     """
     with reported(context.obj.address):
         from tidemill.client import rows as rows_in
@@ -208,7 +218,8 @@ def insert(
                 rows = rows_in.read_file(file, format_name, columns)
             inserted = None
             for start in _progress(range(0, max(1, rows.num_rows), INSERT_ROWS), "inserting"):
-                inserted = client.insert(table, rows.slice(start, INSERT_ROWS))
+                token = None if key is None else f"{key} {start}"
+                inserted = client.insert(table, rows.slice(start, INSERT_ROWS), token=token)
         if inserted is not None:
             typer.echo(f"{counted(rows.num_rows)} in {table}, present from {shown(inserted.time)}")
 

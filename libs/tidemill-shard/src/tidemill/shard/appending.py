@@ -103,15 +103,17 @@ def update(
     write: Write,
     token: str | None = None,
     now_ms: int = 0,
+    body: str = "",
 ) -> tuple[AppendOutcome, State]:
     """UpdateAndDowngrade: compare-and-append on what this write capability holds (UP1–UP6, K2, K6).
 
-    Every success begins the lease anew, also one that writes nothing and goes nowhere (K11).
+    Every success begins the lease anew, also one that writes nothing and goes nowhere (K11). `body` tells
+    what is written from other updates. Raises: UsageError (TokenUsed) for a token that came with another one.
     """
     hold = live_write(state, capability)
     check_bounds(stated, new, write.times)
     writer = _writer_of(capability, hold, token)
-    known = _already_done(state, writer, token)
+    known = _already_done(state, writer, token, body)
     if known is not None:
         return known, state
     if stated != hold.frontier:
@@ -127,7 +129,7 @@ def update(
         state,
         writes={**state.writes, capability: moved},
         staged=_with_parts(state.staged, write),
-        last_writes=_with_token(state.last_writes, writer, token, new),
+        last_writes=_with_token(state.last_writes, writer, token, new, body),
     )
     return Appended(new), settle(staged, f"update by {hold.owner or 'a writer'}", now_ms)
 
@@ -150,12 +152,12 @@ def _with_parts(
     return {**staged, write.name: write.parts} if write.parts else staged
 
 
-def answered(state: State, capability: str, token: str | None) -> Appended | None:
-    """What an update with this token was answered, if it was and is remembered (UP6)."""
+def answered(state: State, capability: str, token: str | None, body: str = "") -> Appended | None:
+    """What an update with this token was answered, if it was and is remembered (UP6). Raises: UsageError."""
     hold = state.writes.get(capability)
-    return (
-        None if hold is None else _already_done(state, _writer_of(capability, hold, token), token)
-    )
+    if hold is None:
+        return None
+    return _already_done(state, _writer_of(capability, hold, token), token, body)
 
 
 def _writer_of(capability: str, hold: Hold, token: str | None) -> str:
@@ -163,21 +165,34 @@ def _writer_of(capability: str, hold: Hold, token: str | None) -> str:
     return f"{capability} {token}" if hold.named and token is not None else capability
 
 
-def _already_done(state: State, writer: str, token: str | None) -> Appended | None:
+def _already_done(state: State, writer: str, token: str | None, body: str = "") -> Appended | None:
     last = state.last_writes.get(writer)
-    done = token is not None and last is not None and last.token == token
-    return Appended(last.upper) if done and last is not None else None
+    if token is None or last is None:
+        return None
+    if last.token in (token, _remembered(token, body)):
+        return Appended(last.upper)
+    if body and last.token.startswith(_remembered(token, "")):
+        raise UsageError(
+            "append refused: its token came with other updates before; a token is for one request, and "
+            "for its repetitions as they were",
+            reason="TokenUsed",
+        )
+    return None
+
+
+def _remembered(token: str, body: str) -> str:
+    return f"{token}\0{body}"
 
 
 def _with_token(
-    known: Mapping[str, LastWrite], writer: str, token: str | None, upper: Frontier
+    known: Mapping[str, LastWrite], writer: str, token: str | None, upper: Frontier, body: str = ""
 ) -> Mapping[str, LastWrite]:
     if token is None:
         return known
     requests = [name for name in known if " " in name] if len(known) >= TOKENS_KEPT_MAX else []
     oldest = set(requests[: len(requests) + 1 - TOKENS_KEPT_MAX])
     kept = {name: last for name, last in known.items() if name not in oldest} if oldest else known
-    return {**kept, writer: LastWrite(token, upper)}
+    return {**kept, writer: LastWrite(_remembered(token, body) if body else token, upper)}
 
 
 @dataclass(frozen=True, slots=True)

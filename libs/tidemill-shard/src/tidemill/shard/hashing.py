@@ -48,6 +48,12 @@ def key_hashes(table: pa.Table, key: Sequence[str]) -> Hashes:
     return hashes
 
 
+def fingerprint(rows: pa.Table) -> str:
+    """What tells these rows from others, in whatever order they come; of long texts their ends count. Cost: O(rows)."""
+    hashes = key_hashes(rows, rows.column_names)
+    return f"{rows.num_rows}-{int(hashes.sum(dtype=np.uint64)):016x}"
+
+
 def _mixed(values: Hashes) -> Hashes:
     """The finalizer of MurmurHash3: every bit of the input matters to every bit of the output."""
     values = (values ^ (values >> _SHIFT)) * _MIX_1

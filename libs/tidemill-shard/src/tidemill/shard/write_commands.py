@@ -82,11 +82,12 @@ class WriteCommands:
         new: Frontier,
         *,
         token: str | None = None,
+        body: str = "",
     ) -> AppendOutcome:
         """Write [held, new) and hold `new` from then on (UP1–UP6, K2), atomically.
 
-        Raises: UnknownCapability, CapabilityExpired, UsageError; Indeterminate: ask again with the
-        same token.
+        `body` is what tells a request with a token from another one. Raises: UnknownCapability,
+        CapabilityExpired, UsageError; Indeterminate: ask again with the same token.
         """
         transitions.live_write(
             await self._core.versions.state(capability.collection), capability.id
@@ -99,16 +100,21 @@ class WriteCommands:
             updates,
             span,
             lambda write: (
-                lambda state: update(state, capability.id, stated, new, write, token, now_ms)
+                lambda state: update(state, capability.id, stated, new, write, token, now_ms, body)
             ),
         )
 
-    async def answered(self, capability: WriteCapability, token: str | None) -> Appended | None:
-        """What an update by the capability with this token was answered before; None if it was not."""
+    async def answered(
+        self, capability: WriteCapability, token: str | None, body: str = ""
+    ) -> Appended | None:
+        """What an update by the capability with this token was answered before; None if it was not.
+
+        Raises: UsageError (TokenUsed) if that was another one than `body` tells.
+        """
         if token is None:
             return None
         state = await self._core.versions.state(capability.collection)
-        return answered(state, capability.id, token)
+        return answered(state, capability.id, token, body)
 
     async def _append(
         self,

@@ -293,6 +293,26 @@ async def test_an_event_that_no_longer_has_the_value_of_the_goal_is_there_with_a
     ]  # fmt: skip
 
 
+async def test_w8_an_event_with_a_set_of_several_types_fires_with_each_element_as_it_is(
+    tmp_path: Path,
+) -> None:
+    """W8: elements of two types had no order, which ended the action; truth values became numbers."""
+    world, path = World(3), tmp_path / "calls.jsonl"
+    schema = pa.schema([("of", pa.string())])
+    shape = PredicateShape("seen", schema, 1, timed=False, written=frozenset({0}))
+    goal = goal_over("seen(_)", {"seen": (("of", "set"),)}, "calls")
+    world.target = replace(world.target, goal=goal, shape=shape)
+    texts = ['{null,false,true,0,1,1.0,"a"}', "{2}"]
+    columns = [pa.array(texts), pa.array([1, 2], pa.uint64()), pa.array([1, 1], pa.int64())]
+    world.alarms = pa.table(columns, schema=empty_updates(schema).schema)
+    await world.create(FileSink(path), schema=schema)
+    await world.feed(0, END)
+    await follow(world, world.action(world.now, FileSink(path)), END)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["record"] for line in lines] == [f"seen({text})" for text in texts]
+    assert str(lines[0]["arguments"]) == "[[None, False, True, 0, 1, 1.0, 'a']]"
+
+
 async def test_an_action_over_a_collection_that_is_closed_comes_to_its_end(tmp_path: Path) -> None:
     world, path = World(3), tmp_path / "calls.jsonl"
     await world.create(FileSink(path))

@@ -87,15 +87,19 @@ def format_value(value: Value) -> str:
         return "true"
     if value is False:
         return "false"
-    if type(value) is TruthElement:
-        return "true" if value else "false"
     if isinstance(value, str):
         return format_text(value)
     if isinstance(value, float):
         return format_float(value)
     if isinstance(value, frozenset):
-        return "{" + ",".join(format_value(element) for element in sorted(value, key=_rank)) + "}"
+        return "{" + ",".join(map(format_value, elements_of(value))) + "}"
     return str(value)
+
+
+def elements_of(value: frozenset[Value]) -> list[Value]:
+    """The elements of a set in ascending order, truth values as such."""
+    ordered = sorted(value, key=_rank)
+    return [bool(each) if type(each) is TruthElement else each for each in ordered]
 
 
 def _rank(value: Value) -> tuple[Any, ...]:

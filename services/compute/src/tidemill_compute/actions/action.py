@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
 from tidemill.datalog.goals import Goal, action_key
-from tidemill.datalog.records import Record, format_record
+from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import U64_MAX, Fenced, NotYet, frontier, sole_time
@@ -209,7 +209,7 @@ class ActionDriver:
         return concatenate([first, await self._holds.changes(watched, lower + 1, upper)])
 
     def _firing(self, key: str, instant: int, record: Record) -> Firing:
-        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=sorted)
+        arguments = json.dumps(list(record.arguments), ensure_ascii=False, default=elements_of)
         return Firing(
             key, self._target.goal.name, instant, format_record(record), arguments, record.time
         )

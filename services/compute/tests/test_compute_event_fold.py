@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
+from tidemill.datalog.records import Record
 from tidemill_compute.events.buffer import EventBuffer, event_schema
-from tidemill_compute.events.fold import EventFold, EventPolicy
+from tidemill_compute.events.fold import EventFold, EventPolicy, late_events
 from tidemill_compute.events.progress import NOTHING_SEEN, Policy, progress_of
 from tidemill_compute.events.rows import EventColumns
 
@@ -185,3 +186,11 @@ def test_a_fold_resumed_where_its_frontier_last_moved_goes_on_as_if_nothing_had_
         resumed.step(raw_table(arrivals, 0, 16), [(0, 2)], 16)
     rest = resumed.buffer.release(resumed.progress.frontier)
     assert consolidate(pa.concat_tables([events, rest])).equals(whole.events)
+
+
+def test_s4_a_letter_from_before_a_column_was_gained_is_read_with_a_null() -> None:
+    """S4: why-not of a view over such a stream ended in a KeyError."""
+    reason, raw = "late: time 15 is before the event frontier 20", '{"host": "z", "n": 4}'
+    letters = pa.table({"reason": [reason], "raw": [raw]})
+    (event,) = late_events(letters, "ping", ("host", "n", "gained"))
+    assert event == Record("ping", ("z", 4, None), 15)

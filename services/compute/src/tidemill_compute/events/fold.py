@@ -243,13 +243,13 @@ class EventFold:
 
 
 def late_events(letters: pa.Table, predicate: str, columns: Sequence[str]) -> list[Record]:
-    """The events among dead letters that were refused because they came late."""
+    """The events among dead letters that were refused because they came late; null in columns gained since."""
     found = []
     for reason, raw in zip(letters["reason"].to_pylist(), letters["raw"].to_pylist(), strict=True):
         told = _LATE_REASON.match(reason)
         if told is not None:
             row = json.loads(raw)
-            found.append(Record(predicate, tuple(row[name] for name in columns), int(told[1])))
+            found.append(Record(predicate, tuple(row.get(name) for name in columns), int(told[1])))
     return found
 
 

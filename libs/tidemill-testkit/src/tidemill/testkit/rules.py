@@ -1,7 +1,7 @@
-"""Rules of the formalism, what each promises, and the tests that prove it.
+"""Rules of the formalism, what each promises, and what proves it.
 
 `python -m tidemill.testkit.rules` writes docs/reference/formalism.md from the markers `rule(...)`
-of the tests.
+of the tests and the recorded mutants.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from tidemill.testkit.mutants.recorded import Mutant, recorded
 
 PAGE = "docs/reference/formalism.md"
 
@@ -225,21 +227,35 @@ def unknown(tests: Iterable[str]) -> list[str]:
     return sorted(rule for rule in tests if family_of(rule) in FAMILIES and rule not in PROMISES)
 
 
-def page(tests: Mapping[str, list[tuple[str, str]]]) -> str:
+def page(tests: Mapping[str, list[tuple[str, str]]], mutants: Iterable[Mutant]) -> str:
     """docs/reference/formalism.md as it ought to be."""
     lines = [
         "# The formalism, rule by rule",
         "",
-        "Each rule, what it promises, and the tests that name it (`python -m pytest -k NAME`). Made by",
-        "`make formalism` from the markers `rule(...)`; a test checks that it is complete and current.",
+        "Each rule, what it promises, the tests that name it (`python -m pytest -k NAME`), and its",
+        "mutants: changes of the code that break it, each with the test that then fails",
+        "(`make mutants`). Made by `make formalism` from the markers `rule(...)` and the recorded",
+        "mutants; a test checks that it is complete and current.",
     ]
+    broken: dict[str, list[str]] = {}
+    for mutant in mutants:
+        killer = mutant.test_function.removeprefix("test_")
+        said = f"{mutant.breaks} (`{Path(mutant.file).name}`: `{killer}`)"
+        broken.setdefault(mutant.rule, []).append(said)
     for family, title in FAMILIES.items():
-        lines += ["", f"## {title}", "", "| rule | promise | tests |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| rule | promise | tests | mutants |",
+            "|---|---|---|---|",
+        ]
         for rule, promise in PROMISES.items():
             if family_of(rule) == family:
                 names = sorted({test.removeprefix("test_") for _, test in tests.get(rule, [])})
+                named = ", ".join(f"`{n}`" for n in names) or "—"
                 lines.append(
-                    f"| {rule} | {promise} | {', '.join(f'`{n}`' for n in names) or '—'} |"
+                    f"| {rule} | {promise} | {named} | {'; '.join(broken.get(rule, '—'))} |"
                 )
     files = sorted({file for rule in PROMISES for file, _ in tests.get(rule, [])})
     lines += ["", "## Files", "", *(f"* [{file}](../../{file})" for file in files)]
@@ -250,7 +266,7 @@ def main() -> None:
     """Write the page of the checkout that this file belongs to."""
     root = next(p for p in Path(__file__).resolve().parents if (p / "infra").is_dir())
     tests = marked_tests(root)
-    (root / PAGE).write_text(page(tests))
+    (root / PAGE).write_text(page(tests, recorded()))
     for rule in [*unproved(tests), *unknown(tests)]:
         sys.stderr.write(f"no test proves, or no rule is, {rule}\n")
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemill.runtime.resources import KafkaOrigin, Resource, SourceSpec
+from tidemill.runtime.resources import Resource, SourceSpec
 from tidemill.time import UnknownCollection, UsageError, sole_time
 from tidemill_embedded.resources.named import located
 from tidemill_embedded.resources.resource_store import BEGINS, REMAP, ResourceStore, Stored
@@ -103,15 +103,11 @@ def _refuse_other(spec: SourceSpec, other: Stored, name: str) -> None:
             f"{other.resource}, which shares the bindings {name}, cannot be read: mend or delete it first",
             reason="Remap",
         )
-    assert spec.kafka is not None
-    assert theirs.kafka is not None
+    mine, its = _bound_by(spec), _bound_by(theirs)
     differing = [
-        f"{field} is {_shown(mine)}, that of {other.resource} {_shown(its)}"
-        for field, mine, its in (
-            *_places(spec.kafka, theirs.kafka),
-            ("timestampInterval", str(spec.timestamp_interval), str(theirs.timestamp_interval)),
-        )
-        if mine != its
+        f"{field} is {said}, that of {other.resource} {its[field]}"
+        for field, said in mine.items()
+        if said != its[field]
     ]
     if differing:
         raise UsageError(
@@ -121,12 +117,11 @@ def _refuse_other(spec: SourceSpec, other: Stored, name: str) -> None:
         )
 
 
-def _places(mine: KafkaOrigin, its: KafkaOrigin) -> tuple[tuple[str, str | None, str | None], ...]:
-    return (
-        ("kafka.bootstrap", mine.bootstrap, its.bootstrap),
-        ("kafka.topic", mine.topic, its.topic),
-    )
-
-
-def _shown(value: str | None) -> str:
-    return "that of this Tidemill" if value is None else value
+def _bound_by(spec: SourceSpec) -> dict[str, str]:
+    """What bindings are of, as a source that shares its own says it: field → value."""
+    assert spec.kafka is not None
+    return {
+        "kafka.bootstrap": spec.kafka.bootstrap or "that of this Tidemill",
+        "kafka.topic": spec.kafka.topic,
+        "timestampInterval": str(spec.timestamp_interval),
+    }

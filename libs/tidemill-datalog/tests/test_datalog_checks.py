@@ -178,6 +178,16 @@ REFUSED = [
     ("S120", DESCRIBED, "p() @max(x) := s(x); p() @max(x) := n(x);"),
     ("S120", DESCRIBED, 'p() @count(x) := s(x); q() := p() @count("a");'),
     ("S120", DESCRIBED, "p() @set(x) := s(x); q() ~set := p() @set(y) if y > y;"),
+    # W8: sets have no order, so there is no least and no greatest.
+    ("S120", DESCRIBED, "p() @set(x) := s(x); w(v) ~set := p() @set(v); q(least(v, v)) := w(v);"),
+    ("S120", DESCRIBED, "p() @set(x) := s(x); w(v) ~set := p() @set(v); q(greatest(v)) := w(v);"),
+    ("S120", DESCRIBED, "p() @set(x) := s(x); w(v) ~set := p() @set(v); q() @max(v) := w(v);"),
+    ("S120", DESCRIBED, "p() @set(x) := s(x); w(v) ~set := p() @set(v); q() @earliest(v) := w(v);"),
+    (
+        "S120",
+        DESCRIBED,
+        "p() @set(x) := s(x); w(v) ~set := p() @set(v); q() @extent(1, v, v) := w(v);",
+    ),
     ("S120", DESCRIBED, "p(k) @time(1.5) := e(k, _);"),
     ("S120", DESCRIBED, 'p(k) @expires("a") := e(k, _);'),
     ("S120", DESCRIBED, "p(t) := e(t, _) @time(t);"),

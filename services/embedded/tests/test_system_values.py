@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tidemill.client.rows import table_of
-from tidemill.rpc.messages import ResourceDocument
-from tidemill.time import UsageError
+from tidemill.rpc.messages import Changes, CollectionShape, ResourceDocument, Right
+from tidemill.time import UsageError, frontier
 from tidemill_compute.views import record_rows
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
@@ -306,3 +307,92 @@ async def test_w12_reasons_say_that_other_values_ride_beside_the_fact(tmp_path: 
         right = (await process.query.why('n/avg("t") @average(1.5)', at)).text
         assert "is not present" not in right
         assert 'e("t", 1)' in right
+
+
+def widened(row: tuple[object, ...]) -> tuple[float | None, ...]:
+    return tuple(each if each is None else float(str(each)) for each in row)
+
+
+def updates(at: int, *rows: dict[str, object]) -> pa.Table:
+    return pa.Table.from_pylist([{**row, "_diff": 1} for row in rows]).append_column(
+        "_time", pa.array([at] * len(rows), pa.uint64())
+    )
+
+
+async def test_w3_w6_what_a_capability_writes_is_what_an_insert_would_write(tmp_path: Path) -> None:
+    """W3, W6: rows that come by UpdateAndDowngrade met no check, and a NaN or another form of a text got in."""
+    shape = CollectionShape(
+        pa.schema([("k", pa.string()), ("f", pa.float64())]), timeline="scale", user_writable=True
+    )
+    program = "joined(k) := made(k, _) ^ made(k, 1.5); zeros(f) := made(_, f) if f < 1.0;"
+    async with running(tmp_path, table("a", "k text", "f float")) as process:
+        storage = process.storage
+        made = (await storage.create("made", shape, frontier(0), "me", None)).write
+        assert made is not None
+        taken = await storage.acquire_right("a", Right.WRITE, "me", None)
+        for held, at in ((made, 3), (taken, max(taken.frontier))):
+            for number in (float("nan"), float("inf"), float("-inf")):
+                rows = updates(at, {"k": "x", "f": 1.0}, {"k": "y", "f": number})
+                with pytest.raises(UsageError, match="column f is not a finite number in row 2"):
+                    await storage.update_and_downgrade(held, rows, frontier(at + 1), None)
+            marks = updates(at, {"k": "a" + "\u0301" * 31, "f": 1.0})
+            with pytest.raises(UsageError, match="more than 30 combining marks"):
+                await storage.update_and_downgrade(held, marks, frontier(at + 1), None)
+        rows = updates(3, {"k": "e\u0301", "f": 1.5}, {"k": "\u00e9", "f": -0.0})
+        await storage.update_and_downgrade(made, rows, frontier(10), None)
+        await apply(process, view("v", program))
+        assert await answer(process, 'made("\u00e9", f)', 9) == [(0.0,), (1.5,)]
+        assert await answer(process, "v/joined(k)", 9) == [("\u00e9",)]
+        ((zero,),) = await answer(process, "v/zeros(f)", 9)
+        assert str(zero) == "0.0"
+
+
+async def test_s2_a_program_over_columns_that_the_language_lacks_is_refused(tmp_path: Path) -> None:
+    """S2: a view over a created collection of other types ended in a KeyError."""
+    shape = CollectionShape(pa.schema([("n", pa.int32())]), user_writable=True)
+    async with running(tmp_path) as process:
+        await process.storage.create("narrow", shape, frontier(0), "me", None)
+        with pytest.raises(UsageError, match="its column n is int32, and programs know int64"):
+            await apply(process, view("v", "p(n) := narrow(n);"))
+        assert await process.system.get("View", None) == []
+
+
+async def test_w12_a_goal_over_rows_means_what_it_means_in_a_program(tmp_path: Path) -> None:
+    """W12: null equals null, a whole number the float that it widens to, and types that never meet are told."""
+    far = 1 << 53
+    one = table("a", "x int?", "y int?", "h float?")
+    program = f"same(x) := a(x, x, _); near(y) := a(_, y, _) if y == {far}.0; h(x) := a(x, _, x);"
+    rows: list[dict[str, object]] = [
+        {"x": None, "y": None, "h": 0.5}, {"x": 1, "y": 1, "h": None}, {"x": 1, "y": None, "h": 1.0},
+        {"x": far + 1, "y": far, "h": float(far)}, {"x": 2, "y": far + 1, "h": 2.5},
+        {"x": None, "y": 7, "h": None},
+    ]  # fmt: skip
+    async with running(tmp_path, one, view("v", program)) as process:
+        at = await insert(process, "a", *rows)
+        for asked, derived in (
+            ("a(x, x, _)", "v/same(x)"),
+            (f"a(x, {far}.0, _)", None),
+            ("a(x, _, x)", "v/h(x)"),
+        ):
+            found = await answer(process, asked, at)
+            if derived is None:
+                assert len(found) == len(await answer(process, "v/near(y)", at)) == 2
+            else:
+                said = await answer(process, derived, at)
+                assert set(map(widened, found)) == set(map(widened, said))
+            changes = [
+                event.table.num_rows
+                async for event in process.query.subscribe(asked, at, True, at + 1)
+                if isinstance(event, Changes)
+            ]
+            assert sum(changes) == len(found)
+        assert await answer(process, f"a(x, _, {far + 1})", at) == [(far + 1,)]
+        assert await answer(process, "a(_, 1.5, _)", at) == []
+        for goal, says in (
+            ("a(true, _, _)", "a column of a whole number never equals a boolean"),
+            ('a(_, _, "1")', "a column of a float never equals text"),
+        ):
+            with pytest.raises(UsageError, match=says):
+                await answer(process, goal, at)
+            with pytest.raises(UsageError, match=says):
+                await anext(process.query.subscribe(goal, at, True, at + 1))

@@ -471,6 +471,19 @@ async def test_why_not_knows_what_came_after_the_instant() -> None:
     assert 'not present together: [10,50) ping("a", 5) @time(10)' in early.text
 
 
+async def test_w12_reasons_say_that_a_fact_ends_at_another_instant_than_asked() -> None:
+    """W12: a record with another end was proved without a word, and said to be present."""
+    world = World()
+    await world.create()
+    await world.pings()
+    for ask in (world.query.why, world.query.why_not):
+        said = (await ask('loud("a") @time(10) @expires(77)', 20)).text
+        assert said.startswith('loud("a") @time(10) @expires(77) is not present at 20: present is')
+    right = said.rpartition("present is ")[2]
+    assert "is not present" not in (await world.query.why(right, 20)).text
+    assert (await world.query.why_not(right, 20)).text == "it is present"
+
+
 async def test_why_not_says_what_came_late_and_what_is_not_definite_yet() -> None:
     world = World()
     await world.create()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
@@ -15,7 +16,7 @@ from tidemill.datalog.ticking import TickPlan
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A collection of facts: `columns` are its data columns, the first `arguments` of them arguments.
+    """A collection of facts: `columns` are its data columns with their types in the language, the first `arguments` of them arguments.
 
     `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter collection of
     an event stream, and what turns its rows into the events that came late. `arranged` says which collections
@@ -25,7 +26,7 @@ class Readable:
 
     collection: str
     predicate: str
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, ColumnType], ...]
     arguments: int
     records: Callable[[pa.Table], Sequence[Record]]
     late: tuple[str, Callable[[pa.Table], Sequence[Record]]] | None = None

@@ -13,6 +13,8 @@ from tidemill.datalog import ast
 from tidemill.datalog.evaluation.scans import all_of, compared
 from tidemill.datalog.goals import goal_over
 from tidemill.datalog.pushdown import expression_of
+from tidemill.datalog.records import Value
+from tidemill.datalog.values import widen
 from tidemill.time import UsageError
 from tidemill_query.directory import Readable
 
@@ -23,13 +25,15 @@ LANES = ("_time", "_diff")
 class RowGoal:
     """A goal as a filter and a projection of rows.
 
-    `fixed` are columns with the value they have; `shown` are the answer's columns, each with the
-    column it comes from; `alike` are pairs of columns that have to hold equal values; `carried` are
-    columns that are null or false where a row lacks what the goal asks for.
+    `fixed` are columns with the value they have, of the very type of the column; `widened` are columns of whole
+    numbers that equal a float; `shown` are the answer's columns, each with the column it comes from; `alike` are
+    pairs of columns that have to hold equal values; `carried` are columns that are null or false where a row
+    lacks what the goal asks for.
     """
 
     readable: Readable
-    fixed: Mapping[str, object]
+    fixed: Mapping[str, Value]
+    widened: tuple[tuple[str, float], ...]
     shown: tuple[tuple[str, str], ...]
     alike: tuple[tuple[str, str], ...]
     carried: tuple[str, ...] = ()
@@ -39,22 +43,20 @@ class RowGoal:
         """A filter that every row of the answer passes, where columns have literal values."""
         kinds = {name: (at, kind) for at, (name, kind) in enumerate(self.readable.columns, 1)}
         names = [name for name, _ in self.readable.columns]
-        test = all_of(
-            compared(*kinds[name], "==", value)  # type: ignore[arg-type]  # literals are values
-            for name, value in self.fixed.items()
-        )
+        test = all_of(compared(*kinds[name], "==", value) for name, value in self.fixed.items())
         return None if test is None else expression_of(test, names, None)
 
     def select(self, rows: pa.Table) -> pa.Table:
         """The rows that match, with the answer's columns and whatever lanes there are."""
         for name, value in self.fixed.items():
-            column = rows[name]
-            rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, value))
+            rows = rows.filter(_equal(rows[name], value, name))
+        for name, number in self.widened:
+            rows = rows.filter(pc.equal(_floats(rows[name]), number))
         for name in self.carried:
             column = rows[name]
             rows = rows.filter(column if column.type == pa.bool_() else pc.is_valid(column))
         for left, right in self.alike:
-            rows = rows.filter(pc.equal(rows[left], rows[right]))
+            rows = rows.filter(_same(rows[left], rows[right]))
         lanes = [lane for lane in LANES if lane in rows.column_names]
         arrays = [rows[source] for _, source in self.shown] + [rows[lane] for lane in lanes]
         return pa.table(arrays, names=[*(name for name, _ in self.shown), *lanes])
@@ -64,6 +66,31 @@ class RowGoal:
         found = self.select(rows)
         order = [(column, "ascending") for column in found.column_names if column != DIFF]
         return found.sort_by(order) if order else found
+
+
+def _floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers as the floats that they are beside floats."""
+    return column.cast(pa.float64(), safe=False)
+
+
+def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
+    """Where a column has the value. Raises: UsageError for one that it cannot hold."""
+    if value is None:
+        return pc.is_null(column)
+    try:
+        return pc.equal(column, pa.scalar(value, column.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise UsageError(
+            f"goal refused: the column {name} cannot hold {value!r}: {error}", reason="InvalidGoal"
+        ) from error
+
+
+def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Where both columns hold one value, as the language compares: null equals null."""
+    if left.type != right.type:
+        left, right = _floats(left), _floats(right)
+    nulls = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(pc.fill_null(pc.equal(left, right), False), nulls)
 
 
 def split_name(goal: str) -> tuple[str, str]:
@@ -78,15 +105,22 @@ def split_name(goal: str) -> tuple[str, str]:
 def row_goal(goal: str, readable: Readable) -> RowGoal:
     """The filter and projection that a goal stands for. Raises: UsageError, ProgramErrors."""
     arguments = readable.columns[: readable.arguments]
+    kinds = dict(readable.columns)
     _, text = split_name(goal)
-    compiled = goal_over(text, {readable.predicate: arguments})
-    fixed: dict[str, object] = {}
+    beside = {(readable.predicate, name): (kind,) for name, kind in kinds.items()}
+    compiled = goal_over(text, {readable.predicate: arguments}, lattices=beside)
+    fixed: dict[str, Value] = {}
+    widened: list[tuple[str, float]] = []
     bound: dict[str, str] = {}
     alike: list[tuple[str, str]] = []
 
     def take(term: ast.Expression, column: str) -> None:
         if isinstance(term, ast.Literal):
-            fixed[column] = term.value
+            value, kind = term.value, kinds[column]
+            if kind == "int" and type(value) is float:
+                widened.append((column, value))
+            else:
+                fixed[column] = widen(value) if kind == "float" else value
         elif isinstance(term, ast.Variable):
             if term.name in bound:
                 alike.append((bound[term.name], column))
@@ -104,4 +138,4 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
     matched = [lattice for lattice, _ in compiled.parafacts]
     carried = tuple(readable.tells[name] for name in matched if name in readable.tells)
     shown += [(name, name) for name in rest if name not in (*matched, *carried)]
-    return RowGoal(readable, fixed, tuple(shown), tuple(alike), carried)
+    return RowGoal(readable, fixed, tuple(widened), tuple(shown), tuple(alike), carried)

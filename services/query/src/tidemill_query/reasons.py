@@ -46,12 +46,19 @@ def proved(asked: Record, found: Proof, at: int) -> Explanation:
 
 
 def _told_otherwise(asked: Record, present: Record | None, at: int) -> str:
-    """Says that the fact is there with other values than those asked about; empty where it is not so."""
+    """Says that the fact is there with other values, or another end, than those asked about; empty where it is not so."""
     held = {} if present is None else dict(present.parafacts)
-    for lattice, value in asked.parafacts:
-        if lattice not in held or not equal(held[lattice], value):
-            return f"{asked} is not present at {at}: present is {present}"
-    return ""
+    other = any(
+        lattice not in held or not equal(held[lattice], value) for lattice, value in asked.parafacts
+    )
+    if asked.expires is not None and present is not None:
+        other = other or asked.expires != present.expires
+    return f"{asked} is not present at {at}: present is {present}" if other else ""
+
+
+def _asks_more(record: Record) -> bool:
+    """Whether more is asked of a record than whether its fact is there."""
+    return bool(record.parafacts) or record.expires is not None
 
 
 def proof_in_ticks(
@@ -77,7 +84,7 @@ def absence_in_ticks(
 ) -> Explanation:  # fmt: skip
     """One reason for each rule that could derive the record, each in the tick that it would come from."""
     engine = Engine(history.program, allowance=allowance)
-    told = bool(record.parafacts)
+    told = _asks_more(record)
     present = why_in_ticks(history, record, at, node, engine=engine) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)
@@ -116,7 +123,7 @@ def absence(
     allowance: Allowance,
 ) -> Explanation:  # fmt: skip
     """One reason for each rule that could derive the record."""
-    engine, told = Engine(program, allowance=allowance), record.parafacts and at < upper
+    engine, told = Engine(program, allowance=allowance), _asks_more(record) and at < upper
     present = why(program, inputs, record, at, engine=engine) if told else None
     if present is not None and (other := _told_otherwise(record, present.record, at)):
         return Explanation(other)

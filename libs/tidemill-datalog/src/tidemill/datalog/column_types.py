@@ -38,6 +38,8 @@ _CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
     "text": ("int", "float", "text", "bool"),
 }  # fmt: skip
 _COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
+_ORDERED: Mapping[str, int] = {"min": 1, "max": 1, "earliest": 1, "latest": 1, "extent": 2}
+"""Of lattices that keep the least or greatest of values how many of their values, from the first on, have an order."""
 
 
 def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
@@ -83,6 +85,13 @@ def unite(a: ColumnType, b: ColumnType) -> ColumnType | None:
     if a == "any":
         return b
     return "float" if {a, b} == {"int", "float"} else None
+
+
+def never_equal(column: ColumnType, given: ColumnType) -> str | None:
+    """Why no value of a column equals one of the type `given`; None if some may."""
+    if unite(column, given) is not None:
+        return None
+    return f"a column of {_word(column)} never equals {_word(given)}"
 
 
 def infer_types(
@@ -205,8 +214,7 @@ def _check_body(rule: ResolvedRule, types: Types, scope: _Expressions) -> None:
             if isinstance(term, Wildcard):
                 continue
             given = scope.type_of(term)
-            if unite(given, kind) is None:
-                message = f"a column of {_word(kind)} never equals {_word(given)}"
+            if (message := never_equal(kind, given)) is not None:
                 raise _Mismatch(message, term.span)
 
 
@@ -241,6 +249,9 @@ def _widen_lattices(
             continue
         if parafact.lattice in ("sum", "average"):
             scope.demand(parafact.terms[0], ("int", "float"), f"@{parafact.lattice} adds numbers")
+        ordered = _ORDERED.get(parafact.lattice, 0)
+        for term, kind in zip(parafact.terms[:ordered], given[:ordered], strict=True):
+            _refuse_sets(kind, term.span)
         known = lattices[parafact.lattice]
         if known.takes is not None and known.gives is not None:
             for term, *kinds in zip(parafact.terms, known.takes, known.gives, strict=True):
@@ -338,8 +349,9 @@ class _Expressions:
             if unite(left, right) is None:
                 message = f"{_word(left)} and {_word(right)} do not compare"
                 raise _Mismatch(message, expression.place)
-            if "set" in (left, right) and expression.operator not in ("==", "!="):
-                raise _Mismatch("sets have no order", expression.place, "compare their length")
+            if expression.operator not in ("==", "!="):
+                for kind in (left, right):
+                    _refuse_sets(kind, expression.place)
             return "bool"
         reason = f"`{expression.operator}` needs numbers"
         left = self.demand(expression.left, ("int", "float"), reason)
@@ -392,8 +404,15 @@ class _Expressions:
             both = unite(result, kind)
             if both is None:
                 raise _Mismatch(f"{call.name} of {_word(result)} and {_word(kind)}", argument.span)
+            if call.name != "coalesce":
+                _refuse_sets(kind, argument.span)
             result = both
         return result
+
+
+def _refuse_sets(kind: ColumnType, span: Span) -> None:
+    if kind == "set":
+        raise _Mismatch("sets have no order", span, "compare their length")
 
 
 def _with_whole(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ...]:

@@ -7,9 +7,12 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tidemill.datalog import ast
+from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
@@ -71,13 +74,19 @@ def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) ->
     Arguments may be named by columns; those left out match anything. Raises: ProgramErrors for text that
     is no atom, UsageError for an atom that does not fit the program.
     """
-    return goal_over(text, checked.columns, name)
+    return goal_over(text, checked.columns, name, checked.lattice_types)
 
 
 def goal_over(
-    text: str, predicates: Mapping[str, Sequence[tuple[str, object]]], name: str | None = None
+    text: str,
+    predicates: Mapping[str, Sequence[tuple[str, ColumnType]]],
+    name: str | None = None,
+    lattices: Mapping[tuple[str, str], Sequence[ColumnType]] = MappingProxyType({}),
 ) -> Goal:
-    """As `compile_goal`, over predicates with these columns: (name, type) each."""
+    """As `compile_goal`, over predicates with these columns: (name, type) each.
+
+    `lattices` are the types of the values that ride beside their facts, by predicate and lattice.
+    """
     rules = _parsed(text)
     rule = rules[0]
     if len(rules) != 1 or len(rule.atoms) != 1 or rule.guards or rule.definitions:
@@ -100,7 +109,26 @@ def goal_over(
                 f"goal refused: {text!r} holds an expression; write a literal, a variable or _",
                 reason="InvalidGoal",
             )
+    typed = [*zip(terms, (kind for _, kind in columns), strict=True)]
+    for lattice, each in parafacts:
+        times: Sequence[ColumnType] = ("int",) if lattice in ("time", "expires") else ()
+        typed += zip(each, lattices.get((predicate, lattice), times), strict=False)
+    _refuse_types(text, typed)
     return Goal(text if name is None else name, text, predicate, terms, parafacts)
+
+
+def _refuse_types(text: str, typed: Iterable[tuple[ast.Expression, ColumnType]]) -> None:
+    """Raises: UsageError for a literal, or a variable that stands twice, whose types are never one value."""
+    known: dict[str, ColumnType] = {}
+    for term, kind in typed:
+        if isinstance(term, ast.Literal):
+            mistake = never_equal(kind, literal_type(term.value))
+        elif isinstance(term, ast.Variable):
+            mistake = never_equal(known.setdefault(term.name, kind), kind)
+        else:
+            continue
+        if mistake is not None:
+            raise UsageError(f"goal refused: {text!r}: {mistake}", reason="InvalidGoal")
 
 
 def _parsed(text: str) -> Sequence[ast.Rule]:

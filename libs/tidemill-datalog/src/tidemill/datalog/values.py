@@ -140,11 +140,13 @@ def negate(a: Value) -> Value:
 
 
 def equal(a: Value, b: Value) -> bool:
-    """Whether the two are one value; null equals only itself, a whole number its float."""
+    """Whether the two are one value; null equals only itself, a whole number its float, a truth value no number."""
     if type(a) is int and type(b) is float:
         return float(a) == b
     if type(a) is float and type(b) is int:
         return a == float(b)
+    if type(a) is bool or type(b) is bool:
+        return a is b
     return a == b
 
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidemill.datalog.carrying import MARK, NEVER_NULL, surely_carried
+from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.records import Record, format_value, parse_record
@@ -31,7 +32,9 @@ ARROW_TYPES = {
 NODE = "node"
 """The column that says which node of a view derives a row."""
 
-COLUMN_TYPES = {pa.int64(): "int", pa.float64(): "float", pa.string(): "text", pa.bool_(): "bool"}
+COLUMN_TYPES: dict[pa.DataType, ColumnType] = {
+    pa.int64(): "int", pa.float64(): "float", pa.string(): "text", pa.bool_(): "bool",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,22 @@ class PredicateShape:
         return None if carried else lattice
 
     @property
-    def argument_columns(self) -> tuple[tuple[str, str], ...]:
+    def argument_columns(self) -> tuple[tuple[str, ColumnType], ...]:
         """Names and language types of the arguments."""
-        return tuple((self.schema.field(at).name, self._kind(at)) for at in range(self.arguments))
+        return self.columns[: self.arguments]
 
-    def _kind(self, at: int) -> str:
-        return "set" if at in self.written else COLUMN_TYPES[self.schema.field(at).type]
+    @property
+    def columns(self) -> tuple[tuple[str, ColumnType], ...]:
+        """Names of all columns, with their types in the language; `any` for a type that it lacks."""
+        return tuple(
+            (field.name, "set" if at in self.written else COLUMN_TYPES.get(field.type, "any"))
+            for at, field in enumerate(self.schema)
+        )
+
+    @property
+    def unknown(self) -> pa.Field | None:
+        """The first column of a type that the language lacks."""
+        return next((field for field in self.schema if field.type not in COLUMN_TYPES), None)
 
     def with_node(self) -> PredicateShape:
         """The shape with the node that says it as first argument."""

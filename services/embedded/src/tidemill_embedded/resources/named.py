@@ -47,8 +47,17 @@ class Named:
     ends: bool = True
 
     def as_input(self, predicate: str) -> InputSchema:
-        """The collection as an input of a program, under a predicate's name."""
-        columns: Any = self.shape.argument_columns
+        """The collection as an input of a program, under a predicate's name.
+
+        Raises: UsageError for one with a column of a type that the language lacks.
+        """
+        if (unknown := self.shape.unknown) is not None:
+            raise UsageError(
+                f"{self.name} is read by no program: its column {unknown.name} is {unknown.type}, and "
+                "programs know int64, double, string and bool; ask for it by SQL, or create it with those",
+                reason="ColumnType",
+            )
+        columns = self.shape.argument_columns
         lattices: Any = self.shape.lattices
         return InputSchema(
             predicate,
@@ -68,7 +77,6 @@ class Named:
             rows = zip(*(table[name].to_pylist() for name in names), strict=True)
             return [make(row) for row in rows] if names else [make(())] * table.num_rows
 
-        columns = [(field.name, str(field.type)) for field in self.shape.schema]
         late = None
         if self.kind == "Source" and self.shape.timed:
             arguments = names[: self.shape.arguments]
@@ -79,7 +87,7 @@ class Named:
         lattices = [lattice for lattice, _ in self.shape.lattices]
         told = {name: tells for name in lattices if (tells := self.shape.tells(name)) is not None}
         return Readable(
-            self.collection, self.shape.predicate, tuple(columns), self.shape.arguments, records,
+            self.collection, self.shape.predicate, self.shape.columns, self.shape.arguments, records,
             late, tells=told,
         )  # fmt: skip
 

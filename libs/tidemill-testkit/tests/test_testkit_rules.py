@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemill.testkit.mutants.recorded import Mutant, recorded
-from tidemill.testkit.rules import PAGE, PROMISES, family_of, marked_tests, page, unknown, unproved
+from tidemill.testkit.mutants.recorded import Mutant, family_of, recorded
+from tidemill.testkit.rules import PAGE, PROMISES, marked_tests, page, unknown, unproved
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tidemill.testkit.mutants.recorded import Mutant, recorded
+from tidemill.testkit.mutants.recorded import Mutant, family_of, recorded
 
 PAGE = "docs/reference/formalism.md"
 
@@ -170,11 +170,6 @@ PROMISES: Mapping[str, str] = {
     "R33": "whole numbers in a column of floats are floats",
     "R35": "a recursion that computes values needs a guard that bounds them",
 }
-
-
-def family_of(rule: str) -> str:
-    """The letters of a rule id."""
-    return rule.rstrip("abc0123456789")
 
 
 def marked_tests(root: Path) -> dict[str, list[tuple[str, str]]]:

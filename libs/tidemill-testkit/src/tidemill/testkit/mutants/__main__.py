@@ -7,9 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from tidemill.testkit.mutants.recorded import Mutant, recorded, turn
+from tidemill.testkit.mutants.recorded import Mutant, family_of, recorded, turn
 from tidemill.testkit.mutants.trying import Trial, Verdict, trial
-from tidemill.testkit.rules import family_of
 
 TURNS = 10
 

@@ -10,6 +10,11 @@ import msgspec
 from tidemill.time import UsageError
 
 
+def family_of(rule: str) -> str:
+    """The letters of a rule id."""
+    return rule.rstrip("abc0123456789")
+
+
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One small change of the product that breaks one rule."""
 

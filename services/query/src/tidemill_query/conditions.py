@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_, eq, ge, gt, le, lt, ne
+from operator import eq, ge, gt, le, lt, ne
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.filters import every
 from tidemill.rpc.messages import Comparison, Condition
 from tidemill.time import UsageError
 
@@ -27,7 +27,7 @@ def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expressi
 
     Raises: UsageError for a column that is not there, or a value that is not of its type.
     """
-    return reduce(and_, (_met(each, schema) for each in conditions)) if conditions else None
+    return every(_met(each, schema) for each in conditions)
 
 
 def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:
@@ -62,12 +62,7 @@ def _typed(condition: Condition, kind: pa.DataType) -> pc.Expression:
         if not fits:
             raise pa.ArrowInvalid("it is of another type")
         scalar = pa.scalar(value).cast(kind)
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowTypeError,
-        pa.ArrowNotImplementedError,
-        OverflowError,
-    ) as error:
+    except (ValueError, TypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise UsageError(
             f"filter refused: {value!r} is no value of {condition.column}, which is {kind}: {error}",
             reason="Value",

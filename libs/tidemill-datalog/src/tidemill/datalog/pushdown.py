@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import and_, or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.arrangement.filters import either, every
 from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
 
 
@@ -80,6 +79,6 @@ def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expr
     if isinstance(test, AnyOf):
         if any(part is None for part in parts):
             return None
-        return reduce(or_, parts) if parts else pc.scalar(False)
-    known = [part for part in parts if part is not None]
-    return reduce(and_, known) if known else None
+        found = either(part for part in parts if part is not None)
+        return pc.scalar(False) if found is None else found
+    return every(part for part in parts if part is not None)

@@ -36,9 +36,10 @@ from tidemill.shard import (
 from tidemill.shard.consensus_redis import RedisConsensus
 from tidemill.shard.fsck import StoreCheck
 from tidemill.shard.log import ROLLUP_EVERY
+from tidemill.shard.ports import Version
 from tidemill.shard.sqlite_file import CHECKPOINT_BYTES
 from tidemill.shard.stores import BlobPlace, open_blob
-from tidemill.time import Corrupt, Unavailable, frontier, sole_time
+from tidemill.time import Corrupt, TidemillError, Unavailable, frontier, sole_time
 
 ROWS = pa.schema([("n", pa.int64())])
 LIMITS = Limits(inline_bytes_max=400)
@@ -408,3 +409,20 @@ async def test_an_object_that_cannot_be_written_nor_cleaned_up_is_unavailable(
     with pytest.raises(Unavailable):
         await blob.put("b/two", b"2")
     assert await blob.get("a/one") == b"1"
+
+
+async def test_each_who_waits_for_a_refused_write_hears_of_it_by_an_error_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """One error raised by many grows by the frames of all of them, as long as the store is away."""
+    consensus = SqliteConsensus(tmp_path / "log.sqlite")
+    await consensus.keys()
+    await consensus._submit(lambda: consensus._opened().execute("drop table versions"))
+    version = Version(0, b"v")
+    errors = await asyncio.gather(
+        *(consensus.compare_and_set(key, None, version) for key in "abc"), return_exceptions=True
+    )
+    assert len({type(error) for error in errors}) == len({str(error) for error in errors}) == 1
+    assert all(isinstance(error, TidemillError) for error in errors)
+    assert len(set(map(id, errors))) == 3
+    await consensus.close()

@@ -56,7 +56,8 @@ class _Attempt:
             if isinstance(answer, bool):
                 self.outcome.set_result(answer)
             else:
-                self.outcome.set_exception(answer)
+                # NB: an error of its own for each: raised again, one grows by the frames of all who had it before.
+                self.outcome.set_exception(type(answer)(answer.message, **answer.details))
 
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             self.loop.call_soon_threadsafe(set_outcome)

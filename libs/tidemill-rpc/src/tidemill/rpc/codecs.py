@@ -31,6 +31,7 @@ from tidemill.rpc.messages import (
     TimestampExplanation,
     Translation,
 )
+from tidemill.rpc.status import sayable
 from tidemill.time import (
     PARTITIONED,
     Antichain,
@@ -282,7 +283,7 @@ def resource_out(status: ResourceStatus) -> catalog.ResourceStatus:
         name=status.name,
         ready=status.ready,
         reason=status.reason,
-        message=status.message,
+        message=sayable(status.message),
         since=None if status.since is None else frontier_out(status.since),
         upper=None if status.upper is None else frontier_out(status.upper),
         lag_ms=status.lag_ms,

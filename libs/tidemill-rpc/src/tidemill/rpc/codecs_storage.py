@@ -82,7 +82,7 @@ def condition_in(message: storage.Condition) -> Condition:
         raise UsageError(f"the condition on {message.column} compares nothing", reason="comparison")
     try:
         value = json.loads(message.value_json)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"the condition on {message.column} has no JSON: {error}", reason="json"
         ) from error

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
-from tidemill.rpc.status import DETAILS_KEY, Denied, to_status
+from tidemill.rpc.status import DETAILS_KEY, Denied, sayable, to_status
 from tidemill.rpc.validation import validate
 from tidemill.time import Exhausted, TidemillError, UsageError
 
@@ -200,7 +200,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 self._observer.refused(str(error.details.get("setting", "")))
             status, details = to_status(error, waited=_waits(request))
             code = status.name
-            await context.abort(status, error.message[:1000], ((DETAILS_KEY, details),))
+            await context.abort(status, sayable(error.message[:1000]), ((DETAILS_KEY, details),))
         except TimeoutError as error:
             ended = error
             code = "DEADLINE_EXCEEDED"
@@ -213,7 +213,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             # The outermost frame of a call: the server goes on, the observer reports the bug.
             code, fault = "INTERNAL", error
             ended = error
-            says = f"{type(error).__name__}: {error}"[:1000]
+            says = sayable(f"{type(error).__name__}: {error}"[:1000])
             # With details of ours: without, it would be a connection that broke, and be tried again.
             status, details = to_status(TidemillError(f"the server failed: {says}"))
             await context.abort(status, says, ((DETAILS_KEY, details),))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
@@ -19,6 +22,12 @@ from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
 from tidemill.rpc.delivery import Delivery, DeliveryPolicy
 from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
 from tidemill.rpc.messages import ResourceDocument, Right
+from tidemill.rpc.turns import in_turn
+
+BYTES_INLINE_MAX = 64 << 10
+"""What is so long is read and written in a few milliseconds."""
+
+T = TypeVar("T")
 
 Context = Any  # the generated stubs type the context as both of gRPC's two, which no value is
 
@@ -37,6 +46,16 @@ def _token(request: Any) -> str | None:
 
 def _lease_ms(request: Any) -> int | None:
     return int(request.lease_ms) if request.HasField("lease_ms") else None
+
+
+async def _table_in(data: bytes) -> pa.Table:
+    """As `codecs.table_in`: every value is looked at."""
+    return await _beside(len(data), partial(codecs.table_in, data))
+
+
+async def _beside(size: int, work: Callable[[], T]) -> T:
+    """What `work` on about so many bytes returns; beside the event loop if it takes longer than a moment."""
+    return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
 
 
 class QueryServicer(query_pb2_grpc.QueryServiceServicer):
@@ -80,13 +99,13 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
         self, request: query.WhyRequest, context: Context
     ) -> query.WhyResponse:
         found = await self._handlers.why(request.record, _as_of(request))
-        return codecs_proof.why_out(found)
+        return await _beside(len(found.text), partial(codecs_proof.why_out, found))
 
     async def WhyNot(  # noqa: N802
         self, request: query.WhyNotRequest, context: Context
     ) -> query.WhyNotResponse:
         found = await self._handlers.why_not(request.record, _as_of(request))
-        return codecs_proof.why_not_out(found)
+        return await _beside(len(found.text), partial(codecs_proof.why_not_out, found))
 
     async def Explain(  # noqa: N802
         self, request: query.ExplainRequest, context: Context
@@ -162,7 +181,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Insert(  # noqa: N802
         self, request: catalog.InsertRequest, context: Context
     ) -> catalog.InsertResponse:
-        rows = codecs.table_in(request.arrow_ipc)
+        rows = await _table_in(request.arrow_ipc)
         inserted = await self._handlers.insert(request.table, rows, _token(request))
         return catalog.InsertResponse(time=inserted.time, rows=inserted.rows)
 
@@ -205,7 +224,9 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     ) -> storage.CreateResponse:
         pair = await self._handlers.create(
             request.collection,
-            codecs_storage.shape_in(request.shape),
+            await _beside(
+                len(request.shape.arrow_schema), partial(codecs_storage.shape_in, request.shape)
+            ),
             codecs.frontier_in(request.start) if request.HasField("start") else codecs.ORIGIN,
             request.owner,
             _lease_ms(request),
@@ -281,7 +302,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     ) -> storage.UpdateAndDowngradeResponse:
         outcome = await self._handlers.update_and_downgrade(
             codecs_storage.capability_in(request.capability),
-            codecs.table_in(request.arrow_ipc) if request.HasField("arrow_ipc") else None,
+            await _table_in(request.arrow_ipc) if request.HasField("arrow_ipc") else None,
             codecs.stated_frontier(request, "new"),
             _token(request),
         )

@@ -97,9 +97,15 @@ def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.Statu
     info = error_details_pb2.ErrorInfo(
         reason=reason, domain=DOMAIN, metadata=_metadata({**error.details, **_rendering(error)})
     )
-    status = status_pb2.Status(code=code.value[0], message=error.message[:MESSAGE_CHARS_MAX])
+    message = sayable(error.message[:MESSAGE_CHARS_MAX])
+    status = status_pb2.Status(code=code.value[0], message=message)
     status.details.add().Pack(info)
     return code, status.SerializeToString()
+
+
+def sayable(text: str) -> str:
+    """The text as a message of protobuf may hold it: halves of characters are written out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def from_status(

@@ -1,4 +1,7 @@
-"""Requests that no handler has to look at: a name that is missing, a time to wait that is none."""
+"""Requests that no handler has to look at: a name that is missing, a time to wait that is none, too much of a thing.
+
+Two bytes of a message may stand for an object of a hundred: what there are many of is counted before it is looked at.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,26 @@ from tidemill.time import UsageError
 
 NAME_CHARS_MAX = 500
 TEXT_CHARS_MAX = 64_000
+DOCUMENT_CHARS_MAX = 1 << 26
+"""Documents and programs have limits of their own, which are settings: no message is longer than this."""
+
+ITEMS_MAX = 100_000
+_ITEMS_MAX = {
+    "names": 1_000, "documents": 10_000, "columns": 10_000, "where": 1_000, "key": 1_000, "times": 1_000,
+    "rows": 1_000_000, "ranges": 1_000_000,
+}  # fmt: skip
+"""How many of each a request may have."""
+
+_CHARS_MAX = {
+    "goal": TEXT_CHARS_MAX, "record": TEXT_CHARS_MAX, "names": TEXT_CHARS_MAX, "value_json": TEXT_CHARS_MAX,
+    "program": DOCUMENT_CHARS_MAX,
+}  # fmt: skip
+"""How long texts may be that are no names."""
 
 
 def validate(request: Any) -> None:
     """Raises: UsageError naming the field. Fields that a request leaves unset on purpose may be so."""
+    _refuse_many(request)
     for field in request.DESCRIPTOR.fields:
         rule = _RULES.get(field.name)
         if rule is None or (field.has_presence and not request.HasField(field.name)):
@@ -23,6 +42,28 @@ def validate(request: Any) -> None:
             raise UsageError(
                 f"the request's {field.name} {says}", reason="request", field=field.name
             )
+
+
+def _refuse_many(message: Any) -> None:
+    """Raises: UsageError for a field with too many items, or too long a text, also of what is in the message."""
+    for field, value in message.ListFields():
+        texts = [value] if field.type == field.TYPE_STRING else ()
+        if field.is_repeated:
+            most = _ITEMS_MAX.get(field.name, ITEMS_MAX)
+            if len(value) > most:
+                raise UsageError(
+                    f"the request's {field.name} are {len(value):,}, more than {most:,}: ask for fewer at a time",
+                    reason="request", field=field.name,
+                )  # fmt: skip
+            texts = value if texts else ()
+        elif field.type == field.TYPE_MESSAGE:
+            _refuse_many(value)
+        longest = max(map(len, texts), default=0)
+        if longest > _CHARS_MAX.get(field.name, NAME_CHARS_MAX):
+            raise UsageError(
+                f"the request's {field.name} is too long: it has {longest:,} characters",
+                reason="request", field=field.name,
+            )  # fmt: skip
 
 
 def _name(value: str) -> str | None:

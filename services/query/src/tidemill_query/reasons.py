@@ -25,7 +25,8 @@ Found: TypeAlias = "Proof | Explanation"
 """A proof that may go on in other views, or what there is to say instead."""
 
 PARTS_MAX = 10_000
-"""A proof with more parts is sent as text only: as a tree its shared parts would be repeated."""
+TREE_CHARS_MAX = 16 << 20
+"""A proof that as a tree has more parts, or more text, is sent as text only: a tree repeats what is shared."""
 
 
 def proof(
@@ -94,10 +95,8 @@ def absence_in_ticks(
 
 def _tree(found: Proof) -> Json:
     """The proof as nested objects, built from the leaves up; None if it is too big for that."""
-    parts = list(found.every_part())
-    if len(parts) > PARTS_MAX:
-        return None
     made: dict[int, dict[str, Json]] = {}
+    sizes: dict[int, tuple[int, int]] = {}
     waiting = [found]
     while waiting:
         part = waiting[-1]
@@ -107,8 +106,16 @@ def _tree(found: Proof) -> Json:
             continue
         waiting.pop()
         children: list[Json] = [made[id(each)] for each in part.premises()]
+        fact = part.text if part.record is None else str(part.record)
+        # NB: as a tree, in which what two parts share stands twice: doubled at each step it has no end.
+        below = [sizes[id(each)] for each in part.premises()]
+        parts = 1 + sum(number for number, _ in below)
+        chars = len(fact) + len(part.rule_text) + sum(length for _, length in below)
+        if parts > PARTS_MAX or chars > TREE_CHARS_MAX:
+            return None
+        sizes[id(part)] = parts, chars
         made[id(part)] = {
-            "fact": part.text if part.record is None else str(part.record),
+            "fact": fact,
             **({"view" if part.kind == "view" else "tick": part.place} if part.place else {}),
             "rule": part.rule,
             "kind": part.kind,

@@ -40,7 +40,7 @@ from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
 from tidemill.shard.hashing import fingerprint
 from tidemill.shard.incoming import normal_rows
 from tidemill.shard.offloading import computed
-from tidemill.time import Frontier, UsageError
+from tidemill.time import Exhausted, Frontier, UsageError
 from tidemill_query.conditions import filter_of
 
 
@@ -60,6 +60,9 @@ class Names(Protocol):
 LEASE_MS_MAX = 7 * 86_400_000
 """The longest lease of a capability, and that of one who asks for none."""
 
+CAPABILITIES_MAX = 4_000
+"""All of a collection are read with each of its versions, by every process."""
+
 
 class StorageDriver:
     """Guarantees of StorageHandlers: the commands of the formalism for whoever presents a capability.
@@ -75,11 +78,14 @@ class StorageDriver:
         names: Names | None = None,
         lease_ms_max: int = LEASE_MS_MAX,
         row_bytes: int = INCOMING_BYTES_MAX,
+        capabilities_max: int = CAPABILITIES_MAX,
     ) -> None:
         """No capability that a client takes outlives the client by more than `lease_ms_max`.
 
-        No row that a client writes is longer than `row_bytes`.
+        No row that a client writes is longer than `row_bytes`. Of a collection that is held by
+        `capabilities_max` with leases clients take no more.
         """
+        self._capabilities_max = capabilities_max
         self._row_bytes = row_bytes
         self._lease_ms_max = lease_ms_max
         self._collections = collections
@@ -124,6 +130,7 @@ class StorageDriver:
         self, collection: str, owner: str, lease_ms: int | None, token: str | None = None
     ) -> CapabilityPair:
         """Capabilities at the collection's since and upper."""
+        await self._refuse_crowd(self._id_of(collection))
         read, write = await self._collections.acquire(
             self._id_of(collection),
             owner=owner,
@@ -137,6 +144,21 @@ class StorageDriver:
     def _lease(self, asked_ms: int | None) -> int:
         return self._lease_ms_max if asked_ms is None else min(asked_ms, self._lease_ms_max)
 
+    async def _refuse_crowd(self, collection: str) -> None:
+        """Raises: Exhausted for a collection of which clients hold too many capabilities."""
+        state = await self._collections.state(collection)
+        leased = sum(
+            hold.lease_ms is not None
+            for holds in (state.reads, state.writes)
+            for hold in holds.values()
+        )
+        if leased >= self._capabilities_max:
+            raise Exhausted(
+                f"capability refused: {collection} is held by {leased:,} already; drop those that nobody "
+                "needs, or ask again when their leases have ended (limits.capabilities)",
+                setting="limits.capabilities",
+            )
+
     async def acquire_right(
         self,
         collection: str,
@@ -146,6 +168,7 @@ class StorageDriver:
         token: str | None = None,
     ) -> HeldCapability:
         """One capability, to read at since or to write at upper."""
+        await self._refuse_crowd(self._id_of(collection))
         taken = await self._collections.acquire(
             self._id_of(collection), owner=owner, lease_ms=self._lease(lease_ms), token=token,
             rights="read" if right is Right.READ else "write",
@@ -154,6 +177,7 @@ class StorageDriver:
 
     async def clone(self, capability: HeldCapability, token: str | None = None) -> HeldCapability:
         """A second capability with the same right and frontier."""
+        await self._refuse_crowd(capability.collection)
         presented = _presented(capability)
         return _held(await self._collections.clone(presented, token=token, exact=True))
 

@@ -7,6 +7,7 @@ contains itself is a problem with a place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -18,8 +19,12 @@ from tidemill.runtime.problems import FieldPath, Position, Problem, field_name
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
-NODES_MAX = 100_000
+NODES_MAX, CHARS_MAX = 100_000, 4 << 20
 """More than anybody writes; aliases could make a short file endless."""
+WHOLE_MAX = (1 << 63) - 1
+"""The largest whole number; what is beyond is text."""
+PROBLEMS_MAX = 100
+"""Of a file that is wrong everywhere so many problems are told."""
 _TAG = "tag:yaml.org,2002:"
 _HINTS = {
     "'\\t'": "indent with spaces",
@@ -66,7 +71,8 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
                 reader = _NodeReader(file, problems, lines)
                 document = Document(file, None, reader.places, reader.keys, reader.blocks)
                 known = len(problems)
-                document.value = reader.read(node, ())
+                with suppress(_Enough):
+                    document.value = reader.read(node, ())
                 document.flawed = len(problems) > known
                 documents.append(document)
     except MarkedYAMLError as error:
@@ -75,12 +81,16 @@ def parse_yaml(text: str, file: str) -> tuple[list[Document], list[Problem]]:
         context = f" {error.context}" if error.context else ""
         hint = next((hint for says, hint in _HINTS.items() if says in (error.problem or "")), "")
         problems.append(Problem(place, "", f"not YAML: {error.problem}{context}", hint))
-    except RecursionError:
+    except (RecursionError, OverflowError):
         # The reader of YAML goes down with what it reads.
         problems.append(Problem(Position(file), "", "not YAML for us: it nests too deep"))
     except YAMLError as error:
         problems.append(Problem(Position(file), "", f"not YAML: {error}"))
     return documents, problems
+
+
+class _Enough(Exception):
+    """There is no use in reading on: the file repeats too much, or is wrong everywhere."""
 
 
 class _NodeReader:
@@ -92,6 +102,7 @@ class _NodeReader:
         self._lines = lines
         self._open: set[int] = set()
         self._nodes = 0
+        self._chars = 0
         self.places: dict[FieldPath, Position] = {}
         self.keys: dict[FieldPath, Position] = {}
         self.blocks: dict[FieldPath, Position] = {}
@@ -99,10 +110,11 @@ class _NodeReader:
     def read(self, node: Node, path: FieldPath) -> Plain:
         self.places[path] = self._place(node)
         self._nodes += 1
-        if id(node) in self._open or self._nodes > NODES_MAX:
-            if self._nodes <= NODES_MAX + 1:
-                self._report(node, path, "an alias contains itself or repeats too much")
-            return None
+        if isinstance(node, ScalarNode):
+            self._count(node, path)
+        if id(node) in self._open or self._nodes > NODES_MAX or self._chars > CHARS_MAX:
+            self._report(node, path, "an alias contains itself or repeats too much")
+            raise _Enough
         if isinstance(node, ScalarNode):
             if node.style == "|":
                 self._note_block(node, path)
@@ -125,6 +137,7 @@ class _NodeReader:
                 self._report(key, path, "a key must be text")
                 continue
             name = str(key.value)
+            self._count(key, path)
             inner = (*path, name)
             if name in seen:
                 self._report(key, inner, "written twice")
@@ -172,8 +185,17 @@ class _NodeReader:
     def _place(self, node: Node) -> Position:
         return Position(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
 
+    def _count(self, node: ScalarNode, path: FieldPath) -> None:
+        """One more text: what aliases repeat counts each time."""
+        text = str(node.value)
+        self._chars += len(text)
+        if not text.isascii() and not _has_characters_alone(text):
+            self._report(node, path, "has half of a surrogate pair, which is no character")
+
     def _report(self, node: Node, path: FieldPath, says: str) -> None:
         self._problems.append(Problem(self._place(node), field_name(path), says))
+        if len(self._problems) >= PROBLEMS_MAX:
+            raise _Enough
 
 
 def laid_out(text: str, begin: Position) -> str:
@@ -187,6 +209,19 @@ def _null(node: Node) -> bool:
     return isinstance(node, ScalarNode) and str(node.tag) == f"{_TAG}null"
 
 
+def _has_characters_alone(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _whole(text: str) -> int:
+    """Raises: ValueError also for one of more digits than anybody counts to."""
     digits = text.replace("_", "")
-    return int(digits, 0) if digits.lower().startswith(("0x", "0o", "-0x", "-0o")) else int(digits)
+    based = digits.lower().startswith(("0x", "0o", "-0x", "-0o"))
+    number = int(digits, 0) if based else int(digits)
+    if abs(number) > WHOLE_MAX:
+        raise ValueError(text)
+    return number

@@ -6,6 +6,8 @@ import re
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
+MS_MAX = 1 << 53
+"""Longer than any instant is far: what is added to one stays within 64 bits."""
 DURATION_RULE = "a duration is written like 250ms, 1s, 10m, 24h, 7d or 1h30m"
 
 
@@ -24,7 +26,8 @@ def parse_duration(text: str) -> Milliseconds | None:
     sizes = [_UNITS_MS[unit] for _, unit in parts]
     if sizes != sorted(set(sizes), reverse=True):
         return None
-    return Milliseconds(sum(int(number) * _UNITS_MS[unit] for number, unit in parts))
+    total = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    return Milliseconds(total) if total <= MS_MAX else None
 
 
 def format_duration(ms: int) -> str:

@@ -13,6 +13,10 @@ FieldPath: TypeAlias = tuple[str | int, ...]
 """Keys and indexes from the top of a document: ("spec", "columns", 0, "type")."""
 
 
+SHOWN_CHARS_MAX = 300
+"""So much of one text a message repeats; also longer texts take long to compare."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """A place in a file; lines and columns count from 1, and are 0 if nobody knows."""
@@ -54,13 +58,23 @@ def field_name(path: FieldPath) -> str:
     """A path as people write it: spec.columns[0].type."""
     name = ""
     for part in path:
+        part = part if isinstance(part, int) else shortened(part)
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
     return name
+
+
+def shortened(text: str) -> str:
+    """What somebody wrote, as far as a message repeats it."""
+    if len(text) > SHOWN_CHARS_MAX:
+        text = f"{text[: SHOWN_CHARS_MAX - 1]}…"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def did_you_mean(word: object, allowed: Iterable[str]) -> str:
     """A hint: the closest of `allowed` if one is close, else all of them."""
     words = list(allowed)
+    if len(str(word)) > SHOWN_CHARS_MAX:
+        return "nothing that is known is so long"
     folded = {known.lower().replace("-", "").replace("_", ""): known for known in words}
     written = str(word).lower().replace("-", "").replace("_", "")
     close = difflib.get_close_matches(written, folded, n=1, cutoff=0.6)

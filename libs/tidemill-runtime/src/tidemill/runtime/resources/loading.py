@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidemill.runtime.documents import parse_yaml
+from tidemill.runtime.documents import PROBLEMS_MAX, parse_yaml
 from tidemill.runtime.problems import Position, Problem, refuse
 from tidemill.runtime.resources.resource import REASON, Resource, to_resource
 from tidemill.runtime.resources.validation import find_problems
@@ -54,6 +54,8 @@ def _read(text: str, file: str) -> tuple[list[Resource], list[Problem]]:
     documents, problems = parse_yaml(text, file)
     resources: list[Resource] = []
     for document in documents:
+        if len(problems) >= PROBLEMS_MAX:
+            break
         wrong = [] if document.flawed else find_problems(document)
         problems += wrong
         if not wrong and not document.flawed:

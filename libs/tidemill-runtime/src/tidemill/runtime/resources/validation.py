@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
+from itertools import chain, islice
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
 
 from tidemill.runtime.addresses import bare_url
-from tidemill.runtime.documents import Document
-from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name
+from tidemill.runtime.documents import PROBLEMS_MAX, Document
+from tidemill.runtime.problems import FieldPath, Problem, did_you_mean, field_name, shortened
 from tidemill.runtime.resources.rules import broken_rules
 from tidemill.runtime.resources.words import FORMATS, RULES
 
@@ -48,38 +50,64 @@ def schema(name: str) -> dict[str, Any]:
 
 def find_problems(document: Document) -> list[Problem]:
     """Everything that is wrong with a document; empty if it is a resource."""
+    return list(islice(_problems(document), PROBLEMS_MAX))
+
+
+def _problems(document: Document) -> Iterator[Problem]:
     value = document.value
-    problems = list(_against("envelope", document, ()))
+    problems = list(islice(_against("envelope", document, ()), PROBLEMS_MAX))
+    yield from problems
     if not isinstance(value, dict) or value.get("kind") not in KINDS:
-        return problems
+        return
     kind, spec = str(value["kind"]), value.get("spec")
     if not isinstance(spec, dict):
-        return problems
-    in_spec = [*_against(kind, document, ("spec",)), *_nuls(spec, document, ("spec",))]
-    if not in_spec:
-        for broken in broken_rules(kind, spec):
-            path = ("spec", *broken.path)
-            position = document.key_position(path)
-            in_spec.append(Problem(position, field_name(path), broken.says, broken.hint))
-    return problems + in_spec
+        return
+    right = True
+    wrong = chain(_against(kind, document, ("spec",)), _unsayable(spec, document, ("spec",)))
+    for problem in wrong:
+        right = False
+        yield problem
+    for broken in broken_rules(kind, spec) if right else ():
+        path = ("spec", *broken.path)
+        position = document.key_position(path)
+        yield Problem(position, field_name(path), broken.says, broken.hint)
 
 
-def _nuls(value: object, document: Document, path: FieldPath) -> Iterator[Problem]:
-    """Texts with a NUL: no file, address or name can have one, and what is handed it says so late."""
+def _unsayable(value: object, document: Document, path: FieldPath) -> Iterator[Problem]:
+    """Texts with a NUL: no file, address or name can have one, and what is handed it says so late.
+
+    And numbers with a point that are whole: the schemas take them, and nothing that counts does.
+    """
     if isinstance(value, str) and "\0" in value:
         yield Problem(document.position(path), field_name(path), "has a NUL character")
+    if isinstance(value, float):
+        says = f"{value} is written as a number with a point"
+        yield Problem(document.position(path), field_name(path), says, "write its digits alone")
     inner: Iterable[tuple[Any, object]] = ()
     if isinstance(value, dict):
         inner = value.items()
     elif isinstance(value, list):
         inner = enumerate(value)
     for step, each in inner:
-        yield from _nuls(each, document, (*path, step))
+        yield from _unsayable(each, document, (*path, step))
+
+
+def _distinct(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationError]:
+    """As `uniqueItems`, in linear time: the package compares each item with all others where they have no order."""
+    if wanted and isinstance(items, list):
+        texts = {json.dumps(item, sort_keys=True) for item in items}
+        if len(texts) < len(items):
+            yield ValidationError("has items that are not unique")
+
+
+_Validator: Any = extend(
+    Draft202012Validator, {"uniqueItems": _distinct}
+)  # a class made by the package
 
 
 @cache
-def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(schema(name), format_checker=FORMATS)
+def _validator(name: str) -> Any:
+    return _Validator(schema(name), format_checker=FORMATS)
 
 
 def _against(name: str, document: Document, base: FieldPath) -> Iterator[Problem]:
@@ -107,7 +135,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
             for name in value:
                 if name not in known:
                     inner = (*path, name)
-                    says = f'unknown field "{name}"'
+                    says = f'unknown field "{shortened(name)}"'
                     hint = NAMED_SECRETS.get(name) or did_you_mean(name, known)
                     yield Problem(document.key_position(inner), field_name(inner), says, hint)
         case "required":
@@ -137,7 +165,7 @@ def _problems_of(error: ValidationError, document: Document, base: FieldPath) ->
         case "uniqueItems":
             yield Problem(place, field, "holds something twice")
         case _:
-            yield Problem(place, field, error.message)
+            yield Problem(place, field, shortened(error.message))
 
 
 def _purpose(around: Any, missing: str) -> str:  # a schema
@@ -161,5 +189,5 @@ def _shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(shortened(value) if isinstance(value, str) else value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + '…"'

@@ -1,0 +1,88 @@
+"""Documents that are small and stand for much, or are wrong everywhere: refused in a moment, in few words."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from tidemill.runtime.documents import PROBLEMS_MAX
+from tidemill.runtime.resources import load_resources, resource_from
+from tidemill.time.errors import UsageError
+
+HEAD = "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata:\n  name: t\n"
+SPEC = "spec: {columns: [{name: x, type: int}]}\n"
+
+
+def refusal(text: str) -> str:
+    """What is said of a text, in much less room than it would take repeated."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError) as refused:
+            load_resources(text)
+        assert tracemalloc.get_traced_memory()[1] < 60 * len(text) + (8 << 20)
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 200_000
+    return str(refused.value)
+
+
+def test_a3_a_text_that_aliases_repeat_is_counted_each_time() -> None:
+    """A3: a document of a megabyte was one of thirty gigabytes in the catalog."""
+    aliases = ", ".join(f"b{number}: *x" for number in range(3_000))
+    text = f"{HEAD}  annotations: {{a: &x '{'y' * 30_000}', {aliases}}}\n{SPEC}"
+    assert "repeats too much" in refusal(text)
+
+
+def test_a3_a_long_key_is_not_repeated_by_each_mistake_below_it() -> None:
+    """A3: fifty thousand mistakes below a key of half a megabyte were twenty-seven gigabytes."""
+    inner = ", ".join(f"a{number}: !x 1" for number in range(2_000))
+    says = refusal(f"? {'k' * 30_000}\n: {{{inner}}}\n")
+    assert says.count("\n") + 1 == PROBLEMS_MAX
+    assert "kkk…" in says
+
+
+def test_a3_a_document_that_is_wrong_everywhere_is_told_so_a_hundred_times() -> None:
+    fields = ", ".join(f"f{number}: 1" for number in range(5_000))
+    assert refusal(f"{HEAD}spec: {{{fields}}}\n").count("\n") + 1 == PROBLEMS_MAX
+    several = "---\n".join(["a: b\n"] * 2_000)
+    assert refusal(several).count("\n") + 1 <= PROBLEMS_MAX + 10
+    aliased = f"{HEAD}spec: {{columns: [&x {'y' * 1_000}, {', '.join(['*x'] * 3_000)}]}}\n"
+    assert refusal(aliased).count("\n") + 1 == PROBLEMS_MAX
+
+
+def test_a3_items_without_an_order_are_told_apart_in_linear_time() -> None:
+    """A3: numbers among texts have no order, so that the validator compared each with all others."""
+    compared = 0
+
+    class Item(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    mixed = [each for number in range(3_000) for each in (number, Item(f"a{number}"))]
+    with pytest.raises(UsageError, match="too long"):
+        resource_from(
+            {
+                "apiVersion": "tidemill.dev/v1alpha1",
+                "kind": "View",
+                "metadata": {"name": "v"},
+                "spec": {"program": "a(x) := b(x);", "outputs": mixed},
+            }
+        )
+    assert compared < 100_000
+    with pytest.raises(UsageError, match="holds something twice"):
+        load_resources(
+            f"{HEAD.replace('Table', 'View')}spec: {{program: 'a(x) := b(x);', outputs: [a, a]}}\n"
+        )
+
+
+def test_a3_a_word_that_is_long_is_compared_with_none() -> None:
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5_000)))
+    text = f"{HEAD}spec:\n  columns: [{{name: x, type: int}}]\n  ? {letters}\n  : 1\n"
+    assert "nothing that is known is so long" in refusal(text)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -217,17 +218,59 @@ async def test_s6_a_packed_body_is_not_unpacked(server: HttpServer) -> None:
     assert not taken
 
 
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
 async def test_s9_a_connection_too_many_is_refused_and_the_others_live() -> None:
     server = limited(HttpLimits(connections=3))
-    port = await server.start()
+    port, taken = await taking(server)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    answer = await said(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    for _, writer in held:
+        writer.write(BEGUN)
+    await asyncio.sleep(0.2)
+    answer = await asyncio.wait_for(said(port, HEALTH), 10)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"limits.http_connections" in answer
-    held[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert b" 200 " in await held[0][0].read(1_000)
+    held[0][1].write(b"x" * 999_999)
+    assert b" 200 " in await asyncio.wait_for(held[0][0].read(1_000), 10)
+    assert len(taken) == 1
     for _, writer in held:
         writer.close()
+    await server.close()
+
+
+async def test_a3_connections_that_ask_for_nothing_shut_out_nobody() -> None:
+    """A3: whoever held all of them, without a token, kept probes out, so that the process was killed."""
+    server = limited(HttpLimits(connections=3))
+    port = await server.start()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    silent[0][1].write(HEALTH.replace(b"Connection: close\r\n", b""))
+    assert b" 200 " in await asyncio.wait_for(silent[0][0].read(1_000), 10)  # it is kept open
+    silent[1][1].write(b"GET /heal")
+    for _ in range(6):
+        assert b" 200 " in await asyncio.wait_for(said(port, HEALTH), 10)
+    assert await asyncio.wait_for(silent[0][0].read(1_000), 10) == b""
+    for _, writer in silent:
+        writer.close()
+    await server.close()
+
+
+async def test_a3_scrapes_take_a_share_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: nobody is asked who scrapes; a scrape of many series takes long, and the loop has other work."""
+    metrics, made = Metrics(ManualClock()), 0
+
+    def slow() -> tuple[bytes, str]:
+        nonlocal made
+        made += 1
+        time.sleep(0.1)
+        return f"{made}\n".encode(), "text/plain"
+
+    monkeypatch.setattr(metrics, "expose", slow)
+    server = HttpServer("127.0.0.1", 0, metrics)
+    port = await server.start()
+    assert {(await ask(port, "GET", "/metrics"))[2] for _ in range(5)} == {b"1\n"}
+    await asyncio.sleep(0.6)
+    assert (await ask(port, "GET", "/metrics"))[2] == b"2\n"
     await server.close()
 
 

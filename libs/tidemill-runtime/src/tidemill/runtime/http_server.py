@@ -37,6 +37,8 @@ CLOSE_S_MAX = 5.0
 RETRY_AFTER_S = 1
 LINGER_S = 1.0
 """So long what still comes of a refused body is thrown away, that the client may read why."""
+SCRAPES_SHARE = 0.2
+"""Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
 _STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
     (UnknownCollection, 404),
@@ -73,7 +75,7 @@ class HttpLimits:
     """How long a body may take to arrive, and a connection to ask for anything."""
 
     connections: int = 1_000
-    """Connections that are open at once."""
+    """Connections that are open at once. One too many takes the place of one that asks for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,9 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._held_bytes = 0
         self._heard: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self._asking: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self._scraped = b"", ""
+        self._scraped_until_s = -1.0
         self._listening: asyncio.Server | None = None
         self._host = host
         self._port = port
@@ -166,8 +171,6 @@ class HttpServer:
         """
 
         async def answer(request: web.Request) -> web.Response:
-            if request.transport is not None:
-                self._heard.add(request.transport)
             try:
                 reply = await self._reply(request, route, admits)
             except TidemillError as error:
@@ -241,6 +244,17 @@ class HttpServer:
     def _guarded(self, guard: HttpGuard) -> Middleware:
         @web.middleware
         async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+            transport = request.transport
+            if transport is None:
+                return await looked_at(request, handler)
+            self._heard.add(transport)
+            self._asking.add(transport)
+            try:
+                return await looked_at(request, handler)
+            finally:
+                self._asking.discard(transport)
+
+        async def looked_at(request: web.Request, handler: Handler) -> web.StreamResponse:
             headers = {name.lower(): value for name, value in request.headers.items()}
             refused = guard.refusal(request.method, headers)
             if refused is None:
@@ -282,12 +296,26 @@ class HttpServer:
         """Who speaks on a new connection."""
         server = self._runner.server
         assert server is not None
-        if len(server.connections) >= self._limits.connections:
+        if len(server.connections) >= self._limits.connections and not self._idle_ended():
             self._metrics.increment(REFUSALS, limit="limits.http_connections")
             return _Full()
         connection = server()
         asyncio.get_running_loop().call_later(self._limits.body_s, self._end_silent, connection)
         return connection
+
+    def _idle_ended(self) -> bool:
+        """End the connection that has waited longest of those that ask for nothing; whether there is one.
+
+        Nobody is asked who they are before they ask for something: else whoever opens many shuts out probes.
+        """
+        assert self._runner.server is not None
+        for connection in self._runner.server.connections:
+            transport = connection.transport
+            if transport is None or transport.is_closing() or transport in self._asking:
+                continue
+            transport.abort()
+            return True
+        return False
 
     def _end_silent(self, connection: asyncio.Protocol) -> None:
         """End a connection that has not asked for anything yet."""
@@ -302,8 +330,13 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _show_metrics(self, request: HttpRequest) -> HttpReply:
-        body, content_type = self._metrics.expose()
-        return HttpReply(200, body, content_type)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        if begun_s >= self._scraped_until_s:
+            self._scraped = self._metrics.expose()
+            took_s = loop.time() - begun_s
+            self._scraped_until_s = begun_s + took_s / SCRAPES_SHARE
+        return HttpReply(200, *self._scraped)
 
     async def _show_health(self, request: HttpRequest) -> HttpReply:
         lines = ["ok", *(f"warning: {says}" for says in self._warnings)]

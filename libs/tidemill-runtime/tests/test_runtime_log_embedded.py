@@ -259,6 +259,20 @@ async def test_v5_a_check_finds_what_is_wrong_with_a_log(
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("group", ["..", ".", "g" * 300, "ü" * 249, "a/../b"])
+async def test_a1_a_group_called_as_no_file_is_has_its_offsets_in_its_folder(
+    tmp_path: Path, group: str
+) -> None:
+    """A1: long names were an error outside of the tree, and two dots led out of the folder."""
+    async with opened(tmp_path) as log:
+        await log.create_topic("t", 1)
+        await log.commit(group, "t", {0: 5})
+        await log.commit(f"{group}.", "t", {0: 7})
+        assert await log.committed(group, "t") == {0: 5}
+        assert list(LogCheck(tmp_path).problems()) == []
+    assert {each.parents[1].name for each in tmp_path.rglob("t.json")} == {"groups"}
+
+
 def everything(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 

@@ -63,6 +63,28 @@ def test_a1_no_link_leads_out_of_its_folder(data: Path, target: str) -> None:
     assert (private / "key").read_text() == "PRIVATE KEY"
 
 
+def test_a1_a_pattern_does_not_tell_what_is_outside_of_its_folder(data: Path) -> None:
+    """A1: what there is behind `..` was told by a refusal, what there is not by another one."""
+    files = Files("places.files.read", (data,))
+    assert files.matching(str(data / "*/rows")) == [str(data / "inner/rows")]
+    said = set()
+    for name in ("key", "nothing"):
+        with pytest.raises(UsageError) as refused:
+            files.matching(str(data / f"*/../../private/{name}"))
+        said.add(str(refused.value).replace(name, ""))
+    assert len(said) == 1
+
+
+def test_a1_a_file_whose_name_is_no_text_is_refused_with_what_to_do(data: Path) -> None:
+    """A1: a name in Latin-1 was an error outside of the tree wherever it was stored or told."""
+    with open(os.fsencode(data) + b"/gr\xfcn.csv", "wb"):
+        pass
+    for pattern in (str(data), str(data / "*.csv")):
+        with pytest.raises(UsageError, match=r"gr\\xfcn\.csv is no UTF-8: rename it") as refused:
+            Files("places.files.read", (data,)).matching(pattern)
+        str(refused.value).encode()
+
+
 def test_a1_links_within_a_folder_are_followed(data: Path) -> None:
     """A mounted Secret or ConfigMap of Kubernetes is made of such links."""
     (data / "..data").symlink_to("inner")
@@ -207,6 +229,19 @@ def test_a1_credentials_of_machines_are_out_of_reach_although_everything_is_open
     with pytest.raises(EgressRefused, match="credentials"):
         Egress().check_address("rebound.example.org", 80, "::ffff:169.254.169.254")
     Egress().check_address("localhost", 80, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:4136:e378:8000:63bf:5601:5601", "::ffff:a9fe:a9fe"],
+)  # fmt: skip
+def test_a1_an_address_within_another_one_is_what_it_leads_to(address: str) -> None:
+    """A1: gateways of IPv6 make the address of credentials of these, and some call them public."""
+    with pytest.raises(EgressRefused, match=r"169\.254\.169\.254 is refused"):
+        Egress((host_rule("*"),)).check_address("somewhere.example.org", 80, address)
+    with pytest.raises(UsageError, match="credentials"):
+        Egress().check_name(f"[{address}]", 80)
+    Egress().check_address("somewhere.example.org", 80, "64:ff9b::808:808")
 
 
 async def test_a1_a_name_that_turns_after_it_was_checked_is_refused_when_it_connects(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemill.runtime.clock import ManualClock
-from tidemill.runtime.places import ANY_FILE
+from tidemill.runtime.places import ANY_FILE, Files
 from tidemill.time import Unavailable, UsageError
 from tidemill_ingest import files
 from tidemill_ingest.file_log import FileLog, OneFile
@@ -232,3 +233,50 @@ def test_a_path_names_a_file_a_pattern_or_a_folder(tmp_path: Path) -> None:
     assert [Path(p).name for p in ANY_FILE.matching(str(tmp_path / "*.csv"))] == ["a.csv", "b.csv"]
     assert [Path(p).name for p in ANY_FILE.matching(str(tmp_path / "c.txt"))] == ["c.txt"]
     assert ANY_FILE.matching(str(tmp_path / "d.txt")) == []
+
+
+@pytest.mark.parametrize(
+    "header", ["x" * 200_000, ",".join(f"c{number}" for number in range(20_000))]
+)
+def test_a1_a_first_line_that_names_no_columns_is_refused(tmp_path: Path, header: str) -> None:
+    """A1: a field beyond what the reader of CSV takes was an error outside of the tree."""
+    file = written(tmp_path / "a.csv", f"{header}\n1\n")
+    with pytest.raises(UsageError, match="the first line of the file .* names"):
+        csv_header(file, ",")
+
+
+class Name(str):
+    """A path that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class Known:
+    """Files that have their partitions already."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    async def paths(self) -> list[str]:
+        return self.names
+
+    async def add(self, paths: Sequence[str]) -> list[str]:
+        raise AssertionError(paths)
+
+
+async def test_a3_a_folder_of_many_files_is_looked_through_in_linear_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: each name was compared with all before it, at each probe, on the event loop."""
+    names: list[str] = [Name(tmp_path / f"{number:04}.jsonl") for number in range(2_000)]
+    monkeypatch.setattr(Files, "matching", lambda self, pattern: list(map(Name, names)))
+    log = FileLog(str(tmp_path), Known(names), LineFile, ManualClock(NOW_MS))
+    await (await log.reader("", {})).close()
+    assert Name.compared < 10_000

@@ -105,7 +105,8 @@ class FileLog:
         found = await asyncio.to_thread(self._places.matching, self._pattern)
         if not known and not found:
             raise UsageError(f"no file matches {self._pattern}", reason="unknown-topic")
-        if fresh := [path for path in found if path not in known]:
+        numbered = set(known)
+        if fresh := [path for path in found if path not in numbered]:
             for path in fresh:
                 # Before it gets a partition, so that a wrong file can be taken away again.
                 await asyncio.to_thread(self._open_file(Path(path)).check)

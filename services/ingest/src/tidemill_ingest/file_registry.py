@@ -35,7 +35,8 @@ class CollectionRegistry:
         while True:
             upper = sole_time((await self._collections.status(self._collection)).upper)
             known = list(await self.paths())
-            fresh = [path for path in paths if path not in known]
+            numbered = set(known)
+            fresh = [path for path in paths if path not in numbered]
             if not fresh:
                 return known
             rows = pa.table(

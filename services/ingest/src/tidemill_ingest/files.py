@@ -24,6 +24,7 @@ ROWS_BYTES_MAX = 32 << 20
 """Rows are given until they have so much together."""
 _HELD_BYTES_MAX = RECORD_BYTES_MAX + len(b"\r\n")
 HEADER_BYTES_MAX = 1 << 20
+COLUMNS_MAX = 10_000
 MARK = b"\xef\xbb\xbf"
 """What some editors put before the first character of a UTF-8 text."""
 SETTLED_MS = 2_000
@@ -149,7 +150,7 @@ class LineFile:
 def csv_header(path: Path, delimiter: str, files: Files = ANY_FILE) -> list[str] | None:
     """The names in the first line of a CSV file, None before there is a whole one.
 
-    Raises Unavailable if the file cannot be read.
+    Raises Unavailable if the file cannot be read, UsageError if it names no columns, or too many.
     """
     try:
         with files.read(path) as file:
@@ -159,9 +160,18 @@ def csv_header(path: Path, delimiter: str, files: Files = ANY_FILE) -> list[str]
     text = line.removeprefix(MARK).decode(errors="replace")
     if not text.endswith("\n"):
         return None
-    return [
-        name.strip() for name in next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
-    ]
+    try:
+        found = next(csv.reader([text.rstrip("\r\n")], delimiter=delimiter), [])
+    except csv.Error as error:
+        raise UsageError(
+            f"the first line of the file {path} names no columns: {error}", reason="OtherColumns"
+        ) from error
+    if len(found) > COLUMNS_MAX:
+        raise UsageError(
+            f"the first line of the file {path} names {len(found):,} columns, more than {COLUMNS_MAX:,}",
+            reason="OtherColumns",
+        )
+    return [name.strip() for name in found]
 
 
 def reordered(row: bytes, order: Sequence[int], delimiter: str) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
@@ -49,6 +50,7 @@ from tidemill.time.errors import (
     UsageError,
 )
 
+GROUP_NAME_MAX = 255
 OPEN_MAX = 64
 """Partitions whose files are open for writing at once: three files each."""
 
@@ -233,7 +235,11 @@ class EmbeddedLog:
             topic.damage = error
 
     def _group_path(self, group: str, topic: str) -> Path:
-        return self._directory / "groups" / quote(group, safe="") / f"{topic}.json"
+        # NB: the names of files have 255 bytes, and a group may be called as a folder above is.
+        name = quote(group, safe="")
+        if len(name) > GROUP_NAME_MAX or set(name) <= {"."}:
+            name = f"~{blake2b(group.encode(), digest_size=32).hexdigest()}"
+        return self._directory / "groups" / name / f"{topic}.json"
 
     async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Outcome]:
         now_ms = self._clock.now_ms()

@@ -17,6 +17,10 @@ _METADATA = frozenset((ip_address("fd00:ec2::254"), ip_address("100.100.100.200"
 """Where clouds hand out credentials of machines, beside 169.254.0.0/16."""
 
 
+_TRANSLATED = ip_network("64:ff9b::/96")
+"""Addresses of IPv4 as IPv6 (RFC 6052)."""
+
+
 class EgressRefused(OSError):
     """A name led to an address to which nobody may connect, or not by that name."""
 
@@ -107,9 +111,7 @@ class Egress:
 
     def check_address(self, host: str, port: int, address: str) -> None:
         """Raises: EgressRefused if `host` may not be reached at `address`."""
-        found = ip_address(address.partition("%")[0])
-        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
+        found = _within(ip_address(address.partition("%")[0]))
         says = _never(found)
         if not says:
             for rules, setting, what in self._limits():
@@ -160,6 +162,16 @@ class Egress:
 ANYWHERE = Egress()
 
 
+def _within(address: Address) -> Address:
+    """The address of IPv4 that a gateway would make of one of IPv6; else itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    for known in (address.ipv4_mapped, address.sixtofour, (address.teredo or (None, None))[1]):
+        if known is not None:
+            return known
+    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in _TRANSLATED else address
+
+
 def _never(address: Address) -> str:
     if address.is_link_local or address in _METADATA:
         return "machines find credentials there"
@@ -170,7 +182,7 @@ def _never(address: Address) -> str:
 
 def _literal(host: str) -> Address | None:
     try:
-        return ip_address(host.strip("[]").partition("%")[0])
+        return _within(ip_address(host.strip("[]").partition("%")[0]))
     except ValueError:
         return None
 

@@ -62,14 +62,18 @@ class Files:
 
     def matching(self, pattern: str) -> list[str]:
         """The regular files that a path, a pattern or a folder stands for. Raises: UsageError."""
+        if ".." in Path(pattern).parts and glob.has_magic(pattern):
+            # Behind a pattern it leads where nobody has looked; what is there would be told by refusals.
+            raise self._refused(pattern, "a pattern has no .. in it")
         fixed = Path(pattern)
         while glob.has_magic(str(fixed)):
             fixed = fixed.parent
         self.check(fixed)
         if glob.has_magic(pattern):
-            return sorted(name for name in glob.glob(pattern) if self._is_file(name))
+            return sorted(_named(name) for name in glob.glob(pattern) if self._is_file(name))
         if Path(pattern).is_dir():
-            return sorted(str(e) for e in Path(pattern).iterdir() if self._is_file(str(e)))
+            inside = map(str, Path(pattern).iterdir())
+            return sorted(_named(name) for name in inside if self._is_file(name))
         return [pattern] if self._is_file(pattern) else []
 
     def write(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
@@ -177,6 +181,19 @@ class Files:
 
 ANY_FILE = Files("places.files.read")
 ANY_SINK = Files("places.files.write")
+
+
+def _named(path: str) -> str:
+    """The path of a file. Raises: UsageError for a name that no collection can hold, since it is no text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise UsageError(
+            f"the name of the file {shown} is no UTF-8: rename it, or take it away",
+            reason="FileName",
+        ) from None
+    return path
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

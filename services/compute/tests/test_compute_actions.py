@@ -332,6 +332,13 @@ async def test_a_foreign_line_in_the_file_stays_and_counts_for_nothing(tmp_path:
     assert path.read_text() == '# calls of the night\n{"key": "k1"}\n'
 
 
+async def test_a1_a_foreign_line_that_nests_deep_has_no_key(tmp_path: Path) -> None:
+    """A1: whoever may write to a topic or file of a sink kept its action from beginning, for good."""
+    path = tmp_path / "calls.jsonl"
+    path.write_text("[" * 100_000 + '\n{"key": "k1"}\n')
+    assert await FileSink(path).recover(()) == {"", "k1"}
+
+
 @pytest.mark.parametrize("end", ['{"key": "k2"', "a line without an end", "x" * 100])
 async def test_a1_a_file_of_somebody_else_is_never_cut(tmp_path: Path, end: str) -> None:
     """Not before an action has fired into it, nor a line that is none of ours."""

@@ -57,7 +57,7 @@ async def limited(folder: Path, **limits: int) -> AsyncIterator[tuple[Process, A
         shapes = process.world.shapes
         server = await serve(
             "127.0.0.1:0", AuthorizedQueries(process.query, shapes),
-            AuthorizedCatalog(process.system, shapes, chosen.limits.of_documents),
+            AuthorizedCatalog(process.system, shapes),
             AuthorizedStorage(process.storage, shapes),
             admissions=Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s),
         )  # fmt: skip

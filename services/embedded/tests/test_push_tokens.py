@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -14,13 +15,17 @@ from typer.testing import CliRunner, Result
 
 from tidemill.client.command import app
 from tidemill.client.commands_catalog import INSERT_ROWS, PUSH_ROWS
+from tidemill.rpc.admission import Admissions, CallLimits
+from tidemill.rpc.audited import NoAuditor
 from tidemill.rpc.messages import ResourceDocument
+from tidemill.runtime.http_server import HttpRequest
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.testkit.up import up_process
 from tidemill.time import Indeterminate, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.push_tokens import TOPICS_MAX, PushTokens
+from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.settings import EmbeddedSettings
 
 SOURCE = """
@@ -73,6 +78,27 @@ async def test_v9_a_push_with_a_token_is_there_once(tmp_path: Path) -> None:
                 if sum(said.table["_diff"].to_pylist()) == 4:
                     return
                 await asyncio.sleep(0.1)
+
+
+async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_path: Path) -> None:
+    """A1: bytes of a header that are no ASCII were an error of the server."""
+    async with running(tmp_path) as process:
+        await process.system.apply([ResourceDocument(SOURCE, "test.yaml")])
+        now_s = process.world.clock.monotonic_s
+        pushing = HttpPushing(
+            process.system, None, Admissions(CallLimits(), now_s), True, NoAuditor(), 3
+        )
+        asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
+        assert (await pushing.push(asked)).status == 200
+        for changed, says in (
+            (replace(asked, headers={"Idempotency-Key": "\udcff" * 20}), "no text of ASCII"),
+            (replace(asked, body=b"1\n2\r\n3\r4\n"), r"4 rows, more than 3 \(limits\.push_rows\)"),
+        ):
+            with pytest.raises(UsageError, match=says):
+                await pushing.push(changed)
+        many = EmbeddedSettings().limits.push_rows + 1
+        with pytest.raises(UsageError, match=r"limits\.push_rows"):
+            await process.system.push("events", [b"1"] * many)
 
 
 class HalfLost(EmbeddedLog):

@@ -23,7 +23,7 @@ from tidemill_embedded.authorizing import (
     AuthorizedStorage,
 )
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
+from tidemill_embedded.settings import EmbeddedSettings
 
 SHAPE = CollectionShape(
     pa.schema([("h", pa.string()), ("w", pa.int64())]), timeline="scale", user_writable=True
@@ -53,7 +53,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[Process, AsyncClient]]:
         shapes = process.world.shapes
         server = await serve(
             "127.0.0.1:0", AuthorizedQueries(process.query, shapes),
-            AuthorizedCatalog(process.system, shapes, LimitSettings().of_documents),
+            AuthorizedCatalog(process.system, shapes),
             AuthorizedStorage(process.storage, shapes), AuthorizedCompute(process.maintaining, shapes),
         )  # fmt: skip
         async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=240) as client:

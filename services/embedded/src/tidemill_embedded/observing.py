@@ -59,7 +59,7 @@ from tidemill.runtime.metrics import (
 )
 from tidemill.shard import Collections
 from tidemill.shard.claims import KeptClaimant
-from tidemill.shard.state import KEEP_ALL_MS
+from tidemill.shard.state import KEEP_ALL_MS, Hold
 from tidemill.spark.board import JobBoard
 from tidemill.spark.launcher import FailureKind
 from tidemill.time import SourceFrontier, sole_time
@@ -217,16 +217,19 @@ class ObservedQueries:
     async def subscribe(
         self, goal: str, start: int | None, snapshot: bool, until: int | None
     ) -> AsyncIterator[Event]:
-        """As the inner handlers, counted while it lasts."""
-        name = goal.partition("(")[0].strip()
-        self._open[name] += 1
+        """As the inner handlers, counted from its first event while it lasts."""
+        name, begun = goal.partition("(")[0].strip(), False
         try:
             events = self._inner.subscribe(goal, start, snapshot, until)
             async with aclosing(events) as stream:  # type: ignore[type-var]  # a generator
                 async for event in stream:
+                    # NB: now, that there is such a collection: other names would be labels for ever.
+                    self._open[name] += not begun
+                    begun = True
                     yield event
         finally:
-            self._open[name] -= 1
+            if begun:
+                self._open[name] -= 1
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
         with self._metrics.timed(QUERY_DURATION, kind="why"):
@@ -283,6 +286,11 @@ def _jobs(board: JobBoard) -> Iterator[Reading]:
         yield {"kind": str(kind), "state": state}, count
 
 
+def _holder(hold: Hold) -> str:
+    """Who holds a collection back, as a label: what clients call themselves is none, since they may do so anew each time."""
+    return hold.owner if hold.lease_ms is None and hold.owner else "session"
+
+
 def _collections(
     collections: Collections, system: System, mine: Callable[[str], bool] | None
 ) -> list[CollectionReading]:
@@ -301,7 +309,7 @@ def _collections(
                 len(state.batches),
                 sum(part.rows for part in parts),
                 sum(part.size for part in parts),
-                tuple(hold.owner or "session" for hold in state.reads.values()),
+                tuple(_holder(hold) for hold in state.reads.values()),
                 state.description.kind,
                 made.get(name, ""),
                 None if state.description.retain_ms == KEEP_ALL_MS else state.description.retain_ms,

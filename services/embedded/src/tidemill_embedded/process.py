@@ -214,7 +214,8 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
                 chosen.limits.of_questions, lambda view: may_explain(shapes, view),
             ),
             StorageDriver(
-                collections, clock, shapes, chosen.limits.lease_ms, chosen.limits.row_bytes
+                collections, clock, shapes, chosen.limits.lease_ms, chosen.limits.row_bytes,
+                chosen.limits.capabilities,
             ),
             CompactionDriver(
                 collections, clock, chosen.compaction,
@@ -392,7 +393,10 @@ class _Running:
         process, http = self._process, self._http
         if not process.roles or "query" in process.roles:
             clear = process.settings.http_tls.files is None
-            pushing = HttpPushing(process.system, self._users, self._admissions, clear, self._audit)
+            pushing = HttpPushing(
+                process.system, self._users, self._admissions, clear, self._audit,
+                process.settings.limits.push_rows,
+            )  # fmt: skip
             http.add_route("POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits)
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
@@ -510,7 +514,7 @@ class _Running:
         server = await serve(
             chosen.grpc,
             AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
-            AuthorizedCatalog(process.system, shapes, chosen.limits.of_documents),
+            AuthorizedCatalog(process.system, shapes),
             AuthorizedStorage(process.storage, shapes),
             AuthorizedCompute(process.maintaining, shapes),
             reflect=chosen.reflection, observer=observed_calls(metrics),

@@ -118,6 +118,15 @@ def _told(value: bytes | None) -> bytes:
     return blake2b(value or b"", digest_size=8).digest()
 
 
+def refuse_many_rows(rows: int, rows_max: int) -> None:
+    """Raises: UsageError for a push of more rows than it may have."""
+    if rows > rows_max:
+        raise UsageError(
+            f"push refused: it has {rows:,} rows, more than {rows_max:,} (limits.push_rows); push fewer at a time",
+            reason="limits",
+        )
+
+
 def refuse_keyed(resource: Resource) -> None:
     """Raises: UsageError for a source that reads keys: there is no place for a token."""
     spec = resource.spec

@@ -10,6 +10,7 @@ from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime.http_server import HttpReply, HttpRequest
 from tidemill.time import UsageError
+from tidemill_embedded.push_tokens import refuse_many_rows
 
 PUSH = "/tidemill.catalog.v1.CatalogService/Push"
 """The call that a push over HTTP is."""
@@ -34,7 +35,9 @@ class HttpPushing:
         admissions: Admissions,
         clear: bool,
         auditor: Auditor,
+        rows_max: int,
     ) -> None:
+        self._rows_max = rows_max
         self._auditor = auditor
         self._catalog = catalog
         self._users = users
@@ -83,6 +86,8 @@ class HttpPushing:
             tell(self._auditor, PUSH, request.remote, failed)
 
     async def _pushed(self, request: HttpRequest) -> HttpReply:
+        # NB: counted before they are cut: as texts they take a hundred times the room of the body.
+        refuse_many_rows(_line_ends(request.body), self._rows_max)
         rows = await _rows_of(request.body)
         name, token = request.parts["name"], _header(request, TOKEN_HEADER)
         pushed = await self._catalog.push(name, rows, token)
@@ -95,6 +100,10 @@ class HttpPushing:
         return self._users.principal(sent, tuple)
 
 
+def _line_ends(body: bytes) -> int:
+    return body.count(b"\n") + body.count(b"\r") - body.count(b"\r\n")
+
+
 async def _rows_of(body: bytes) -> list[bytes]:
     """The lines of a body that are not empty; those of a long one are found beside the event loop."""
 
@@ -105,4 +114,8 @@ async def _rows_of(body: bytes) -> list[bytes]:
 
 
 def _header(request: HttpRequest, name: str) -> str | None:
-    return next((value for key, value in request.headers.items() if key.lower() == name), None)
+    """A header, if it is there. Raises: UsageError for one that is no text of ASCII."""
+    found = next((value for key, value in request.headers.items() if key.lower() == name), None)
+    if found is not None and not found.isascii():
+        raise UsageError(f"push refused: the header {name} is no text of ASCII", reason="Header")
+    return found

@@ -214,6 +214,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     push_rows_known: int = 10_000
     """Rows of a partition of a pushed source, the last ones, of which a repeated token is known."""
 
+    push_rows: int = 1_000_000
+    """Rows of one push."""
+
+    capabilities: int = 4_000
+    """Capabilities of one collection that have a lease, beyond which clients take no more."""
+
     lease_ms: int = 7 * 86_400_000
     """The longest lease of a capability that a client takes, and that of one who asks for none."""
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from tidemill.rpc.audited import touch
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
     Applied,
@@ -17,12 +18,14 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
     HoldSpec,
+    Resource,
     SourceSpec,
     TableSpec,
     UnreadableSpec,
@@ -30,7 +33,7 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.shard.conforming import refuse_long_rows
-from tidemill.shard.offloading import all_of, computed
+from tidemill.shard.offloading import all_of
 from tidemill.time import (
     Indeterminate,
     TidemillError,
@@ -40,8 +43,8 @@ from tidemill.time import (
 )
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
-from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
-from tidemill_embedded.push_tokens import PushTokens, refuse_keyed
+from tidemill_embedded.applying.planning import Plan, plan_apply, read_bounded, watched_by
+from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_embedded.resources.named import CREATED, columns_of, read_name, row_schema
 from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill_embedded.resources.unreadable import Unreadable
@@ -69,6 +72,9 @@ from tidemill_embedded.world import World
 
 BEGINNING_MAX = 64
 """So many resources begin at the same time: their flushes are shared, and none waits for long behind others."""
+
+BYTES_INLINE_MAX, COLUMNS_INLINE_MAX = 64 << 10, 100
+"""Rows that are so long, and have so many columns, are looked at in a few milliseconds."""
 
 log = get_logger("resources")
 
@@ -184,9 +190,11 @@ class System:
 
         Raises: Unavailable or Indeterminate also where all are recorded and one begins once the stores are back.
         """
+        read = await read_bounded(documents, self._world.settings.limits.of_documents)
+        touch(*(resource.name for resource in read))
         async with self._changing:
             before = {_key(stored): stored for stored in self._store.live()}
-            plan = await self._written(documents, by)
+            plan = await self._written(read, by)
             try:
                 await self._erase_replaced(plan, before)
                 away = await self._begin_all(plan.created, applied=True)
@@ -257,7 +265,7 @@ class System:
             except CatalogMoved:
                 await self._store.refresh()
 
-    async def _written(self, documents: Sequence[ResourceDocument], by: Principal) -> Plan:
+    async def _written(self, read: Sequence[Resource], by: Principal) -> Plan:
         """The plan, durable: made, and permitted, again if another process was faster, whatever that has written."""
         while True:
             if self._shared is not None:
@@ -269,7 +277,7 @@ class System:
             named_at = self._store.upper if self._shared is None else self._shared.work.named_at
             now_ms = self._world.clock.now_ms()
             try:
-                plan = await plan_apply(documents, self._store, self._world, now_ms, by)
+                plan = await plan_apply(read, self._store, self._world, now_ms, by)
             except TidemillError:
                 if named_at == self._store.upper:
                     raise
@@ -483,8 +491,13 @@ class System:
         if not isinstance(runner, TableRunner):
             raise Unavailable(f"Table/{table} is broken: tidemill describe table {table} says why")
         schema = (await self._world.collections.description(stored.prefix)).schema
-        refuse_long_rows(rows, self._world.settings.limits.row_bytes)
-        data, diffs = await computed(rows.num_rows, lambda: fitted(rows, schema, table))
+
+        def checked() -> tuple[pa.Table, pa.Array]:
+            refuse_long_rows(rows, self._world.settings.limits.row_bytes)
+            return fitted(rows, schema, table)
+
+        long = rows.nbytes > BYTES_INLINE_MAX or rows.num_columns > COLUMNS_INLINE_MAX
+        data, diffs = await in_turn(checked) if long else checked()
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 
@@ -493,6 +506,7 @@ class System:
 
         Rows of a repeated token are there once.
         """
+        refuse_many_rows(len(rows), self._world.settings.limits.push_rows)
         stored = await self._found("Source", source) or live(self._store, "Source", source)
         spec = stored.resource.spec
         if not isinstance(spec, SourceSpec):

@@ -94,7 +94,7 @@ def key_in(line: bytes) -> str:
     """The key of a line that a sink wrote; a foreign line has none."""
     try:
         body = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(body.get("key", "")) if isinstance(body, dict) else ""
 

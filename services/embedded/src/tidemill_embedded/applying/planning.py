@@ -60,6 +60,8 @@ from tidemill_ingest.decoding import RecordDecoder
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 _SAMPLE_WAIT_S = 2.0
+FILE_CHARS_MAX = 4_096
+"""Each mistake in a document repeats the name of its file."""
 
 MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
 """Kinds whose resources make collections, which have their names."""
@@ -102,6 +104,11 @@ async def read_bounded(
 ) -> list[Resource]:
     """As `read_documents`, beside the event loop. Raises: UsageError, also for what is too long."""
     size = sum(len(document.text.encode()) for document in documents)
+    if any(len(document.file) > FILE_CHARS_MAX for document in documents):
+        raise UsageError(
+            f"apply refused: a document has the name of a file of more than {FILE_CHARS_MAX} characters",
+            reason="request",
+        )
     if size > limits.document_bytes:
         raise UsageError(
             f"apply refused: the documents have {size:,} bytes, more than {limits.document_bytes:,} "
@@ -150,18 +157,17 @@ def _taken(resource: Resource, by: Resource) -> str:
 
 
 async def plan_apply(
-    documents: Sequence[ResourceDocument],
+    read: Sequence[Resource],
     store: ResourceStore,
     world: World,
     now_ms: int,
     by: Principal,
 ) -> Plan:
-    """What the documents ask for. New views are planned in `world.shapes`; on refusal they are not.
+    """What the resources of documents ask for. New views are planned in `world.shapes`; on refusal they are not.
 
     What `by` may not make, read or write is refused before anything of it is looked at.
     Raises: UsageError naming file and line, for all or nothing; Denied.
     """
-    read = await read_bounded(documents, world.settings.limits.of_documents)
     resources = sorted(read, key=lambda r: _ORDER[r.kind])
     for resource in resources:
         permit_names(resource, by)

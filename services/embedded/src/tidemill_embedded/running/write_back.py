@@ -27,7 +27,7 @@ def written_into(resource: Resource) -> dict[str, str]:
     """By predicate the collection that an output is written on into; nothing for a foreign annotation."""
     try:
         told = json.loads(resource.annotations.get(WRITTEN_INTO, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(told, Mapping):
         return {}

@@ -11,15 +11,15 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
+from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
+from tidemill_protos.storage.v1 import storage_pb2, storage_pb2_grpc
 
-from tidemill.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from tidemill.query.v1 import query_pb2, query_pb2_grpc
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.codecs_storage import capability_out
 from tidemill.rpc.messages import CollectionShape, Comparison, Condition, ResourceDocument, Right
 from tidemill.rpc.server import serve
-from tidemill.storage.v1 import storage_pb2, storage_pb2_grpc
 from tidemill.time import Exhausted, UsageError, frontier
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.observing import ObservedQueries, watch

@@ -235,13 +235,12 @@ def test_a_path_names_a_file_a_pattern_or_a_folder(tmp_path: Path) -> None:
     assert ANY_FILE.matching(str(tmp_path / "d.txt")) == []
 
 
-@pytest.mark.parametrize(
-    "header", ["x" * 200_000, ",".join(f"c{number}" for number in range(20_000))]
-)
+@pytest.mark.parametrize("header", ["a\rb,c", ",".join(f"c{number}" for number in range(20_000))])
 def test_a1_a_first_line_that_names_no_columns_is_refused(tmp_path: Path, header: str) -> None:
-    """A1: a field beyond what the reader of CSV takes was an error outside of the tree."""
-    file = written(tmp_path / "a.csv", f"{header}\n1\n")
-    with pytest.raises(UsageError, match="the first line of the file .* names"):
+    """A1: an end of a line within it was an error outside of the tree, from a file that anybody may write."""
+    file = tmp_path / "a.csv"
+    file.write_bytes(f"{header}\n1\n".encode())
+    with pytest.raises(UsageError, match=r"the first line of the file .* names"):
         csv_header(file, ",")
 
 

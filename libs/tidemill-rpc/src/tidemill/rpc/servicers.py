@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.compute.v1 import compute_pb2 as compute

@@ -112,9 +112,12 @@ class _NodeReader:
         self._nodes += 1
         if isinstance(node, ScalarNode):
             self._count(node, path)
-        if id(node) in self._open or self._nodes > NODES_MAX or self._chars > CHARS_MAX:
+        enough = self._nodes > NODES_MAX or self._chars > CHARS_MAX
+        if enough or id(node) in self._open:
             self._report(node, path, "an alias contains itself or repeats too much")
-            raise _Enough
+            if enough:
+                raise _Enough
+            return None
         if isinstance(node, ScalarNode):
             if node.style == "|":
                 self._note_block(node, path)

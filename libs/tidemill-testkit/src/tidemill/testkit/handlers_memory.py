@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidemill.arrangement.updates import accumulate, between, consolidate
-from tidemill.rpc.identity import PROCESS, Principal
+from tidemill.rpc.identity import PROCESS, Principal, Role
 from tidemill.rpc.messages import (
     Answer,
     Appended,
@@ -201,6 +201,7 @@ class MemoryHandlers:
                 if "kind" not in lines or "name" not in lines:
                     raise UsageError(f"{document.file}:1: kind: is required", reason="resource")
                 key = (lines["kind"], lines["name"])
+                by.demand(Role.admin, key[1])
                 before = self.resources.get(key)
                 status = ResourceStatus(*key, ready=True, reason="Running", document_yaml=text)
                 self.resources[key] = status

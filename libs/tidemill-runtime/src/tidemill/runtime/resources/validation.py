@@ -76,11 +76,11 @@ def _problems(document: Document) -> Iterator[Problem]:
 def _unsayable(value: object, document: Document, path: FieldPath) -> Iterator[Problem]:
     """Texts with a NUL: no file, address or name can have one, and what is handed it says so late.
 
-    And numbers with a point that are whole: the schemas take them, and nothing that counts does.
+    And whole numbers with a point: the schemas take them, and nothing that counts does.
     """
     if isinstance(value, str) and "\0" in value:
         yield Problem(document.position(path), field_name(path), "has a NUL character")
-    if isinstance(value, float):
+    if isinstance(value, float) and value.is_integer():
         says = f"{value} is written as a number with a point"
         yield Problem(document.position(path), field_name(path), says, "write its digits alone")
     inner: Iterable[tuple[Any, object]] = ()
@@ -100,9 +100,8 @@ def _distinct(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationE
             yield ValidationError("has items that are not unique")
 
 
-_Validator: Any = extend(
-    Draft202012Validator, {"uniqueItems": _distinct}
-)  # a class made by the package
+_made: Any = extend  # the package leaves it untyped
+_Validator = _made(Draft202012Validator, {"uniqueItems": _distinct})
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import grpc
@@ -15,16 +17,19 @@ from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
 from tidemill_protos.storage.v1 import storage_pb2, storage_pb2_grpc
 
+from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.codecs_storage import capability_out
 from tidemill.rpc.messages import CollectionShape, Comparison, Condition, ResourceDocument, Right
 from tidemill.rpc.server import serve
 from tidemill.time import Exhausted, UsageError, frontier
+from tidemill_embedded import system
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, AuthorizedStorage
 from tidemill_embedded.observing import ObservedQueries, watch
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
+from tidemill_query import storage
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -43,6 +48,16 @@ spec:
     right(x) := begin(x);
     left(x + 1) := left(x) ^ right(x) if x < 18;
     right(x + 1) := left(x) ^ right(x) if x < 18;
+"""
+CHAIN = """
+apiVersion: tidemill.dev/v1alpha1
+kind: View
+metadata: {name: chain}
+spec:
+  retain: all
+  program: |
+    deep(x) := begin(x);
+    deep(x + 1) := deep(x) if x < 200;
 """
 
 
@@ -222,3 +237,45 @@ async def test_a1_an_annotation_of_brackets_keeps_nobody_from_deleting(tmp_path:
         shape = CollectionShape(pa.schema([("x", pa.int64())]), user_writable=True)
         await client.storage.create("mine", shape, start=frontier(0), owner="me", lease_ms=60_000)
         await client.delete("collection", "mine")
+
+
+async def test_a3_long_rows_and_proofs_are_looked_at_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3: bytes of an insert, its values, those of an append, and a long proof: each in a turn of its caller."""
+    threads: dict[str, str] = {}
+
+    def noted(module: ModuleType, name: str) -> None:
+        wanted = getattr(module, name)
+
+        def work(*given: Any) -> Any:
+            threads[name] = threading.current_thread().name
+            return wanted(*given)
+
+        monkeypatch.setattr(module, name, work)
+
+    for module, name in (
+        (codecs, "table_in"), (system, "fitted"), (storage, "normal_rows"), (codecs_proof, "why_out"),
+    ):  # fmt: skip
+        noted(module, name)
+    async with serving(tmp_path) as (_, client, _):
+        text = TABLE.replace("x, type: int", "x, type: text").replace("begin", "words")
+        await apply(client, TABLE, CHAIN, text)
+        long = pa.array(["ü" * 1_000] * 100)
+        await client.insert("words", pa.table({"x": long}))
+        shape = CollectionShape(pa.schema([("x", pa.string())]), user_writable=True)
+        pair = await client.storage.create("mine", shape, owner="me", lease_ms=60_000)
+        assert pair.write is not None
+        lanes = {
+            "_time": pa.array([0] * 100, pa.uint64()),
+            "_diff": pa.array([1] * 100, pa.int64()),
+        }
+        rows = pa.table({"x": long, **lanes})
+        await client.storage.update_and_downgrade(pair.write, rows, frontier(1))
+        at = (await client.insert("begin", pa.table({"x": [0]}))).time
+        await client.snapshot("chain/deep", as_of=at, wait_s=60)
+        threads.pop("table_in")
+        await client.insert("words", pa.table({"x": long}))
+        assert (await client.why("deep(200)", at)).tree is not None
+    assert set(threads) == {"table_in", "fitted", "normal_rows", "why_out"}
+    assert all(name.startswith("asked") for name in threads.values()), threads

@@ -25,7 +25,7 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
-from tidemill_embedded.applying.planning import read_bounded
+from tidemill_embedded.applying.reading import read_bounded
 from tidemill_embedded.resources.named import PlannedView
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Shapes

@@ -18,7 +18,6 @@ from tidemill.rpc.messages import (
     ResourceDocument,
     ResourceStatus,
 )
-from tidemill.rpc.turns import in_turn
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import (
@@ -43,7 +42,8 @@ from tidemill.time import (
 )
 from tidemill_compute.table_rows import fitted
 from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
-from tidemill_embedded.applying.planning import Plan, plan_apply, read_bounded, watched_by
+from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
+from tidemill_embedded.applying.reading import read_bounded
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_embedded.resources.named import CREATED, columns_of, read_name, row_schema
 from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
@@ -69,12 +69,10 @@ from tidemill_embedded.running.write_back import written_into
 from tidemill_embedded.sharing import Shared, SourcePart
 from tidemill_embedded.telling import Telling, inner, live, made_by
 from tidemill_embedded.world import World
+from tidemill_query.storage import looked_at
 
 BEGINNING_MAX = 64
 """So many resources begin at the same time: their flushes are shared, and none waits for long behind others."""
-
-BYTES_INLINE_MAX, COLUMNS_INLINE_MAX = 64 << 10, 100
-"""Rows that are so long, and have so many columns, are looked at in a few milliseconds."""
 
 log = get_logger("resources")
 
@@ -496,8 +494,7 @@ class System:
             refuse_long_rows(rows, self._world.settings.limits.row_bytes)
             return fitted(rows, schema, table)
 
-        long = rows.nbytes > BYTES_INLINE_MAX or rows.num_columns > COLUMNS_INLINE_MAX
-        data, diffs = await in_turn(checked) if long else checked()
+        data, diffs = await looked_at(rows, checked)
         at = await runner.driver.insert(data, diffs, token)
         return Inserted(at, data.num_rows)
 

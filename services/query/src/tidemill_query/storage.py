@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from tidemill.rpc.messages import (
     Right,
     UpperMismatch,
 )
+from tidemill.rpc.turns import in_turn
 from tidemill.runtime.clock import Clock
 from tidemill.shard import (
     KEEP_ALL_MS,
@@ -39,7 +40,6 @@ from tidemill.shard import Appended as Written
 from tidemill.shard.conforming import INCOMING_BYTES_MAX, refuse_long_rows
 from tidemill.shard.hashing import fingerprint
 from tidemill.shard.incoming import normal_rows
-from tidemill.shard.offloading import computed
 from tidemill.time import Exhausted, Frontier, UsageError
 from tidemill_query.conditions import filter_of
 
@@ -59,6 +59,11 @@ class Names(Protocol):
 
 LEASE_MS_MAX = 7 * 86_400_000
 """The longest lease of a capability, and that of one who asks for none."""
+
+BYTES_INLINE_MAX, COLUMNS_INLINE_MAX = 64 << 10, 100
+"""Rows that are so long, and have so many columns, are looked at in a few milliseconds."""
+
+T = TypeVar("T")
 
 CAPABILITIES_MAX = 4_000
 """All of a collection are read with each of its versions, by every process."""
@@ -233,10 +238,12 @@ class StorageDriver:
             raise UsageError("a read capability does not write", reason="NotAWriter")
         if updates is not None:
             given = updates
-            refuse_long_rows(given, self._row_bytes)
-            updates = await computed(
-                given.num_rows, lambda: normal_rows(given, capability.collection)
-            )
+
+            def checked() -> pa.Table:
+                refuse_long_rows(given, self._row_bytes)
+                return normal_rows(given, capability.collection)
+
+            updates = await looked_at(given, checked)
         writer = WriteCapability(
             CapabilityId(capability.id), capability.collection, capability.frontier
         )
@@ -295,6 +302,12 @@ class StorageDriver:
         while True:
             await self._clock.sleep(hold.lease_ms / 4000)
             await self._collections.renew(reader)
+
+
+async def looked_at(rows: pa.Table, look: Callable[[], T]) -> T:
+    """What `look` makes of rows that a client sent, in a turn beside the event loop unless they are few and short."""
+    few = rows.nbytes <= BYTES_INLINE_MAX and rows.num_columns <= COLUMNS_INLINE_MAX
+    return look() if few else await in_turn(look)
 
 
 def holder_info(holder: Holder) -> HolderInfo:

@@ -28,7 +28,8 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import UsageError
 from tidemill_compute.plugins import vocabulary_of
-from tidemill_embedded.applying.planning import doubled, plan_reader, told_twice
+from tidemill_embedded.applying.planning import plan_reader
+from tidemill_embedded.applying.reading import doubled, told_twice
 from tidemill_embedded.resources.named import located
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes

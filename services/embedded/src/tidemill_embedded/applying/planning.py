@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,8 +12,6 @@ import msgspec
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.identity import Principal
-from tidemill.rpc.messages import ResourceDocument
-from tidemill.rpc.turns import in_turn
 from tidemill.runtime.formats import (
     AvroFormat,
     CsvFormat,
@@ -34,7 +31,6 @@ from tidemill.runtime.resources import (
     TableSpec,
     UnreadableSpec,
     ViewSpec,
-    load_resources,
 )
 from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
@@ -42,6 +38,7 @@ from tidemill.shard.offloading import all_of
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded.applying.joining import joined
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
+from tidemill_embedded.applying.reading import MAKERS, taken
 from tidemill_embedded.applying.stating import stated_anew
 from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.early import refuse_eager
@@ -54,17 +51,12 @@ from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.readers import refuse_forgotten
 from tidemill_embedded.running.source_files import file_origin, header_of
 from tidemill_embedded.running.sources import in_own_log, topic_of
-from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.world import World
 from tidemill_ingest.decoding import RecordDecoder
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 _SAMPLE_WAIT_S = 2.0
-FILE_CHARS_MAX = 4_096
-"""Each mistake in a document repeats the name of its file."""
 
-MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
-"""Kinds whose resources make collections, which have their names."""
 
 GAINS = (
     "a table, or a source without keys whose records or files name their columns, may gain nullable columns "
@@ -79,81 +71,6 @@ class Plan:
     created: tuple[Stored, ...]
     configured: tuple[Stored, ...]
     unchanged: tuple[Resource, ...]
-
-
-def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:
-    """All resources of all documents, or every mistake in them at once."""
-    found: list[Resource] = []
-    messages: list[str] = []
-    for document in documents:
-        try:
-            found += load_resources(document.text, document.file)
-        except UsageError as error:
-            messages.append(str(error))
-    messages += [
-        f"{resource.place('metadata', 'name')}: {told_twice(resource, earlier)}"
-        for resource, earlier in doubled(found)
-    ]
-    if messages:
-        raise UsageError("\n".join(messages), reason="resources")
-    return found
-
-
-async def read_bounded(
-    documents: Sequence[ResourceDocument], limits: DocumentLimits
-) -> list[Resource]:
-    """As `read_documents`, beside the event loop. Raises: UsageError, also for what is too long."""
-    size = sum(len(document.text.encode()) for document in documents)
-    if any(len(document.file) > FILE_CHARS_MAX for document in documents):
-        raise UsageError(
-            f"apply refused: a document has the name of a file of more than {FILE_CHARS_MAX} characters",
-            reason="request",
-        )
-    if size > limits.document_bytes:
-        raise UsageError(
-            f"apply refused: the documents have {size:,} bytes, more than {limits.document_bytes:,} "
-            "(limits.document_bytes); apply them a few at a time",
-            reason="limits",
-        )
-    resources = await in_turn(partial(read_documents, documents))
-    for resource in resources:
-        spec = resource.spec
-        length = len(spec.program.encode()) if isinstance(spec, ViewSpec) else 0
-        if length > limits.program_bytes:
-            raise UsageError(
-                f"{resource.place('spec', 'program')}: {resource}: the program has {length:,} bytes, "
-                f"more than {limits.program_bytes:,} (limits.program_bytes); put facts into a table, "
-                "or make two views of it",
-                reason="limits",
-            )
-    return resources
-
-
-def doubled(resources: Sequence[Resource]) -> list[tuple[Resource, Resource]]:
-    """Each resource whose name was taken before it, with the one that took it.
-
-    A resource that makes collections gives them its name, so of all kinds that do one may have it.
-    """
-    first: dict[tuple[str, str], Resource] = {}
-    pairs = ((each, first.setdefault((_space(each.kind), each.name), each)) for each in resources)
-    return [(resource, earlier) for resource, earlier in pairs if earlier is not resource]
-
-
-def _space(kind: str) -> str:
-    """Among which kinds a name is given once."""
-    return "collections" if kind in MAKERS else kind
-
-
-def told_twice(resource: Resource, earlier: Resource) -> str:
-    """What is wrong with a resource whose name another one of these files has."""
-    if resource.kind == earlier.kind:
-        return f"metadata.name: {resource} is there already, at {earlier.position}"
-    return f"metadata.name: {_taken(resource, earlier)}, at {earlier.position}"
-
-
-def _taken(resource: Resource, by: Resource) -> str:
-    """Says that the name of a resource's collections is that of another one's."""
-    return f"{resource}: its collections would be named as those of {by}"
 
 
 async def plan_apply(
@@ -223,7 +140,7 @@ def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
         other = store.get(kind, resource.name)
         if other is not None:
             raise UsageError(
-                f"{resource.place('metadata', 'name')}: metadata.name: {_taken(resource, other.resource)}, "
+                f"{resource.place('metadata', 'name')}: metadata.name: {taken(resource, other.resource)}, "
                 "which is applied; choose another name",
                 reason="Namesake",
             )

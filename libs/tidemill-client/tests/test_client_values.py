@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client.rows import read_rows, table_of
-from tidemill.client.sql import TableName, select
+from tidemill.client.sql import TableName, select, tables_named
 from tidemill.rpc.messages import ColumnInfo
 from tidemill.time import Exhausted, UsageError
 
@@ -39,6 +39,19 @@ def test_w12_sql_refuses_columns_that_it_cannot_tell_apart() -> None:
     with pytest.raises(UsageError, match="the columns a and A of t are one to SQL"):
         select('select "A" from t', {TableName("", "t"): table})
     assert select('select "a" from t', {TableName("", "t"): table.select(["A"])}).to_pylist()
+
+
+def test_w12_sql_refuses_collections_that_it_cannot_tell_apart() -> None:
+    """W12: two names that differ by case ended in an error of DuckDB, and one name was read as another."""
+    one, two = pa.table({"a": [1]}), pa.table({"a": [2]})
+    for text in ('select * from "v/Late", "v/late"', "select * from v.Late, V.late"):
+        names = tables_named(text)
+        assert len(names) == 2
+        with pytest.raises(UsageError, match=r"the collections \S+ and \S+ are one to SQL"):
+            select(text, dict(zip(names, (one, two), strict=True)))
+    text = "select p.a - q.a from p, _snapshot0 q, __Snapshot1 r"
+    p, q, r = tables_named(text)
+    assert select(text, {p: one, q: two, r: two}).column(0).to_pylist() == [-1]
 
 
 def test_s9_sql_that_wants_more_memory_than_it_may_is_refused_and_says_so() -> None:

@@ -30,6 +30,7 @@ from tidemill.shard.part_store import LIMITS
 from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
 from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import CHOICES_MAX, QueryDriver
+from tidemill_query.goals import row_goal
 from tidemill_query.settings import QuerySettings
 
 PING = pa.schema(
@@ -179,6 +180,26 @@ async def test_a_goal_filters_and_names_its_columns() -> None:
         await ask("ping(h)", 45, None)
     with pytest.raises(UnknownCollection):
         await ask("pong(h)", 45, None)
+
+
+def test_w12_a_goal_over_columns_that_the_language_lacks_rounds_nothing() -> None:
+    """W12: a float was cut to the whole number of a column before the two were compared."""
+    rows = pa.table(
+        {
+            "n": pa.array([1, 2, None], pa.uint64()),
+            "t": pa.array([1, 2, 3], pa.date32()),
+            DIFF: [1, 1, 1],
+        }
+    )
+    readable = Readable("r", "r", (("n", "any"), ("t", "any")), 2, lambda table: [])
+    found = {text: row_goal(f"r({text}, _)", readable).select(rows).num_rows for text in GOALS}
+    assert found == GOALS
+    for text in ('r("x", _)', "r(-1, _)", "r(_, 1.5)", 'r(_, "x")'):
+        with pytest.raises(UsageError, match="goal refused"):
+            row_goal(text, readable).select(rows)
+
+
+GOALS = {"1": 1, "1.0": 1, "1.5": 0, "null": 1, "n": 3}
 
 
 async def test_an_answer_carries_its_instant_and_both_frontiers() -> None:

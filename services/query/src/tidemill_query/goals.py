@@ -69,8 +69,13 @@ class RowGoal:
 
 
 def _floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers as the floats that they are beside floats."""
-    return column.cast(pa.float64(), safe=False)
+    """Numbers as the floats that they are beside floats. Raises: UsageError for what is no number."""
+    try:
+        return column.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UsageError(
+            f"goal refused: a column of {column.type} never equals a float", reason="InvalidGoal"
+        ) from error
 
 
 def _equal(column: pa.ChunkedArray, value: Value, name: str) -> pa.ChunkedArray:
@@ -117,7 +122,7 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
     def take(term: ast.Expression, column: str) -> None:
         if isinstance(term, ast.Literal):
             value, kind = term.value, kinds[column]
-            if kind == "int" and type(value) is float:
+            if kind in ("int", "any") and type(value) is float:
                 widened.append((column, value))
             else:
                 fixed[column] = widen(value) if kind == "float" else value
@@ -131,8 +136,14 @@ def row_goal(goal: str, readable: Readable) -> RowGoal:
         take(term, column)
     rest = [name for name, _ in readable.columns[readable.arguments :]]
     for lattice, terms in compiled.parafacts:
-        if lattice not in rest or len(terms) != 1:
+        if lattice not in rest:
             raise UsageError(f"goal refused: {goal!r} matches @{lattice}, which its records lack")
+        if len(terms) != 1:
+            raise UsageError(
+                f"goal refused: {goal!r} matches the values of @{lattice}, which are one column of text: leave "
+                "it out, and read that column",
+                reason="InvalidGoal",
+            )
         take(terms[0], lattice)
     shown = [*bound.items()]
     matched = [lattice for lattice, _ in compiled.parafacts]

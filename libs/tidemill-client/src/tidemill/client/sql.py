@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,18 +49,22 @@ def tables_named(text: str) -> list[TableName]:
 def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB") -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
-    Raises UsageError with DuckDB's message if the query does not fit the tables, and for a table whose
-    columns SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of which goes to disk.
+    Raises UsageError with DuckDB's message if the query does not fit the tables, and for tables, or columns
+    of one, that SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of which goes to disk.
     """
+    _refuse_alike_names(tables)
+    prefix = "_snapshot"
+    while any(name.table.lower().startswith(prefix) for name in tables):
+        prefix = f"_{prefix}"  # what we register would be found in place of the table
     with duckdb.connect(":memory:") as connection:
         _limit(connection, memory)
         for number, (name, table) in enumerate(tables.items()):
             _refuse_alike(name, table)
-            connection.register(f"_snapshot{number}", table)
+            connection.register(f"{prefix}{number}", table)
             if name.schema:
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name.schema)}")
             place = ".".join(_quoted(part) for part in (name.schema, name.table) if part)
-            connection.execute(f"CREATE VIEW {place} AS SELECT * FROM _snapshot{number}")
+            connection.execute(f"CREATE VIEW {place} AS SELECT * FROM {prefix}{number}")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET lock_configuration = true")
@@ -83,6 +87,19 @@ def _limit(connection: duckdb.DuckDBPyConnection, memory: str) -> None:
         connection.execute("SET temp_directory = ''")
     except duckdb.Error as error:
         raise UsageError(f"no size of memory: {memory}; write as 4GB", reason="sql") from error
+
+
+def _refuse_alike_names(names: Iterable[TableName]) -> None:
+    """Refuse collections whose names differ by the case of letters alone: DuckDB takes them for one."""
+    first: dict[tuple[str, str], TableName] = {}
+    for name in names:
+        other = first.setdefault((name.schema.lower(), name.table.lower()), name)
+        if other != name:
+            raise UsageError(
+                f"the collections {other.collection} and {name.collection} are one to SQL: ask for each by "
+                "itself, or give one another name by a view",
+                reason="sql",
+            )
 
 
 def _refuse_alike(name: TableName, table: pa.Table) -> None:

@@ -12,20 +12,9 @@ import subprocess
 from pathlib import Path
 
 from e2e.cluster import CHART, MANIFESTS, ROOT, SERVERS, SYSTEM, Cluster, CommandFailed, said, until
+from tidemill.testkit.pages import shell_of
 
 PAGE = ROOT / "docs/how-to/operations.md"
-
-
-def shell_of(page: str) -> dict[str, str]:
-    """The shell blocks of a page by the heading above them, one after the other."""
-    found: dict[str, str] = {}
-    heading = ""
-    for match in re.finditer(r"^## ([^\n]+)$|^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        if match[1]:
-            heading = match[1]
-        else:
-            found[heading] = found.get(heading, "") + match[2]
-    return found
 
 
 def nothing_is_left(cluster: Cluster) -> None:

@@ -75,6 +75,9 @@ mutants: setup ## break each rule in a copy and see its test fail; M="K1 UP" nar
 formalism: ## write docs/reference/formalism.md: every rule with the tests that name it
 	@$(PY) -m tidemill.testkit.rules
 
+reference: ## write the generated pages of docs/reference: language, resources, CLI, settings, metrics, HTTP, gRPC
+	@$(PY) -m tidemill.testkit.reference
+
 .PHONY: docs reference
 docs: setup ## the site of docs/, built into .state/site; a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build

@@ -231,7 +231,7 @@ def test_a_document_from_elsewhere_is_told_with_its_fields() -> None:
     with pytest.raises(UsageError) as error:
         resource_from({"kind": "Hold", "metadata": {"name": "h"}, "spec": {}}, "catalog")
     assert str(error.value) == (
-        'catalog: missing field "apiVersion"\n'
+        'catalog: missing field "apiVersion"; the version of the format: tidemill.dev/v1alpha1\n'
         'catalog: spec: missing field "collection";'
         " the collection whose since may not pass the hold"
     )

@@ -67,7 +67,12 @@ class HttpPushing:
         return None
 
     async def push(self, request: HttpRequest) -> HttpReply:
-        """Give the rows to the log. Raises: Exhausted if the caller has too much under way."""
+        """Write the rows of the body, one a line, to the log of the source `name`.
+
+        The answer is JSON with `accepted`, the number of rows, once they are in the log. With a
+        header `Idempotency-Key` a repeated push writes each row once. The caller's right to write is
+        judged before the body is read. Raises: Exhausted if the caller has too much under way.
+        """
         begin()
         touch(request.parts["name"])
         failed: BaseException | None = None

@@ -6,12 +6,18 @@ import os
 from dataclasses import dataclass
 
 ADDRESS_VARIABLE = "TIDEMILL_ADDRESS"
+"""Server to call, host:port; 127.0.0.1:7474 if it is not set."""
 ADDRESS_DEFAULT = "127.0.0.1:7474"
 TLS_CA_VARIABLE = "TIDEMILL_TLS_CA"
+"""File with the authority of the server's certificate, or `system` for those of this machine."""
 TLS_CERT_VARIABLE = "TIDEMILL_TLS_CERT"
+"""File with the certificate of the caller."""
 TLS_KEY_VARIABLE = "TIDEMILL_TLS_KEY"
+"""File with the key of the caller's certificate."""
 TLS_NAME_VARIABLE = "TIDEMILL_TLS_NAME"
+"""Name that the server's certificate is for, if the address is another."""
 TOKEN_FILE_VARIABLE = "TIDEMILL_TOKEN_FILE"
+"""File with the token of the caller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,16 @@ from typing import Literal, TypeAlias
 
 InputKind: TypeAlias = Literal["relation", "events"]
 ColumnType: TypeAlias = Literal["int", "float", "text", "bool", "set", "any"]
-"""`any` stands for a column of which only nulls are known; it fits every other."""
+
+TYPES: Mapping[ColumnType, str] = {
+    "int": "Whole numbers of 64 bits.",
+    "float": "Finite numbers of IEEE 754 with 64 bits.",
+    "text": "Characters of Unicode in normal form C.",
+    "bool": "`true` and `false`.",
+    "set": "Sets of values of the other types; only lattices make them.",
+    "any": "A column of which only nulls are known; it fits every other type.",
+}
+"""Type → its values; every type has null as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""The scalar functions of the language (language.md 2, FORMAT-language.md 7).
+"""The scalar functions of the language.
 
-Every function of null is null, except `is_null` and `coalesce`. A function fails with one of the reasons
-of FORMAT-language.md 1.4 or returns a value of the language; text comes back in normal form C. Values that
-mix whole numbers and floats come back as floats.
+Every function of null is null, except `is_null` and `coalesce`. A function fails with one of the
+reasons of `values.py` or returns a value of the language; text comes back in normal form C. Values
+that mix whole numbers and floats come back as floats.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import wraps
 
 from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import holds
@@ -37,7 +38,8 @@ from tidemill.datalog.values import (
 class ScalarFunction:
     """A pure function of values: how many arguments it takes and what it computes.
 
-    One of a host says the types of its arguments, and of what it gives.
+    The docstring of `evaluate` is the function's line in the reference of the language. A function of
+    a host states the types of its arguments and of its value.
     """
 
     name: str
@@ -66,16 +68,28 @@ def _whole(value: Value) -> int:
     raise Failed(WRONG_TYPE)
 
 
-def _to_whole(round_down: Callable[[float], int]) -> Callable[[Value], Value]:
-    def function(x: Value) -> Value:
-        number = _number(x)
-        if type(number) is int:
-            return number
-        if not math.isfinite(number):
-            raise Failed(OVERFLOW)
-        return whole(round_down(number))
+def _to_whole(x: Value, rounded: Callable[[float], int]) -> Value:
+    number = _number(x)
+    if type(number) is int:
+        return number
+    if not math.isfinite(number):
+        raise Failed(OVERFLOW)
+    return whole(rounded(number))
 
-    return function
+
+def _floor(x: Value) -> Value:
+    """The greatest whole number that is at most `x`."""
+    return _to_whole(x, math.floor)
+
+
+def _ceil(x: Value) -> Value:
+    """The least whole number that is at least `x`."""
+    return _to_whole(x, math.ceil)
+
+
+def _round(x: Value) -> Value:
+    """The nearest whole number; a half moves away from zero."""
+    return _to_whole(x, _half_away_from_zero)
 
 
 def _half_away_from_zero(x: float) -> int:
@@ -85,19 +99,27 @@ def _half_away_from_zero(x: float) -> int:
 
 
 def _absolute(x: Value) -> Value:
+    """The number without its sign."""
     number = abs(_number(x))
     return whole(number) if type(number) is int else number
 
 
-def _extreme(sign: int) -> Callable[..., Value]:
-    def function(*arguments: Value) -> Value:
-        best = arguments[0]
-        for other in arguments[1:]:
-            if compare(other, best) == sign:
-                best = other
-        return _among(best, arguments)
+def _extreme(sign: int, values: tuple[Value, ...]) -> Value:
+    best = values[0]
+    for other in values[1:]:
+        if compare(other, best) == sign:
+            best = other
+    return _among(best, values)
 
-    return function
+
+def _least(*values: Value) -> Value:
+    """The smallest of the values."""
+    return _extreme(-1, values)
+
+
+def _greatest(*values: Value) -> Value:
+    """The largest of the values."""
+    return _extreme(1, values)
 
 
 def _among(value: Value, arguments: tuple[Value, ...]) -> Value:
@@ -108,29 +130,53 @@ def _among(value: Value, arguments: tuple[Value, ...]) -> Value:
 
 
 def _length(x: Value) -> Value:
+    """The number of characters of a text, or of members of a set."""
     if isinstance(x, (str, frozenset)):
         return len(x)
     raise Failed(WRONG_TYPE)
 
 
-def _concat(*arguments: Value) -> Value:
-    texts = [_text(x) for x in arguments]
-    if sum(map(len, texts)) > TEXT_MAX:
+def _lower(text: Value) -> Value:
+    """The text in lower case."""
+    return normal(_text(text).lower())
+
+
+def _upper(text: Value) -> Value:
+    """The text in upper case."""
+    return normal(_text(text).upper())
+
+
+def _concat(*texts: Value) -> Value:
+    """The texts one after the other."""
+    parts = [_text(x) for x in texts]
+    if sum(map(len, parts)) > TEXT_MAX:
         raise Failed(OVERFLOW)
-    return normal("".join(texts))
+    return normal("".join(parts))
 
 
 def _substring(text: Value, index: Value, size: Value) -> Value:
+    """At most `size` characters of the text from `index` on; the first character has index 0."""
     letters, start, count = _text(text), _whole(index), _whole(size)
     if start < 0 or count < 0:
         raise Failed(NEGATIVE_INDEX)
     return normal(letters[start : start + count])
 
 
-def _contains(whole_of: Value, part: Value) -> Value:
-    if isinstance(whole_of, frozenset):
-        return holds(whole_of, part)
-    return _text(part) in _text(whole_of)
+def _starts_with(text: Value, part: Value) -> Value:
+    """Whether the text begins with the part."""
+    return _text(text).startswith(_text(part))
+
+
+def _ends_with(text: Value, part: Value) -> Value:
+    """Whether the text ends with the part."""
+    return _text(text).endswith(_text(part))
+
+
+def _contains(within: Value, part: Value) -> Value:
+    """Whether a text has the part, or a set the member."""
+    if isinstance(within, frozenset):
+        return holds(within, part)
+    return _text(part) in _text(within)
 
 
 _DIGITS = re.compile(r"[+-]?[0-9]+")
@@ -138,6 +184,7 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def _int(x: Value) -> Value:
+    """A whole number from decimal digits, a boolean, or a number whose fraction is cut off."""
     if isinstance(x, str):
         if not _DIGITS.fullmatch(x):
             raise Failed(NOT_A_NUMBER)
@@ -145,10 +192,11 @@ def _int(x: Value) -> Value:
         return whole(int(x)) if len(digits) <= 19 else whole(INT_MAX + 1)
     if isinstance(x, bool):
         return int(x)
-    return _to_whole(math.trunc)(x)
+    return _to_whole(x, math.trunc)
 
 
 def _float(x: Value) -> Value:
+    """A float from a number, or from a text in decimal notation."""
     if isinstance(x, str):
         if not _DECIMAL.fullmatch(x):
             raise Failed(NOT_A_NUMBER)
@@ -157,6 +205,7 @@ def _float(x: Value) -> Value:
 
 
 def _as_text(x: Value) -> Value:
+    """The value as a program writes it, a text without its quotes; a set has no text."""
     if isinstance(x, bool):
         return "true" if x else "false"
     if isinstance(x, str):
@@ -169,6 +218,7 @@ def _as_text(x: Value) -> Value:
 
 
 def _bucket(t: Value, size: Value) -> Value:
+    """The greatest multiple of `size` that is at most `t`: the start of its window."""
     number, step = _number(t), _number(size)
     if step <= 0:
         raise Failed(SIZE_NOT_POSITIVE)
@@ -184,15 +234,18 @@ def _bucket(t: Value, size: Value) -> Value:
 
 
 def _is_null(x: Value) -> Value:
+    """Whether the value is null."""
     return x is None
 
 
-def _coalesce(*arguments: Value) -> Value:
-    first = next((x for x in arguments if x is not None), None)
-    return _among(first, arguments)
+def _coalesce(*values: Value) -> Value:
+    """The first value that is not null; null if all are."""
+    first = next((x for x in values if x is not None), None)
+    return _among(first, values)
 
 
 def _strict(function: Callable[..., Value]) -> Callable[..., Value]:
+    @wraps(function)
     def of_null_is_null(*arguments: Value) -> Value:
         if None in arguments:
             return None
@@ -204,18 +257,18 @@ def _strict(function: Callable[..., Value]) -> Callable[..., Value]:
 def _table() -> Mapping[str, ScalarFunction]:
     strict: list[tuple[str, int, int | None, Callable[..., Value]]] = [
         ("abs", 1, 1, _absolute),
-        ("floor", 1, 1, _to_whole(math.floor)),
-        ("ceil", 1, 1, _to_whole(math.ceil)),
-        ("round", 1, 1, _to_whole(_half_away_from_zero)),
-        ("least", 1, None, _extreme(-1)),
-        ("greatest", 1, None, _extreme(1)),
+        ("floor", 1, 1, _floor),
+        ("ceil", 1, 1, _ceil),
+        ("round", 1, 1, _round),
+        ("least", 1, None, _least),
+        ("greatest", 1, None, _greatest),
         ("length", 1, 1, _length),
-        ("lower", 1, 1, lambda x: normal(_text(x).lower())),
-        ("upper", 1, 1, lambda x: normal(_text(x).upper())),
+        ("lower", 1, 1, _lower),
+        ("upper", 1, 1, _upper),
         ("concat", 1, None, _concat),
         ("substring", 3, 3, _substring),
-        ("starts_with", 2, 2, lambda x, y: _text(x).startswith(_text(y))),
-        ("ends_with", 2, 2, lambda x, y: _text(x).endswith(_text(y))),
+        ("starts_with", 2, 2, _starts_with),
+        ("ends_with", 2, 2, _ends_with),
         ("contains", 2, 2, _contains),
         ("int", 1, 1, _int),
         ("float", 1, 1, _float),

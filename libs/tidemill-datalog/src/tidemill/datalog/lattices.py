@@ -1,4 +1,4 @@
-"""Lattices: the values that ride beside a fact (language.md 3 and 5).
+"""Lattices: the values that ride beside a fact.
 
 A lattice says how a written value enters (`inject`), how two values of one fact or of one solution become
 one (`merge`: commutative, associative, idempotent) and what is seen of it (`observe`). `count`, `sum` and
@@ -87,6 +87,7 @@ class Lattice:
 
     `inject(*values)` gives an inner value, `merge(a, b)` the least inner value above both,
     `observe(inner)` the values seen, as many as the arity. One of a host says the types of both.
+    `meaning` is its line in the reference of the language.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Lattice:
     observe: Callable[[Any], tuple[Value, ...]]
     takes: tuple[ColumnType, ...] | None = None
     gives: tuple[ColumnType, ...] | None = None
+    meaning: str = ""
 
 
 def _merge_tallies(a: Tally, b: Tally) -> Tally:
@@ -147,9 +149,16 @@ def _no_tally_without_solutions(*_: Value) -> Tally:
     raise Failed(WRONG_TYPE)
 
 
+_TALLIED: Mapping[str, str] = {
+    "average": "The exact mean of the numbers, one for each solution, rounded once; nulls are skipped.",
+    "count": "The number of solutions whose value is not null; `@count(1)` counts all.",
+    "sum": "The exact sum of the numbers, one for each solution, rounded once; nulls are skipped.",
+}
+
+
 def _standard() -> Mapping[str, Lattice]:
-    def one(name: str, inject: Any, merge: Any, observe: Any = _seen) -> Lattice:
-        return Lattice(name, 1, inject, merge, observe)
+    def one(name: str, meaning: str, inject: Any, merge: Any, observe: Any = _seen) -> Lattice:
+        return Lattice(name, 1, inject, merge, observe, meaning=meaning)
 
     def size(values: Any) -> tuple[Value, ...]:
         return (len(values),)
@@ -158,24 +167,36 @@ def _standard() -> Mapping[str, Lattice]:
         return (value.value,)
 
     lattices = [
-        one("min", _itself, _least),
-        one("max", _itself, _greatest),
-        one("earliest", _itself, _least),
-        one("latest", _itself, _greatest),
-        one("set", _members, frozenset.union),
-        one("count_distinct", _singleton, frozenset.union, size),
-        one("provenance", _members, frozenset.union),
-        Lattice("extent", 3, _inject_extent, _merge_extents, _itself),
-        *(
-            one(name, _no_tally_without_solutions, _merge_tallies, number)
-            for name in sorted(TALLIES)
+        one("min", "The smallest value; null loses to every other.", _itself, _least),
+        one("max", "The largest value; null loses to every other.", _itself, _greatest),
+        one("earliest", "The first instant: `min`, said of times.", _itself, _least),
+        one("latest", "The last instant: `max`, said of times.", _itself, _greatest),
+        one("set", "The set of the values without nulls.", _members, frozenset.union),
+        one(
+            "count_distinct", "The number of different values that are not null.",
+            _singleton, frozenset.union, size,
         ),
-    ]
+        one("provenance", "The set of the sources of a fact.", _members, frozenset.union),
+        Lattice(
+            "extent", 3, _inject_extent, _merge_extents, _itself,
+            meaning="Smallest low end, largest high end, and the set of sources of an interval.",
+        ),
+        *(
+            one(name, meaning, _no_tally_without_solutions, _merge_tallies, number)
+            for name, meaning in _TALLIED.items()
+        ),
+    ]  # fmt: skip
     return {lattice.name: lattice for lattice in lattices}
 
 
 LATTICES: Mapping[str, Lattice] = _standard()
-"""The lattices every program may use beside `time` and `expires`; a host program adds its own."""
+"""The lattices every program may use beside `INSTANTS`; a host program adds its own."""
+
+INSTANTS: Mapping[str, str] = {
+    "time": "The instant from which on a fact is present.",
+    "expires": "The instant from which on it is present no more; `inf` where nothing ends it.",
+}
+"""What every fact may carry: bounds of its presence, in milliseconds of its timeline."""
 
 
 def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice]) -> Parafacts:

@@ -1,9 +1,10 @@
-"""Values of the language and the operators on them, exactly as language.md 2 and FORMAT-language.md 7 fix them.
+"""Values of the language and the operators on them.
 
-Whole numbers are 64 bit: what leaves the range fails with `overflow`, and so does a float that leaves
-the finite ones. Whole / whole truncates toward zero and `%` matches it. Null is `None`; arithmetic with
-null is null, a comparison by order with null is false, and `&&`, `||` take null for false. The instant
-`inf`, which `@expires(u)` binds where nothing ends, may be compared and stored; arithmetic on it overflows.
+Whole numbers have 64 bits: a result beyond them, or beyond the finite floats, fails with `overflow`.
+The quotient of two whole numbers truncates toward zero, and `%` matches it. Arithmetic with null
+gives null, a comparison by order with null is false, and `&&`, `||` take null for false. The
+instant `inf`, which `@expires(u)` binds where nothing ends, is compared and stored; arithmetic on
+it overflows.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ FLOAT_EXACT_MAX = 1 << 53
 """Whole numbers up to this far from zero are each a float of their own."""
 
 DIVISION_BY_ZERO = "division by zero"
+"""The right operand of `/` or `%` is 0."""
 OVERFLOW = "overflow"
+"""A result leaves 64 bits or the finite floats, or a text has more than 1,048,576 characters."""
 NOT_A_NUMBER = "not a number"
+"""A text given to `int` or `float` is not written as a number."""
 WRONG_TYPE = "wrong type"
+"""An operand or an argument has a type that its operator or function does not take."""
 PERIOD_NOT_POSITIVE = "period not positive"
+"""A clock has a period of 0 or less."""
 SIZE_NOT_POSITIVE = "size not positive"
+"""A `bucket` has a size of 0 or less."""
 NEGATIVE_INDEX = "negative index"
+"""A `substring` has an index or a size below 0."""
 TOO_MANY_MARKS = "too many marks"
+"""A text has more combining marks in a row than a text may have."""
 
 
 class Failed(Exception):
-    """An expression has no value; `reason` is one of the texts of FORMAT-language.md 1.4.
+    """An expression has no value; `reason` is one of the texts above.
 
     Never leaves the library: the solution is dropped and the reason recorded in the error collection.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
-from tidemill.datalog.lattices import LATTICES, Lattice
+from tidemill.datalog.lattices import INSTANTS, LATTICES, Lattice
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Vocabulary:
     @property
     def arities(self) -> Mapping[str, int]:
         """How many values each lattice has, the two that every fact may carry among them."""
-        return {"time": 1, "expires": 1} | {name: x.arity for name, x in self.lattices.items()}
+        return dict.fromkeys(INSTANTS, 1) | {name: x.arity for name, x in self.lattices.items()}
 
 
 STANDARD = Vocabulary()

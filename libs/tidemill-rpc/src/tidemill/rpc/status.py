@@ -61,7 +61,7 @@ class Denied(UsageError):
     """The caller may not do that; ask for a grant."""
 
 
-_TABLE: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
+STATUSES: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
     (AlreadyUsed, "ALREADY_USED", grpc.StatusCode.ALREADY_EXISTS),
     (UnknownCollection, "UNKNOWN_COLLECTION", grpc.StatusCode.NOT_FOUND),
     (UnknownCapability, "UNKNOWN_CAPABILITY", grpc.StatusCode.NOT_FOUND),
@@ -82,7 +82,7 @@ _TABLE: tuple[tuple[type[TidemillError], str, grpc.StatusCode], ...] = (
 )
 """Subclasses before their parents: the first row that fits is the one."""
 
-_CLASSES = {reason: error for error, reason, _ in _TABLE}
+_CLASSES = {reason: error for error, reason, _ in STATUSES}
 
 
 def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.StatusCode, bytes]:
@@ -91,7 +91,7 @@ def to_status(error: TidemillError, *, waited: bool = False) -> tuple[grpc.Statu
     `waited` says that the caller gave time to wait: NotYet is then DEADLINE_EXCEEDED, and still
     NotYet to the client. A message or a field too long for metadata is cut or left out.
     """
-    reason, code = next((r, c) for kind, r, c in _TABLE if isinstance(error, kind))
+    reason, code = next((r, c) for kind, r, c in STATUSES if isinstance(error, kind))
     if waited and isinstance(error, NotYet):
         code = grpc.StatusCode.DEADLINE_EXCEEDED
     info = error_details_pb2.ErrorInfo(

@@ -40,7 +40,7 @@ LINGER_S = 1.0
 SCRAPES_SHARE = 0.2
 """Of the event loop scrapes take no more: whoever scrapes sooner is given the last one again."""
 
-_STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
+STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
     (UnknownCollection, 404),
     (UnknownCapability, 404),
     (AlreadyUsed, 409),
@@ -52,6 +52,17 @@ _STATUSES: tuple[tuple[type[TidemillError], int], ...] = (
     (Indeterminate, 500),
 )
 """The first line whose class fits; everything else is 500."""
+
+FORM_STATUSES: Mapping[int, str] = {
+    400: "The body breaks off, or is none.",
+    401: "The caller is not known; the server asks for a token.",
+    403: "The host or the page is foreign, or the caller may not write to the source.",
+    408: "The body takes longer than `limits.http_body_s`.",
+    413: "The body is larger than `limits.http_body_bytes`.",
+    415: "The body is encoded, or of a type that is not taken.",
+    503: "More connections than `limits.http_connections` are open.",
+}
+"""Statuses of requests that no route is asked about, and when each is given."""
 
 _ASK_LATER = frozenset({429, 503})
 _FULL = (
@@ -330,6 +341,10 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _show_metrics(self, request: HttpRequest) -> HttpReply:
+        """Metrics of the process in the text form of Prometheus.
+
+        A scrape takes at most `SCRAPES_SHARE` of the event loop: a sooner one gets the last text again.
+        """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         if begun_s >= self._scraped_until_s:
@@ -339,10 +354,15 @@ class HttpServer:
         return HttpReply(200, *self._scraped)
 
     async def _show_health(self, request: HttpRequest) -> HttpReply:
+        """`ok`, and one line for each warning, as text: the process lives."""
         lines = ["ok", *(f"warning: {says}" for says in self._warnings)]
         return HttpReply(200, "".join(f"{line}\n" for line in lines).encode(), "text/plain")
 
     async def _show_readiness(self, request: HttpRequest) -> HttpReply:
+        """JSON with `ready`, and with `waiting`: each check that fails, with its reason.
+
+        The status is 200 if every check holds, else 503.
+        """
         answers = {name: check() for name, check in self._checks.items()}
         waiting = {name: reason for name, reason in answers.items() if reason is not None}
         return HttpReply.json({"ready": not waiting, "waiting": waiting}, 503 if waiting else 200)
@@ -382,7 +402,7 @@ def _refused(error: str, says: str, status: int) -> HttpReply:
 
 
 def _refusal(error: TidemillError) -> HttpReply:
-    status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+    status = next((code for kind, code in STATUSES if isinstance(error, kind)), 500)
     words = {"error": type(error).__name__, "message": str(error)}
     reply = HttpReply.json(words, status)
     if status in _ASK_LATER:

@@ -102,7 +102,7 @@ def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {each.encode_name: each.type for each in msgspec.structs.fields(struct)}
 
 
-def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
+def struct_in(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
     """The struct that a field holds, directly or as one of several possible types."""
     if get_origin(annotation) is dict:
         return None
@@ -112,9 +112,9 @@ def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:  # types of fiel
     return None
 
 
-def _struct_by_name(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
+def struct_by_name(annotation: Any) -> type[msgspec.Struct] | None:  # types of fields are anything
     """The struct of each entry of a field that is a mapping."""
-    return _struct_in(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+    return struct_in(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _check_names(
@@ -132,10 +132,10 @@ def _check_names(
             place = document.key_position(here)
             problems.append(Problem(place, field_name(here), says, did_you_mean(name, fields)))
             continue
-        nested = _struct_in(fields[name])
+        nested = struct_in(fields[name])
         if nested is not None and isinstance(inner, dict):
             _check_names(nested, inner, here, document, problems)
-        named = _struct_by_name(fields[name])
+        named = struct_by_name(fields[name])
         if named is not None and isinstance(inner, dict):
             for key, each in inner.items():
                 if isinstance(each, dict):
@@ -173,13 +173,17 @@ def _variables(
     """The variable of every field that is not a struct itself."""
     found: list[tuple[str, FieldPath]] = []
     for name, annotation in _fields(struct).items():
-        nested = _struct_in(annotation)
-        variable = prefix + name.upper().replace("-", "_")
+        nested, here = struct_in(annotation), (*path, name)
         if nested is None:
-            found.append((variable, (*path, name)))
+            found.append((variable_of(prefix, here), here))
         else:
-            found += _variables(nested, variable + "__", (*path, name))
+            found += _variables(nested, prefix, here)
     return found
+
+
+def variable_of(prefix: str, path: FieldPath) -> str:
+    """The variable that overrides the field at a path: PREFIX_OUTER__INNER."""
+    return prefix + "__".join(str(name).upper().replace("-", "_") for name in path)
 
 
 def _structured(text: str) -> Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tidemill.rpc import interceptors
 from tidemill.rpc.admission import Admissions, CallLimits
 from tidemill.rpc.blocking import BlockingClient
 from tidemill.rpc.client import AsyncClient
@@ -387,3 +389,21 @@ async def test_a3_a_refusal_is_told_with_the_setting_of_its_limit() -> None:
         with under_way, pytest.raises(Exhausted, match=r"limits\.calls_per_user"):
             await client.get()
     assert seen.limits == ["limits.calls_per_user"]
+
+
+@pytest.mark.parametrize(("rows", "beside"), [(10, False), (20_000, True)])
+async def test_a3_a_long_request_is_read_on_a_thread(
+    rows: int, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a message is work for each of its rows; the loop does not stand meanwhile."""
+    threads: list[bool] = []
+    validated = interceptors.validate
+
+    def seen(message: object) -> None:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        validated(message)
+
+    monkeypatch.setattr(interceptors, "validate", seen)
+    async with connected(MemoryHandlers()) as (client, _):
+        await client.push("s", [b'{"n": 1}'] * rows)
+    assert threads == [beside]

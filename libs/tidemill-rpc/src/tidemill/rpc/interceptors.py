@@ -15,6 +15,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -25,6 +26,7 @@ from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, sayable, to_status
+from tidemill.rpc.turns import in_turn
 from tidemill.rpc.validation import validate
 from tidemill.time import Exhausted, TidemillError, UsageError
 
@@ -32,6 +34,9 @@ T = TypeVar("T")
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
+
+BYTES_INLINE_MAX = 64 << 10
+"""A request that is so long is read in a millisecond."""
 
 
 class CallObserver(Protocol):
@@ -125,29 +130,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return found  # type: ignore[no-any-return]  # None: no such method
         if found.request_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                self._around_stream(method, found.stream_stream),
-                _decoded(found.request_deserializer),
+                self._around_streams(method, found.stream_stream),
+                partial(Sent, deserialize=found.request_deserializer),
                 found.response_serializer,
             )
         if found.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._around_stream(method, found.unary_stream),
-                _decoded(found.request_deserializer),
+                partial(Sent, deserialize=found.request_deserializer),
                 found.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
             self._around_unary(method, found.unary_unary),
-            _decoded(found.request_deserializer),
+            partial(Sent, deserialize=found.request_deserializer),
             found.response_serializer,
         )
 
     def _around_unary(
         self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def answer(request: Any, context: Context) -> Any:
-            async with self._surround(method, request, context) as sent:
-                message = await self._in_steps(behavior(request, context))
-                sent(_size(message))
+        async def answer(request: Sent, context: Context) -> Any:
+            async with self._surround(method, request, context) as call:
+                message = await self._in_steps(behavior(call.request, context))
+                call.sent(_size(message))
                 return message
 
         return answer
@@ -155,15 +160,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _around_stream(
         self, method: str, behavior: Callable[[Any, Context], AsyncIterator[Any]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
-        async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
-            async with self._surround(method, request, context) as sent:
-                found = aiter(behavior(request, context))
+        async def answers(request: Sent, context: Context) -> AsyncIterator[Any]:
+            async with self._surround(method, request, context) as call:
+                found = aiter(behavior(call.request, context))
                 with suppress(StopAsyncIteration):
                     while True:
                         message = await self._in_steps(anext(found))
                         yield message
-                        sent(_size(message))
+                        call.sent(_size(message))
                         self._observer.sent(method)
+
+        return answers
+
+    def _around_streams(
+        self, method: str, behavior: Callable[[Any, Context], AsyncIterator[Any]]
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        """A call between services, which has no turns: what one sends is read as it comes."""
+
+        async def messages(requests: AsyncIterator[Sent]) -> AsyncIterator[Any]:
+            async for request in requests:
+                yield await _read(method, request)
+
+        async def answers(requests: AsyncIterator[Sent], context: Context) -> AsyncIterator[Any]:
+            async with self._surround(method, None, context) as call:
+                async for message in behavior(messages(requests), context):
+                    yield message
+                    call.sent(_size(message))
+                    self._observer.sent(method)
 
         return answers
 
@@ -175,30 +198,30 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _surround(
-        self, method: str, request: Any, context: Context
-    ) -> AsyncIterator[Callable[[int], None]]:
+        self, method: str, request: Sent | None, context: Context
+    ) -> AsyncIterator[_Call]:
         loop = asyncio.get_running_loop()
         began = loop.time()
         code, fault = "OK", None
         ended: BaseException | None = None
+        message: Any = None
         self._observer.started(method)
         # IMPORTANT: asked now. Once the call is over gRPC has freed what knows, and to ask ends the process.
         peer = str(context.peer())
         begin()
         try:
             principal = self._admit(method, context)
-            if isinstance(request, _Undecodable):
-                raise UsageError(f"the request of {method} is no message of it", reason="message")
-            with self._counted(principal, method, request) as sent:
+            size = 0 if request is None else len(request.data)
+            with self._counted(principal, method, size) as sent:
                 async with self._deadline(method, context):
-                    if hasattr(request, "DESCRIPTOR"):
-                        validate(request)
-                    yield sent
+                    if request is not None:
+                        message = await self._in_steps(_read(method, request))
+                    yield _Call(message, sent)
         except TidemillError as error:
             ended = error
             if isinstance(error, Exhausted):
                 self._observer.refused(str(error.details.get("setting", "")))
-            status, details = to_status(error, waited=_waits(request))
+            status, details = to_status(error, waited=_waits(message))
             code = status.name
             await context.abort(status, sayable(error.message[:1000]), ((DETAILS_KEY, details),))
         except TimeoutError as error:
@@ -222,13 +245,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             tell(self._auditor, method, peer, ended)
 
     def _counted(
-        self, principal: Principal, method: str, request: Any
+        self, principal: Principal, method: str, request_bytes: int
     ) -> AbstractContextManager[Callable[[int], None]]:
         """Raises: Exhausted if the caller has too much under way."""
         if self._admissions is None:
             return nullcontext(lambda size: None)
         endless = method in self._deadlines.endless
-        return self._admissions.admitted(principal.name, endless, _size(request))
+        return self._admissions.admitted(principal.name, endless, request_bytes)
 
     def _admit(self, method: str, context: Context) -> Principal:
         """Raises: Unauthenticated, Denied. What is behind the call finds who makes it."""
@@ -253,27 +276,40 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 @dataclass(frozen=True, slots=True)
-class _Undecodable:
-    """Stands for a request whose bytes are no message, until it is known who has sent it."""
+class Sent:
+    """A request as it came: nothing reads it before it is known who has sent it, and that they may."""
+
+    data: bytes
+    deserialize: Callable[[bytes], Any]
 
 
-def _decoded(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """The deserializer, with `_Undecodable` for what it refuses."""
-    if deserialize is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a call asks, and who is told of the bytes of its answers."""
 
-    def decoded(data: bytes) -> Any:
+    request: Any
+    sent: Callable[[int], None]
+
+
+async def _read(method: str, request: Sent) -> Any:
+    """The message, with fields that handlers need not look at. Raises: UsageError."""
+
+    def read() -> Any:
         try:
-            return deserialize(data)
+            message = request.deserialize(request.data)
         except DecodeError:
-            return _Undecodable()
+            raise UsageError(
+                f"the request of {method} is no message of it", reason="message"
+            ) from None
+        validate(message)
+        return message
 
-    return decoded
+    return read() if len(request.data) <= BYTES_INLINE_MAX else await in_turn(read)
 
 
 def _size(message: Any) -> int:
-    """Bytes of a message; 0 of a stream of requests."""
-    return int(message.ByteSize()) if hasattr(message, "ByteSize") else 0
+    """Bytes of a message."""
+    return int(message.ByteSize())
 
 
 def _waits(request: Any) -> bool:

@@ -25,6 +25,9 @@ from tidemill.rpc.turns import in_turn
 
 BYTES_INLINE_MAX = 64 << 10
 """What is so long is read and written in a few milliseconds."""
+
+BYTES_PER_ROW = 64
+"""Making an object takes as long as reading so many bytes."""
 TEXT_WEIGHT = 8
 """Text of proofs takes as long as so many times more bytes of rows."""
 
@@ -194,7 +197,9 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Push(  # noqa: N802
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
-        pushed = await self._handlers.push(request.source, list(request.rows), _token(request))
+        size = len(request.rows) * BYTES_PER_ROW
+        rows: list[bytes] = await _beside(size, lambda: list(request.rows))
+        pushed = await self._handlers.push(request.source, rows, _token(request))
         return catalog.PushResponse(accepted=pushed.accepted)
 
 

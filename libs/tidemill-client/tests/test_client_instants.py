@@ -35,6 +35,13 @@ def test_what_is_no_instant_is_refused(written: str | int) -> None:
         instant(written)
 
 
+@pytest.mark.parametrize("written", ["--5", "\u00b2", "9" * 5_000, "1e3", 1.5, True, []])
+def test_s2_what_python_takes_for_a_number_is_no_instant(written: object) -> None:
+    """S2: these ended in errors of Python, or were taken for the instant 1."""
+    with pytest.raises(UsageError, match="is no instant: write milliseconds"):
+        instant(written)  # type: ignore[arg-type]
+
+
 def test_times_show_their_date_only_where_they_have_one() -> None:
     assert shown(13) == "13"
     assert shown(1357002000000) == "1357002000000 (2013-01-01T01:00:00Z)"

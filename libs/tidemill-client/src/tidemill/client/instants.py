@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from tidemill.time import U64_MAX, Frontier, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+_NUMBER = re.compile(r"-?[0-9]{1,30}")
 ISO_FROM_MS = 100_000_000_000
 """Smaller numbers (before March 1973) are taken for counters and shown as they are."""
 
@@ -21,16 +23,16 @@ def instant(written: int | str | datetime | None) -> int | None:
     match written:
         case None | "" | "latest":
             return None
-        case int():
+        case int() if not isinstance(written, bool):
             found = written
         case datetime():
             found = _since_epoch(written)
-        case str() if written.lstrip("-").isdigit():
+        case str() if _NUMBER.fullmatch(written):
             found = int(written)
-        case str():
+        case _:
             try:
-                found = _since_epoch(datetime.fromisoformat(written))
-            except ValueError:
+                found = _since_epoch(datetime.fromisoformat(written))  # type: ignore[arg-type]
+            except (ValueError, TypeError):
                 raise UsageError(
                     f"{written!r} is no instant: write milliseconds (1357002000000), ISO-8601 "
                     "(2013-01-01T06:00:00Z) or latest",

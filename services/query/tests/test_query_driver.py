@@ -546,6 +546,16 @@ async def test_w12_reasons_say_that_a_fact_ends_at_another_instant_than_asked() 
     assert (await world.query.why_not(right, 20)).text == "it is present"
 
 
+async def test_w12_an_event_at_the_first_instant_was_not_always_there() -> None:
+    """W12: a reason said of the event at 0 that it had been there from the beginning of time."""
+    world = World()
+    await world.create()
+    await world.write("ping", 100, ("y", 5, 0, 10, 0, 1), ("y", 5, 0, 10, 10, -1))
+    await world.write("v/loud", 100)
+    said = (await world.query.why_not('loud("y") @time(0)', 20)).text
+    assert said == 'rule 1: not present together: [0,10) ping("y", 5) @time(0)'
+
+
 async def test_why_not_says_what_came_late_and_what_is_not_definite_yet() -> None:
     world = World()
     await world.create()

@@ -47,9 +47,11 @@ class Stretch:
         )
 
     def presences(self) -> list[Presence]:
-        """Each record from when to when it was there; what was there at instant 0 always was."""
-        start = -math.inf if self.begins == 0 else self.begins
-        started: dict[Record, float] = dict.fromkeys(self.present, start)
+        """Each record from when to when it was there; a fact without a time that was there at 0 always was."""
+        started: dict[Record, float] = {
+            record: -math.inf if self.begins == 0 and record.time is None else self.begins
+            for record in self.present
+        }
         found: list[Presence] = []
         for record, at, diff in self.moves:
             if diff > 0:

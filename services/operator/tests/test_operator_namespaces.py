@@ -15,10 +15,17 @@ from tidemill.rpc.messages import Applied, CollectionInfo, ResourceDocument, Res
 from tidemill.rpc.status import Denied, Unauthenticated
 from tidemill.runtime.clock import SystemClock
 from tidemill.testkit.catalog_memory import MemoryCatalog
-from tidemill.testkit.kubernetes_api import ApiServer, api_server
+from tidemill.testkit.kubernetes_api import ApiServer, Fault, api_server
 from tidemill_operator.driver import Operator
 from tidemill_operator.granting import ungranted
-from tidemill_operator.objects import FINALIZER, PLURALS, READ_BY, Declared, declared
+from tidemill_operator.objects import (
+    FINALIZER,
+    PLURALS,
+    READ_BY,
+    Declared,
+    collection_path,
+    declared,
+)
 from tidemill_operator.reconciling import Apply, Release, Remove, changes, owners
 from tidemill_operator.settings import OperatorSettings
 from tidemill_operator.tidemill_side import Tidemill, document_of, everything
@@ -199,6 +206,26 @@ async def test_k3_a_namespace_without_a_user_takes_no_other_with_it(how: str) ->
         assert set(catalog.resources) == {("Table", "b-old"), ("Table", "a-new")}
         assert condition(api.get("tables", "b", "b-new"), "Ready") == ("False", "NoUser")
         assert "b-old" in api.names("tables")  # it goes once somebody may delete its table
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["POST /api/v1/namespaces/a/events", f"PATCH {collection_path('tables', 'a')}/a-new/status"],
+)
+async def test_a1_what_cannot_be_told_of_one_object_holds_up_no_other(told: str) -> None:
+    """A1: a namespace that ends takes no events, so that whoever keeps one from ending silenced the operator."""
+    catalog = MemoryCatalog()
+    users = {"a": Limited(catalog, "a"), "b": Limited(catalog, "b")}
+    async with api_server() as api, operating(api, users.get) as look:
+        for name in users:
+            await api.put("tables", stored("Table", f"{name}-new"), name)
+        api.faults.append(Fault(told, 403, "Forbidden", "the namespace is being terminated"))
+        await look()
+        assert api.happened
+        assert condition(api.get("tables", "b", "b-new"), "Ready")[0] == "True"
+        assert any(
+            request.startswith("POST /api/v1/namespaces/b/events") for request in api.requests
+        )
 
 
 def test_k3_a_token_is_that_of_a_namespace_and_of_no_other() -> None:

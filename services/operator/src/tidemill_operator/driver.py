@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidemill.kubernetes.api import Json, KubernetesApi
 from tidemill.kubernetes.events import About, tell
@@ -113,9 +114,9 @@ class Operator:
             int(self.settings.status_interval_s * 1000),
         )  # fmt: skip
         for report in due:
-            await self._report(report)
+            await self._told(report.of, self._report(report))
         for event in events:
-            await self._tell(event)
+            await self._told(event.of, self._tell(event))
         self.counts["looks"] += 1
 
     async def _ask(self, objects: Sequence[Declared]) -> None:
@@ -201,6 +202,14 @@ class Operator:
             await self.api.apply(_path(each), body)
         except (UnknownCollection, Fenced):
             self._gone.add(each.uid)
+
+    async def _told(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
+        """Tell of one object; what the server takes of none, as in a namespace that ends, holds up no other."""
+        try:
+            await telling
+        except UsageError as error:
+            self.counts["untold"] += 1
+            log.warning("not told", object=f"{each.namespace}/{each.name}", error=str(error))
 
     async def _report(self, report: Report) -> None:
         body = {**_identity(report.of), "status": report.status}

@@ -17,6 +17,7 @@ from tidemill.datalog.ast import (
     walk,
 )
 from tidemill.datalog.checked import ResolvedParafact, ResolvedRule
+from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.habits import WALL_CLOCKS
 from tidemill.datalog.parser import DEPTH_MAX
@@ -53,6 +54,7 @@ def definitions_functions_lattices(scope: Scope) -> Iterator[Diagnostic]:
 
 def _definitions(scope: Scope) -> Iterator[Diagnostic]:
     seen: set[str] = set()
+    circular = _circular(scope.rule)
     for definition in scope.rule.source.definitions:
         if definition.name in seen:
             yield scope.report(
@@ -68,7 +70,7 @@ def _definitions(scope: Scope) -> Iterator[Diagnostic]:
         for part in walk(definition.value):
             if isinstance(part, Wildcard):
                 yield scope.report("S103", "`_` has no value", part.span, "name the value")
-        if _reaches_itself(scope.rule, definition.name):
+        if definition.name in circular:
             yield scope.report(
                 "S103", f"`{definition.name}` is defined through itself", definition.name_span,
                 "a definition may use only variables and other definitions",
@@ -134,17 +136,21 @@ def _size(expression: Expression, sizes: Mapping[str, _Size]) -> _Size:
     return _Size(deepest, parts)
 
 
-def _reaches_itself(rule: ResolvedRule, name: str) -> bool:
-    waiting, seen = [name], set[str]()
-    while waiting:
-        for part in walk(rule.definitions[waiting.pop()]):
-            if isinstance(part, Variable) and part.name in rule.definitions:
-                if part.name == name:
-                    return True
-                if part.name not in seen:
-                    seen.add(part.name)
-                    waiting.append(part.name)
-    return False
+def _circular(rule: ResolvedRule) -> set[str]:
+    """The definitions that use themselves, through others or not. Cost: linear in what is written."""
+    uses = {
+        name: [
+            part.name for part in walk(value)
+            if isinstance(part, Variable) and part.name in rule.definitions
+        ]
+        for name, value in rule.definitions.items()
+    }  # fmt: skip
+    return {
+        name
+        for component in strong_components(uses, uses.__getitem__)
+        for name in component
+        if len(component) > 1 or name in uses[name]
+    }
 
 
 def _aggregated(scope: Scope, call: Call) -> bool:

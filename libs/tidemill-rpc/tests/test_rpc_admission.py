@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -221,3 +222,28 @@ def test_a6_a_token_of_bytes_that_are_no_text_is_an_unknown_one(tmp_path: Path) 
         tokens.principal(
             {"authorization": b"Bearer \xff\xfe".decode(errors="surrogateescape")}, tuple
         )
+
+
+async def test_a3_who_watches_health_is_counted_though_nobody_asks_who_it_is() -> None:
+    """A3: each watch is held until its client goes, and there was no end of how many one had."""
+    admissions = Admissions(CallLimits(subscriptions_per_user=3), ManualClock().monotonic_s)
+    server = await serve("127.0.0.1:0", MemoryHandlers(), admissions=admissions)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        asked = health_pb2.HealthCheckRequest()
+        watching = [stub.Watch(asked) for _ in range(3)]
+        for call in watching:
+            assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError, match="subscriptions_per_user") as refused:
+            await stub.Watch(asked).read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await stub.Check(asked)).status == health_pb2.HealthCheckResponse.SERVING
+        watching[0].cancel()
+        async with asyncio.timeout(WAIT_S_MAX):
+            while True:
+                try:
+                    assert (await stub.Watch(asked).read()).status
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.05)
+    await server.stop(0)

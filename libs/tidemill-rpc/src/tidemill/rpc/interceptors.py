@@ -32,6 +32,9 @@ from tidemill.time import Exhausted, TidemillError, UsageError
 
 T = TypeVar("T")
 
+WATCHERS = "whoever watches health"
+"""For whom calls are counted that say nothing of who makes them."""
+
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
 
@@ -126,8 +129,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         method = handler_call_details.method
         found: Any = await continuation(handler_call_details)
-        if found is None or not method.startswith("/tidemill."):
-            return found  # type: ignore[no-any-return]  # None: no such method
+        if found is None:
+            return None  # no such method
+        if not method.startswith("/tidemill."):
+            return self._watching(found)
         if found.request_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 self._around_streams(method, found.stream_stream),
@@ -144,6 +149,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._around_unary(method, found.unary_unary),
             partial(Sent, deserialize=found.request_deserializer),
             found.response_serializer,
+        )
+
+    def _watching(self, found: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        """A call of another package: one that does not end by itself is counted, since nobody is asked who it is."""
+        admissions = self._admissions
+        if admissions is None or not found.response_streaming or found.request_streaming:
+            return found  # type: ignore[no-any-return]  # a handler as it came
+        behavior = found.unary_stream
+
+        async def answers(request: Any, context: Context) -> Any:
+            try:
+                with admissions.admitted(WATCHERS, True, _size(request)):
+                    return await behavior(request, context)
+            except Exhausted as error:
+                self._observer.refused(str(error.details.get("setting", "")))
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)
+
+        return grpc.unary_stream_rpc_method_handler(
+            answers, found.request_deserializer, found.response_serializer
         )
 
     def _around_unary(

@@ -166,7 +166,10 @@ async def serve(
     )  # fmt: skip
     options = [*_OPTIONS, ("grpc.max_connection_age_ms", int(connection_age_s * 1000))]
     if admissions is not None:
-        options.append(("grpc.max_allowed_incoming_connections", admissions.limits.connections))
+        limits = admissions.limits
+        options.append(("grpc.max_allowed_incoming_connections", limits.connections))
+        # Calls whose request never comes are counted by nobody else.
+        options.append(("grpc.max_concurrent_streams", limits.calls + limits.subscriptions))
     server = grpc.aio.server(interceptors=(interceptor,), options=options)
     pace = delivery or DeliveryPolicy()
     offered = _add_for_users(query, catalog, storage, compute, pace, server)

@@ -15,6 +15,7 @@ from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
 from tidemill.datalog.parser import parse
+from tidemill.datalog.pushdown import reading_of
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.part_store import Limits
@@ -139,3 +140,14 @@ async def test_a_collection_that_may_go_below_zero_is_read_whole() -> None:
     await world.create()
     await world.followed()
     assert world.alive == BATCHES * ROWS
+
+
+@pytest.mark.parametrize(("rules", "filtered"), [(900, True), (1_200, False)])
+def test_a2_a_filter_of_more_tests_than_arrow_takes_is_left_to_who_derives(
+    rules: int, filtered: bool
+) -> None:
+    """A2: ten thousand rules over one input were a segmentation fault, and four thousand four seconds a read."""
+    schema = InputSchema("sale", "relation", (("n", "int"), ("shop", "text"), ("note", "text")))
+    text = " ".join(f"p({n}) := sale({n}, s, t);" for n in range(rules))
+    plan = logical_plan(check(parse(text), Catalog({"sale": schema})))
+    assert (reading_of(plan.scans["sale"], SALE, 3).where is not None) == filtered

@@ -30,6 +30,7 @@ from tidemill_embedded.observing import ObservedQueries, watch
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
 from tidemill_query import storage
+from tidemill_query.conditions import filter_of
 
 TABLE = """
 apiVersion: tidemill.dev/v1alpha1
@@ -133,6 +134,10 @@ async def test_a2_conditions_that_no_stack_holds_are_refused(tmp_path: Path) -> 
         assert "has no JSON" in await refused(lambda: asked(deep))
         half = storage_pb2.Condition(column="x", comparison=1, value_json='"\\ud800"')
         assert "is no value of x" in await refused(lambda: asked(half))
+        with pytest.raises(UsageError, match="10,000 conditions, more than 1,000"):
+            filter_of(
+                [Condition("x", Comparison.EQUAL, 1)] * 10_000, pa.schema([("x", pa.int64())])
+            )
         many = [Condition("x", Comparison.GREATER, 1)] * 1_000
         async for event in client.storage.subscribe_at(held, at, where=many):
             assert event.table["x"].to_pylist() == [2]  # type: ignore[union-attr]  # the contents

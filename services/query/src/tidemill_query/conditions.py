@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import eq, ge, gt, le, lt, ne
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.filters import every
 from tidemill.rpc.messages import Comparison, Condition
 from tidemill.time import UsageError
+
+CONDITIONS_MAX = 1_000
+"""Arrow goes down a filter on its stack, and takes time quadratic in it: ten thousand are a dead process."""
 
 _COMPARED = {
     Comparison.EQUAL: eq,
@@ -25,9 +28,14 @@ _COMPARED = {
 def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expression | None:
     """What rows of the schema have to meet; None if that is nothing.
 
-    Raises: UsageError for a column that is not there, or a value that is not of its type.
+    Raises: UsageError for too many of them, a column that is not there, or a value that is not of its type.
     """
-    return every(_met(each, schema) for each in conditions)
+    if len(conditions) > CONDITIONS_MAX:
+        raise UsageError(
+            f"filter refused: it has {len(conditions):,} conditions, more than {CONDITIONS_MAX:,}",
+            reason="TooMany",
+        )
+    return reduce(and_, (_met(each, schema) for each in conditions)) if conditions else None
 
 
 def _met(condition: Condition, schema: pa.Schema) -> pc.Expression:

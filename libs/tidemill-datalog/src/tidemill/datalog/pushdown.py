@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_, or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.filters import either, every
 from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
+
+TESTS_MAX = 1_000
+"""Arrow takes time quadratic in the tests of a filter, and goes down them on its stack: ten thousand, as of a program
+with so many rules over one input, end the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,18 @@ def reading_of(scan: Scan, schema: pa.Schema, arguments: int, *, columns: bool =
         for test in wanted.tests if isinstance(wanted, AllOf) else (wanted,):
             if isinstance(test, Comparison) and test.sign == "==" and test.position != TIME_AT:
                 equal.setdefault(names[test.position - 1], test.value)
-        where = expression_of(wanted, names, names[arguments] if timed else None)
+        # NB: what is not filtered here is filtered by who derives: it only reads more.
+        if _tests(wanted) <= TESTS_MAX:
+            where = expression_of(wanted, names, names[arguments] if timed else None)
     kept = None
     if columns and len(scan.columns) < arguments:
         kept = (*(names[at - 1] for at in scan.columns), *names[arguments:]) or (names[0],)
     return Reading(schema, kept, equal, where)
+
+
+def _tests(test: Test) -> int:
+    """Of how many comparisons a test is made."""
+    return 1 if isinstance(test, Comparison) else sum(map(_tests, test.tests))
 
 
 def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expression | None:
@@ -79,6 +91,6 @@ def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expr
     if isinstance(test, AnyOf):
         if any(part is None for part in parts):
             return None
-        found = either(part for part in parts if part is not None)
-        return pc.scalar(False) if found is None else found
-    return every(part for part in parts if part is not None)
+        return reduce(or_, parts) if parts else pc.scalar(False)
+    known = [part for part in parts if part is not None]
+    return reduce(and_, known) if known else None

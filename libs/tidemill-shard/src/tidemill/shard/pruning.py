@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.arrangement.filters import every
 from tidemill.shard.hashing import key_hashes
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.shard.parts import Part
@@ -43,15 +44,17 @@ def parts_equal(
         columns = [pa.array([scalars[name].as_py()], scalars[name].type) for name in key]
         digest = int(key_hashes(pa.table(columns, names=list(key)), key)[0])
         parts = [part for part in parts if part.hash_min <= digest <= part.hash_max]
-    where = all_equal(scalars)
-    return list(parts) if where is None else parts_where(parts, description.schema, where)
+    return parts_where(parts, description.schema, all_equal(scalars)) if scalars else list(parts)
 
 
-def all_equal(scalars: Mapping[str, pa.Scalar[pa.DataType]]) -> pc.Expression | None:
-    """Whether each of these columns has its value, None if there are none of them; null is a value."""
-    return every(
-        pc.field(name) == scalar if scalar.is_valid else pc.field(name).is_null()
-        for name, scalar in scalars.items()
+def all_equal(scalars: Mapping[str, pa.Scalar[pa.DataType]]) -> pc.Expression:
+    """Whether each of these columns, of which there are some, has its value; null is a value."""
+    return reduce(
+        and_,
+        (
+            pc.field(name) == scalar if scalar.is_valid else pc.field(name).is_null()
+            for name, scalar in scalars.items()
+        ),
     )
 
 
@@ -93,8 +96,7 @@ def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) 
 
 def guarantee(part: Part, schema: pa.Schema) -> pc.Expression:
     """What is true of every row of a part."""
-    bounds = every(_bounds(part, schema))
-    return pc.scalar(True) if bounds is None else bounds
+    return reduce(and_, _bounds(part, schema), pc.scalar(True))
 
 
 def _bounds(part: Part, schema: pa.Schema) -> Iterator[pc.Expression]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from datetime import date
 from importlib.metadata import version
 from os import cpu_count
 from pathlib import Path
@@ -34,7 +35,7 @@ def about_this_run(seed: int) -> dict[str, str]:
 def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) -> None:
     """Keep what one workload gave, in a file of its own."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    found = {"about": about, "rows": rows}
+    found = {"measured": date.today().isoformat(), "about": about, "rows": rows}
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     (RESULTS / f"{name}.json").write_text(text)
 
@@ -44,7 +45,7 @@ def write_table(order: list[str]) -> None:
     kept = [json.loads((RESULTS / f"{name}.json").read_text()) for name in order if _measured(name)]
     if not kept:
         return
-    rows = [row for one in kept for row in one["rows"]]
+    rows = [{**row, "measured": one["measured"]} for one in kept for row in one["rows"]]
     table = as_markdown(rows, kept[-1]["about"])
     RESULTS.with_suffix(".md").write_text(f"# Arrangements against the Rust original\n\n{table}")
     if DOCUMENT.exists():
@@ -60,13 +61,17 @@ def _measured(name: str) -> bool:
 def as_markdown(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     """A table with a line for each row; the ratio is theirs by ours."""
     lines = [f"* {name}: {value}" for name, value in about.items()]
-    lines += ["", "| what | theirs | ours | ratio | aim | runs |", "|---|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| what | theirs | ours | ratio | aim | runs | date |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         theirs, ours = (_shown(row[side], row) for side in ("theirs", "ours"))
         reach = "" if row["reach"] is None else f"≥ {row['reach']:g}"
         runs = len(row["all_ours"])
         lines.append(
-            f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} | {runs} |"
+            f"| {row['row']} | {theirs} | {ours} | {row['ratio']:.2f} | {reach} | {runs} | {row['measured']} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from datetime import date
 from importlib.metadata import version
 from os import cpu_count
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.views.peers import REQUIREMENTS
 RESULTS = Path("bench/results/views")
 DOCUMENT = Path("docs/reference/performance.md")
 START, END = "<!-- table of make bench-views -->", "<!-- end of that table -->"
-HEAD = ["| what | ours | the others | best by ours | aim | reached | runs |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+HEAD = ["| what | ours | the others | best by ours | aim | reached | runs | date |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
 
 def about_this_run() -> dict[str, str]:
@@ -37,7 +38,8 @@ def about_this_run() -> dict[str, str]:
 def write_results(name: str, rows: list[dict[str, Any]], about: dict[str, str]) -> None:
     """Keep what one job gave, in a file of its own."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+    found = {"measured": date.today().isoformat(), "about": about, "rows": rows}
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     (RESULTS / f"{name}.json").write_text(text)
 
 
@@ -46,7 +48,7 @@ def write_table(order: list[str]) -> None:
     files = [RESULTS / f"{name}.json" for name in order]
     kept = [json.loads(file.read_text()) for file in files if file.exists()]
     lines = [f"* {name}: {value}" for name, value in kept[-1]["about"].items()]
-    lines += ["", *HEAD, *(line_of(row) for one in kept for row in one["rows"])]
+    lines += ["", *HEAD, *(line_of(row, one["measured"]) for one in kept for row in one["rows"])]
     table = "\n".join(lines) + "\n"
     RESULTS.with_suffix(".md").write_text(f"# Views beside their peers\n\n{table}")
     text = DOCUMENT.read_text()
@@ -54,7 +56,7 @@ def write_table(order: list[str]) -> None:
     DOCUMENT.write_text(f"{text[:start]}\n\n{table}\n{text[end:]}")
 
 
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any], measured: str = "") -> str:
     """A row as a line of the table. The ratio is above one where we are faster, or smaller."""
     unit, medians = row["unit"], row["medians"]
     ours = medians["ours"]
@@ -66,7 +68,7 @@ def line_of(row: dict[str, Any]) -> str:
     scale = "" if row["scale"] == 1 else f" (at {row['scale']:g} of the size)"
     ratio = "" if best is None else f"{best:.2f}"
     runs = len(row["all"]["ours"])
-    return f"| {row['row']}{scale} | {shown(ours, unit)} | {shown_others} | {ratio} | {aim} | {reached} | {runs} |"
+    return f"| {row['row']}{scale} | {shown(ours, unit)} | {shown_others} | {ratio} | {aim} | {reached} | {runs} | {measured} |"
 
 
 def ratio_of(unit: str, ours: float, theirs: float) -> float:

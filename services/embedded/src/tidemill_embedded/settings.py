@@ -39,7 +39,8 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparkapplication: the same pods, made by a Spark operator that the cluster has."""
 
     jars: str = ".cache/spark/jars"
-    """Folder with the jars of the Kafka connector; only sources on a Kafka broker need it. For processes."""
+    """For processes, the folder with the jars of the Kafka connector; only sources on Kafka need
+    it."""
 
     cores: int = 2
     """Threads of a job that is a process."""
@@ -60,10 +61,12 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with the password of Redis; none is taken from the address."""
 
     blob: str = ""
-    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is in the state directory."""
+    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is in the state
+    directory."""
 
     access_key: str = ""
-    """Name of the key of the bucket; empty takes AWS_ACCESS_KEY_ID, or what the machine may do."""
+    """Name of the key of the bucket; empty takes AWS_ACCESS_KEY_ID, or the machine's own
+    identity."""
 
     secret_key_file: str = ""
     """File with the secret of the same key."""
@@ -76,13 +79,13 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PEM files of one end of connections. They are read anew when they change."""
 
     certificate: str = ""
-    """Our certificate, with its chain behind it."""
+    """Certificate of this end, with its chain behind it."""
 
     key: str = ""
-    """Its key."""
+    """Key of the certificate."""
 
     authority: str = ""
-    """The authority of which the other end must have a certificate."""
+    """Authority that must have signed the certificate of the other end."""
 
     @property
     def files(self) -> TlsFiles | None:
@@ -98,31 +101,34 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the processes of a system that is split into roles reach each other."""
 
     address: str = "127.0.0.1:7473"
-    """Where this process answers the others, host:port; port 0 takes any free one."""
+    """Address at which this process answers other processes, host:port; port 0 takes a free one."""
 
     advertise: str = ""
-    """How the others reach it, host or host:port; empty is the address itself."""
+    """Address by which other processes reach this one, host or host:port; empty is `address`."""
 
     tls: TlsSettings = TlsSettings()
-    """Certificate, key and authority of the services, all three: each asks the others for theirs."""
+    """Certificate, key and authority of the services, all three: each asks the others for
+    theirs."""
 
     names: tuple[str, ...] = ()
-    """Names that certificates of services are for, `*` at the end stands for any rest; empty is any."""
+    """Names that certificates of services may have; `*` at the end stands for any rest, and no name
+    for any."""
 
     server_name: str = ""
-    """The name that every service's certificate has, where services are reached by numbers."""
+    """Name in every service's certificate, where services are reached by numbers."""
 
     lease_s: float = LEASE_S
-    """How long the work of a process that is gone waits before another one takes it over."""
+    """Lease on work: time after the last heartbeat until another process takes the work over."""
 
     tries: int = 5
-    """After so many failures in a row a part of the work is left to another process of the role, if one lives."""
+    """Failures in a row after which a part of the work goes to another process of the role, if one
+    lives."""
 
     left_s: float = 60.0
-    """How long it is left at first; twice as long each time that it fails here again."""
+    """First pause before this process claims such a part again; doubled by each further failure."""
 
     left_s_max: float = 3_600.0
-    """The longest time for which it is left."""
+    """Longest such pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,88 +146,89 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     row_bytes_max: int = ROW_BYTES_MAX
-    """The longest row that may be written to a collection; an answer has room for 64 MiB."""
+    """Longest row that may be written to a collection; an answer has room for 64 MiB."""
 
     plugin_load_s: float = LOAD_S
-    """Seconds that loading a plugin of a view and checking its laws may take."""
+    """Longest time for loading a plugin of a view and checking its laws."""
 
     row_bytes: int = INCOMING_BYTES_MAX
-    """The longest row that a client may push, insert or append, or that a record of a new source becomes."""
+    """Longest row that a client may push, insert or append, or that a record of a new source
+    becomes."""
 
     parquet_cells_max: int = CELLS_MAX
     """Rows times columns of one Parquet file that a source reads."""
 
     calls: int = 2_000
-    """Calls over gRPC and HTTP that are under way, of all users."""
+    """Calls over gRPC and HTTP under way, of all users."""
 
     calls_per_user: int = 500
-    """The same of one user."""
+    """Calls under way of one user."""
 
     subscriptions: int = 2_000
-    """Subscriptions that are open, of all users."""
+    """Open subscriptions of all users."""
 
     subscriptions_per_user: int = 500
-    """The same of one user."""
+    """Open subscriptions of one user."""
 
     calls_per_s: float = 2_000.0
-    """How many calls a user may begin in a second; twice as many at once."""
+    """Calls that a user may begin; a burst may have those of two seconds."""
 
     bytes_per_s: float = float(256 << 20)
-    """How many bytes a user may send and be sent in a second; twice as many at once."""
+    """Bytes that a user may send and receive; a burst may have those of two seconds."""
 
     connections: int = 2_000
-    """Connections over gRPC that are open."""
+    """Open connections over gRPC."""
 
     http_connections: int = 1_000
-    """Connections over HTTP that are open."""
+    """Open connections over HTTP."""
 
     http_body_bytes: int = 16 << 20
-    """The largest body of a request over HTTP."""
+    """Largest body of a request over HTTP."""
 
     http_bodies_bytes: int = 256 << 20
-    """Bytes of all such bodies that have come and are not answered yet."""
+    """Bytes of all bodies that have arrived and are not answered yet."""
 
     http_body_s: float = 30.0
-    """How long a body may take to arrive, and a connection to ask for anything."""
+    """Longest time for a body to arrive, and for a new connection to ask for anything."""
 
     document_bytes: int = 1 << 20
-    """All documents that are applied at once."""
+    """Size of all documents that one call applies."""
 
     program_bytes: int = 64 << 10
-    """The program of a view."""
+    """Size of the program of a view."""
 
     question_bytes: int = 16 << 10
-    """A goal, or a record that somebody asks the reason of."""
+    """Size of a goal, or of a record whose reason is asked for."""
 
     answer_bytes: int = 256 << 20
-    """All rows of an answer, as columns; a subscription is none."""
+    """Size of all rows of an answer, as columns; subscriptions are not limited by it."""
 
     view_bytes: int = 4 << 30
-    """What a view may hold in memory, by its own count: rows, matches, columns, what it reads."""
+    """Memory of a view by its own count: rows, matches, columns, inputs."""
 
     history_bytes: int = HISTORY_BYTES_MAX
-    """What a job may hold in memory that evaluates the history of a view, by the same count."""
+    """Memory, by the same count, of a job that evaluates the history of a view."""
 
     question_memory_bytes: int = 1 << 30
-    """What a question may hold in memory while it is answered, by the same count."""
+    """Memory, by the same count, of a question that is being answered."""
 
     question_s: float = 60.0
-    """How long a reason or an analysis may be looked for."""
+    """Longest search for a reason or an analysis."""
 
     question_offsets: int = 20_000
-    """Ranges of partitions with offsets of which somebody asks for the instant."""
+    """Ranges of partitions with offsets in one question for their instant."""
 
     push_rows_known: int = 10_000
-    """Rows of a partition of a pushed source, the last ones, of which a repeated token is known."""
+    """Last rows of a partition of a pushed source for which a repeated token is recognised."""
 
     push_rows: int = 1_000_000
     """Rows of one push."""
 
     capabilities: int = 4_000
-    """Capabilities of one collection that have a lease, beyond which clients take no more."""
+    """Leased capabilities of one collection; further ones are refused to clients."""
 
     lease_ms: int = 7 * 86_400_000
-    """The longest lease of a capability that a client takes, and that of one who asks for none."""
+    """Longest lease of a client's capability, and the lease of a client that states none."""
 
     @property
     def of_documents(self) -> DocumentLimits:
@@ -259,91 +266,101 @@ class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the collection `tidemill/audit` is written: who changed what, and who was refused."""
 
     interval_s: float = 1.0
-    """How often what was heard is written; equal entries of one interval are one row."""
+    """Time between two writes; equal entries of one interval become one row."""
 
     idle_s: float = 5.0
-    """How far its upper may be behind the clock while nothing happens."""
+    """Lag of the collection's upper behind the clock while nothing happens."""
 
     keep_s: float = 30 * 86_400.0
-    """How long rows are kept, and how far back it can be read."""
+    """Age up to which rows are kept and can be read."""
 
     rows_max: int = 200_000
-    """How many rows are kept at most; the oldest go first."""
+    """Rows that are kept; the oldest go first."""
 
     entries_max: int = 1_000
-    """Different entries of one interval; those beyond it are counted by action and outcome alone."""
+    """Different entries of one interval; further ones are counted by action and outcome alone."""
 
     refusals_max: int = 100
-    """Different refusals of one interval, likewise: who is refused chooses what they say."""
+    """Different refusals of one interval, likewise: a refused caller chooses their text."""
 
     refused_rows_max: int = 50_000
-    """How many rows of refusals are kept at most, so that they push out nobody who changed something."""
+    """Rows of refusals that are kept, so that refusals do not push out changes."""
 
 
 class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One process, with everything in it or with some roles."""
 
     directory: str = "./.tidemill"
-    """Folder of what belongs to this process alone: addresses, logs of jobs. Without roles also all state."""
+    """Folder of this process alone: addresses, logs of jobs; without roles, all state as well."""
 
     role: tuple[str, ...] = ()
-    """What this process does: ingest, remap, reclock, compute, compaction, query. Empty is everything, alone."""
+    """Roles of this process: ingest, remap, reclock, compute, compaction, query. Empty is all of
+    them, alone."""
 
     without: tuple[str, ...] = ()
-    """Resources that this process leaves out, as KIND/NAME: all that they hold stays, nothing of them runs."""
+    """Resources that this process leaves out, as KIND/NAME: their holds stay, and none of their
+    work runs."""
 
     name: str = ""
-    """What it is called among those that share its stores; the same after a restart. Empty is the host's."""
+    """Name of this process among those that share its stores, the same after a restart. Empty is
+    the host's name."""
 
     grpc: str = "127.0.0.1:7474"
-    """Where clients connect; port 0 takes any free one. Only a process with the role query answers there."""
+    """Address for clients; port 0 takes a free one. Only a process with the role query answers
+    there."""
 
     reflection: bool = False
-    """Tell whoever asks which calls there are, as grpcurl does."""
+    """Answer questions for the list of calls, as grpcurl asks them."""
 
     tls: TlsSettings = TlsSettings()
     """Certificate and key for clients; with an authority, clients need a certificate as well."""
 
     token_file: str = ""
-    """Users by the hashes of their tokens, with their grants (docs/how-to/security.md); needs tls. Empty asks nobody."""
+    """File of users: hashes of tokens, and grants (docs/how-to/security.md). It needs `tls`; empty
+    asks no caller for a token."""
 
     token_grace_s: float = GRACE_S
-    """How long users count on while token_file cannot be read, or has a mistake; then nobody is let in."""
+    """Time for which the last users count while `token_file` cannot be read or is wrong; later all
+    are refused."""
 
     insecure: bool = False
-    """Answer beyond loopback although nobody is asked who they are; log, health and metrics then say so."""
+    """Answer beyond loopback without asking for tokens; log, health and metrics then say so."""
 
     log: str = ""
-    """kafka:HOST:PORT,… for pushed rows and topics without a bootstrap; empty is a log in the directory."""
+    """Log for pushed rows and for topics without a bootstrap: kafka:HOST:PORT,…; empty is a log in
+    the directory."""
 
     http_host: str = "127.0.0.1"
-    """Where /metrics, /healthz, /readyz and pushed rows are served."""
+    """Host at which /metrics, /healthz, /readyz and pushed rows are served."""
 
     http_port: int = 7475
-    """Port of the same; 0 takes any free one."""
+    """Port at `http_host`; 0 takes a free one."""
 
     http_names: tuple[str, ...] = ()
-    """Names by which the same may be asked beside localhost, where there are no tokens; pages know others."""
+    """Names of the HTTP server beside localhost; without tokens, requests by other names are
+    refused."""
 
     http_tls: TlsSettings = TlsSettings()
-    """Certificate and key of the same port; with an authority, whoever scrapes or probes needs a certificate."""
+    """Certificate and key of the HTTP port; with an authority, scrapes and probes need a
+    certificate."""
 
     topic_partitions: int = 1
-    """Partitions of a topic in the own log that a source names and nobody has created."""
+    """Partitions of a topic that a source names and that the own log has to create."""
 
     retry_s_min: float = 0.5
-    """Pause before a resource whose store or log was away is started again; doubled each time."""
+    """First pause before a resource starts again whose store or log was away; doubled by each
+    failure."""
 
     retry_s_max: float = 30.0
-    """The longest such pause; work that went well for longer begins with the shortest one again."""
+    """Longest such pause; work that goes well for longer begins with the shortest one again."""
 
     broken_s_max: float = 300.0
-    """The longest pause before a resource is tried again that broke of an error nobody foresaw."""
+    """Longest pause before a resource is tried again that an unforeseen error ended."""
 
     limits: LimitSettings = LimitSettings()
 
     log_kafka: KafkaFiles = KafkaFiles()
-    """TLS and login with the brokers of log."""
+    """TLS and login with the brokers of `log`."""
 
     places: PlaceSettings = PlaceSettings()
     """Files, addresses, topics and secrets that resources may name."""
@@ -370,7 +387,8 @@ class EmbeddedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def consensus_address(self) -> str:
-        """Where the versions of collections are. Raises: UsageError for a password that is no file's."""
+        """Where the versions of collections are. Raises: UsageError for a password that is no
+        file's."""
         address = self.store.consensus or f"sqlite:{self.root.resolve() / 'consensus.sqlite'}"
         url = urlsplit(address)
         if url.password:

@@ -12,8 +12,9 @@ class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records taken from the log at once; more of them decode faster and hold more memory."""
 
     poll_timeout_s: float = 0.05
-    """How long a poll waits for a first record. A delivery without records still reports progress."""
+    """Time that a poll waits for a first record. A delivery without records still reports
+    progress."""
 
     idle_poll_timeout_s: float = 2.0
-    """While nothing comes polls wait twice as long each time, up to this: a record ends the wait, a new partition is
+    """Longest wait of a poll: silence doubles it each time. A record ends the wait; a new partition is
     found at its end."""

@@ -17,55 +17,55 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One operator process."""
 
     tidemill: str = "127.0.0.1:7474"
-    """Where Tidemill answers gRPC."""
+    """Address at which Tidemill answers gRPC."""
 
     tls_ca: str = ""
-    """File with the authority of its certificate; empty calls it in the clear."""
+    """File with the authority of Tidemill's certificate; empty calls in the clear."""
 
     tls_name: str = ""
-    """Name that the certificate is for, if it is not in the address."""
+    """Name in the certificate, if it is not that of the address."""
 
     tls_cert: str = ""
-    """File with a certificate of ours, where Tidemill asks for one."""
+    """File with the operator's certificate, where Tidemill asks for one."""
 
     tls_key: str = ""
-    """File with the key of that."""
+    """File with the key of that certificate."""
 
     token_file: str = ""
-    """File with the token of the user by whom the operator acts for its own namespace."""
+    """File with the token of the user that acts for the operator's own namespace."""
 
     users: Mapping[str, str] = {}
-    """Files with the tokens of the users by whom it acts for other namespaces, by namespace."""
+    """Namespace: file with the token of the user that acts for it."""
 
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose objects are looked after; empty is all of them, which needs a ClusterRole."""
+    """Namespaces of the operator; empty is all of them, which needs a ClusterRole."""
 
     resync_s: float = 10.0
-    """The longest time between two looks at everything; changes are looked at at once."""
+    """Longest time between two looks at all objects; a change is looked at immediately."""
 
     status_interval_s: float = 5.0
-    """Frontiers in a status are at most so often written anew, to spare the API server."""
+    """Shortest time between two writes of frontiers into a status, to spare the API server."""
 
     watch_s: int = 300
-    """A watch is ended by the server after this time and begun again, so that none hangs unseen."""
+    """Time after which the API server ends a watch, which then begins again: none hangs unseen."""
 
     lease: str = "tidemill-operator"
     """Name of the Lease that one of several operators holds."""
 
     lease_namespace: str = ""
-    """Its namespace; empty is that of this pod, or default outside a cluster."""
+    """Namespace of the Lease; empty is that of this pod, or default outside a cluster."""
 
     lease_s: int = 15
-    """How long others wait after the last renewal."""
+    """Time after the last renewal until another operator takes the Lease."""
 
     renew_s: float = 3.0
-    """Time between renewals; whoever could not renew for two thirds of lease_s ends itself."""
+    """Time between renewals; an operator that cannot renew for two thirds of `lease_s` ends."""
 
     http_host: str = "127.0.0.1"
-    """Where /metrics, /healthz and /readyz are served."""
+    """Host at which /metrics, /healthz and /readyz are served."""
 
     http_port: int = 7476
-    """Port of the same; 0 takes any free one."""
+    """Port at `http_host`; 0 takes a free one."""
 
     def token_of(self, namespace: str) -> str | None:
         """The file with the token by which objects of a namespace are made so.

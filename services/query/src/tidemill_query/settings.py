@@ -11,19 +11,20 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long sessions hold history."""
 
     session_lease_ms: int = 900_000
-    """How long a subscriber that went away silently keeps since back."""
+    """Time for which a subscriber that left silently holds since back."""
 
     arranged_wait_s: float = 0.2
-    """How long a question waits for an arrangement that is a little behind, before it reads the whole collection."""
+    """Wait for an arrangement that lags, before a question reads the whole collection instead."""
 
     proof_history_ms: int = 172_800_000
-    """How far before and after the asked instant why-not looks for facts that were never present together; reasons go as far back over ticks."""
+    """Time before and after the asked instant in which why-not looks for facts that never met;
+    reasons over ticks go back as far."""
 
     proof_views_max: int = 10
-    """How many borders of views a proof crosses, one behind the other."""
+    """Views that a proof goes through, one behind the other."""
 
     proof_facts_max: int = 100
-    """How many facts that other views derive a proof goes on into."""
+    """Facts of other views that a proof explains in turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ class ReclockSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows that may wait for a binding before ingest is asked to pause."""
 
     spark_backlog_rows: int = 5_000_000
-    """With engine `auto`, a backlog of at least this many records is written by Spark."""
+    """Records of a backlog from which on, with engine `auto`, Spark writes it."""
 
     hold_interval_s: float = 10.0
-    """How often the hold on the bindings moves on, and offsets are committed for outside tools."""
+    """Time between two moves of the hold on the bindings, and of committed offsets for outside
+    tools."""
 
     poll_timeout_s: float = 5.0
-    """How long to wait for a binding before looking again; a source that advances never waits so long."""
+    """Longest wait for a binding before another look; a source that advances never waits so
+    long."""

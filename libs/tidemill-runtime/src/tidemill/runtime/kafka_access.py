@@ -25,28 +25,30 @@ KAFKA_PORT = 9092
 
 
 class KafkaFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS and login of a cluster, as settings of a process: files, which are read anew for each client."""
+    """TLS and login of a cluster, as settings of a process: files, which are read anew for each
+    client."""
 
     tls: bool = False
     """Speak TLS with the brokers, also where no file is named."""
 
     authority: str = ""
-    """The certificates of the authorities to trust, as PEM; empty is what the machine trusts."""
+    """File with the certificates of the authorities to trust, as PEM; empty trusts those of the
+    machine."""
 
     certificate: str = ""
-    """The certificate to show, as PEM."""
+    """File with the certificate of this end, as PEM."""
 
     key: str = ""
-    """Its key, as PEM."""
+    """File with the key of the certificate, as PEM."""
 
     mechanism: str = ""
-    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty says nobody's name."""
+    """Mechanism of the login: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty is no login."""
 
     username: str = ""
-    """The name."""
+    """Name of the login."""
 
     password_file: str = ""
-    """The file that holds the password, and nothing else."""
+    """File with the password of the login and nothing else."""
 
     @property
     def encrypted(self) -> bool:
@@ -117,7 +119,8 @@ class KafkaAccess:
 
 
 def kafka_files(origin: KafkaOrigin, places: Places) -> KafkaFiles:
-    """The files of the secrets that a source names. Raises: UsageError if it may not name, or send, one."""
+    """The files of the secrets that a source names. Raises: UsageError if it may not name, or send,
+    one."""
     tls, sasl = origin.tls, origin.sasl
 
     def file(name: str | None) -> str:
@@ -138,7 +141,8 @@ def kafka_files(origin: KafkaOrigin, places: Places) -> KafkaFiles:
 
 
 def egress_of(origin: KafkaOrigin, places: Places) -> Egress:
-    """Where the brokers of a source may be, also those that the first ones name. Raises: UsageError."""
+    """Where the brokers of a source may be, also those that the first ones name. Raises:
+    UsageError."""
     return places.egress if origin.sasl is None else places.sending(origin.sasl.secret)
 
 
@@ -166,7 +170,8 @@ def _context(files: KafkaFiles) -> ssl.SSLContext:
 
 
 def tls_context(authority: str, certificate: str, key: str, what: str) -> ssl.SSLContext:
-    """A client's end of TLS. Raises: UsageError that says which file is none, and nothing of what it holds."""
+    """A client's end of TLS. Raises: UsageError that says which file is none, and nothing of what
+    it holds."""
     try:
         context = ssl.create_default_context(cafile=authority or None)
         if certificate:

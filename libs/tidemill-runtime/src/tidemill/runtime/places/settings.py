@@ -9,7 +9,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folders of files, with everything below them. Links that lead out of one are refused."""
 
     read: tuple[str, ...] | None = None
-    """Folders whose files sources may read. Not set: none, or all where the process is on loopback and alone."""
+    """Folders whose files sources may read. Not set: none, or all where the process is on loopback
+    and alone."""
 
     write: tuple[str, ...] | None = None
     """Folders in which sinks may write. Not set: likewise."""
@@ -19,20 +20,23 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Topics of the own log and of brokers; `*` at the end stands for any rest."""
 
     read: tuple[str, ...] | None = None
-    """Topics that sources may read. Not set: none, or all where the process is on loopback and alone."""
+    """Topics that sources may read. Not set: none, or all where the process is on loopback and
+    alone."""
 
     write: tuple[str, ...] | None = None
-    """Topics that sinks, and rows pushed to a source over a topic, are written to. Not set: likewise."""
+    """Topics that sinks, and rows pushed to a source over a topic, are written to. Not set:
+    likewise."""
 
 
 class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A secret that resources name and never see."""
 
     file: str
-    """The file that holds it, and nothing else. It is read anew for each connection."""
+    """File with the secret and nothing else, read anew for each connection."""
 
     hosts: tuple[str, ...] = ()
-    """Where it may be sent, as in `egress`; empty is nowhere: certificates of authorities are sent to nobody."""
+    """Addresses to which the secret may be sent, as in `egress`. Empty is none, which fits
+    certificates of authorities."""
 
 
 class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,10 +51,11 @@ class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets by the name that resources use."""
 
     egress: tuple[str, ...] | None = None
-    """Where sources and sinks may connect: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as
+    """Addresses that sources and sinks may call: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as
     10.1.0.0/16. A private address needs its network, or its very host."""
 
     topics: TopicSettings = TopicSettings()
 
     clear_text: tuple[str, ...] = ()
-    """Where passwords may travel unencrypted, as in `egress`; loopback always may."""
+    """Addresses to which passwords may travel unencrypted, as in `egress`; loopback is always
+    one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -24,7 +24,7 @@ from tidemill_operator.settings import OperatorSettings
 
 SERVER, OPERATOR = "TIDEMILL_UP_", "TIDEMILL_OPERATOR_"
 _UNITS = {
-    "_per_s": "per second", "_s": "seconds", "_ms": "milliseconds",
+    "bytes_per_s": "bytes per second", "_per_s": "per second", "_s": "seconds", "_ms": "milliseconds",
     "_bytes": "bytes", "_mb": "MiB",
 }  # fmt: skip
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -43,19 +43,21 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         if factory is msgspec.NODEFAULT:
             return "required"
         value = factory()
-    if isinstance(value, int) and unit_of(field.encode_name) == "bytes":
+    if isinstance(value, int | float) and unit_of(field.encode_name).startswith("bytes"):
         for size, name in _SIZES:
             if value % size == 0 and value >= size:
-                return f"{value // size} {name}"
+                return f"{value / size:g} {name}"
     shown = json.dumps(list(value) if isinstance(value, tuple) else value)
     return code(shown)
 
 
 def _type(annotation: Any) -> str:  # types of fields are anything
+    if get_origin(annotation) is Literal:
+        return ", ".join(code(str(each)) for each in get_args(annotation))
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     for long, short in (
         ("typing.", ""), ("collections.abc.", ""), ("NoneType", "None"), ("str", "text"),
-        ("tuple[text, ...]", "list of text"), ("Literal", "one of "),
+        ("tuple[text, ...]", "list of text"),
     ):  # fmt: skip
         text = text.replace(long, short)
     return text

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -18,7 +17,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,7 +32,7 @@ from tidemill.runtime.log_kafka import KafkaLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.http_endpoints import served
-from tidemill.testkit.pages import DOCS, blocks_of
+from tidemill.testkit.pages import defined_in
 from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
 from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_schema
@@ -254,15 +252,8 @@ class Place:
 
 SERVERS = {"redis", "kafka"}
 TARGETS = [
-    "file",
-    "folder",
-    "sqlite",
-    "embedded log",
-    "http keyed",
-    "http askable",
-    "redis",
-    "kafka",
-]
+    "file", "folder", "sqlite", "embedded log", "http keyed", "http askable", "redis", "kafka",
+]  # fmt: skip
 
 
 @pytest.fixture(
@@ -276,7 +267,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             path = tmp_path / "calls.jsonl"
             yield Place(lambda: FileSink(path), lambda: _file_keys(path))
         elif kind == "folder":
-            sink, folder = _sink_of_the_page(), tmp_path / "calls"
+            sink, folder = defined_in("how-to/write-a-sink.md", "FolderSink"), tmp_path / "calls"
             yield Place(lambda: sink(folder), lambda: _folder_keys(folder))
         elif kind == "sqlite":
             path = tmp_path / "calls.db"
@@ -309,16 +300,6 @@ async def _counted(target: Target) -> Counter[str]:
 async def _file_keys(path: Path) -> Counter[str]:
     content = await asyncio.to_thread(path.read_bytes)
     return Counter(map(key_in, content.splitlines()))
-
-
-def _sink_of_the_page() -> Callable[[Path], Sink]:
-    """The class that the page on sinks shows."""
-    blocks = blocks_of((DOCS / "how-to/write-a-sink.md").read_text())
-    (text,) = [block.text for block in blocks if block.text.startswith("class ")]
-    names: dict[str, Any] = {**globals(), "os": os}
-    exec(text, names)
-    sink: Callable[[Path], Sink] = names["FolderSink"]
-    return sink
 
 
 async def _folder_keys(folder: Path) -> Counter[str]:

@@ -13,15 +13,15 @@ from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.layout import format_text
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.conformance.registry import Options, run_case
+from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import frontier
 from tidemill_embedded.applying.checking import check_files, check_program
 from tidemill_embedded.commands.evaluating import UPPER, presences_of
 from tidemill_embedded.process import opened
 from tidemill_embedded.settings import EmbeddedSettings
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "tutorial" / "tidelog.md").read_text()
-BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = [(kind, words.split(), text) for kind, words, text in BLOCK.findall(GUIDE)]
+GUIDE = (DOCS / "tutorial/tidelog.md").read_text()
+BLOCKS = [(block.kind, list(block.words), block.text) for block in blocks_of(GUIDE)]
 EXAMPLES = [
     (text, answer[1], answer[2])
     for (kind, _, text), answer in itertools.pairwise(BLOCKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +24,7 @@ from tidemill.datalog.scratch.engine import Engine
 from tidemill.datalog.vocabulary import Named
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
+from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import UsageError
 from tidemill_compute import plugins
 from tidemill_compute.settings import ComputeSettings
@@ -38,7 +38,6 @@ from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "plugins.md"
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
 USES = "  lattices: [bits@1]\n  functions: [root@1]\n"
 PROGRAM = "seen(k) @bits(b) := flag(k, b);\n    side(k, root(b)) := flag(k, b);"
@@ -83,8 +82,8 @@ async def answer(process: Process, goal: str, at: int) -> list[tuple[object, ...
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
     """Build the package of the page and let this process find it, with some of its text changed."""
-    text = PAGE.read_text(encoding="utf-8")
-    named = dict(re.findall(r"`(\S+)`:\n\n```\w+\n(.*?)```", text, re.DOTALL))
+    blocks = blocks_of((DOCS / "how-to/plugins.md").read_text(encoding="utf-8"))
+    named = {block.file: block.text for block in blocks if block.file is not None}
     source = folder / "source"
     source.mkdir(parents=True)
     for name, body in named.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,16 +14,18 @@ from google.protobuf import descriptor_pb2
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.log import Entry
 from tidemill.runtime.resources import load_resources
+from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import TidemillError, UsageError
 from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/reference/sources.md").read_text()
+PAGE = (DOCS / "reference/sources.md").read_text()
 BLOCKS = {
-    load_resources(block)[0].name: block
-    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    load_resources(block.text)[0].name: block.text
+    for block in blocks_of(PAGE)
+    if block.kind == "yaml"
 }
 
 
@@ -141,9 +142,8 @@ spec:
 
 
 async def test_dead_letters_go_to_a_topic_each_once_where_that_is_declared(tmp_path: Path) -> None:
-    page = (ROOT / "docs/reference/actions.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (declared,) = [block for block in blocks if "deadletters" in block]
+    blocks = blocks_of((DOCS / "reference/actions.md").read_text())
+    (declared,) = [block.text for block in blocks if "deadletters" in block.text]
     async with running(tmp_path) as process:
         for text in (BLOCKS["stock"], declared):
             await process.system.apply([ResourceDocument(text, "page.yaml")])

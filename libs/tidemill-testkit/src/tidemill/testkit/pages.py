@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tidemill.testkit.up import UpProcess
 
@@ -74,6 +75,18 @@ def commands_of(text: str, program: str) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True)
         if words[:1] == [program]:
             yield words[1:]
+
+
+def defined_in(page: str, name: str) -> Any:
+    """What the Python of a page, named below docs/, defines under a name: a class or a function."""
+    for block in blocks_of((DOCS / page).read_text()):
+        if block.kind == "python" and re.search(
+            rf"^(class|def) {name}\b", block.text, re.MULTILINE
+        ):
+            names: dict[str, Any] = {}
+            exec(block.text, names)
+            return names[name]
+    raise LookupError(f"{page} defines no {name}")
 
 
 def answers(expected: str, printed: str) -> bool:

@@ -28,15 +28,21 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
     OUTCOME_CREATED: _Outcome.ValueType  # 1
+    """The resource is new."""
     OUTCOME_CONFIGURED: _Outcome.ValueType  # 2
+    """The resource has changed."""
     OUTCOME_UNCHANGED: _Outcome.ValueType  # 3
+    """The resource was like this before."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 OUTCOME_CREATED: Outcome.ValueType  # 1
+"""The resource is new."""
 OUTCOME_CONFIGURED: Outcome.ValueType  # 2
+"""The resource has changed."""
 OUTCOME_UNCHANGED: Outcome.ValueType  # 3
+"""The resource was like this before."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
@@ -69,7 +75,9 @@ class ApplyRequest(_message.Message):
 
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceDocument]: ...
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceDocument]:
+        """Documents that are applied together: all, or none."""
+
     def __init__(
         self,
         *,
@@ -91,8 +99,11 @@ class Applied(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
+    """Kind of the resource."""
     name: _builtins.str
+    """Name of the resource."""
     outcome: Global___Outcome.ValueType
+    """What the call changed."""
     def __init__(
         self,
         *,
@@ -114,7 +125,9 @@ class ApplyResponse(_message.Message):
 
     APPLIED_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def applied(self) -> _containers.RepeatedCompositeFieldContainer[Global___Applied]: ...
+    def applied(self) -> _containers.RepeatedCompositeFieldContainer[Global___Applied]:
+        """One entry for each resource."""
+
     def __init__(
         self,
         *,
@@ -165,7 +178,9 @@ class GetResponse(_message.Message):
 
     RESOURCES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceStatus]: ...
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceStatus]:
+        """One entry for each resource."""
+
     def __init__(
         self,
         *,
@@ -195,19 +210,31 @@ class ResourceStatus(_message.Message):
     DOCUMENT_YAML_FIELD_NUMBER: _builtins.int
     DETAILS_JSON_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
+    """Kind of the resource."""
     name: _builtins.str
+    """Name of the resource."""
     ready: _builtins.bool
+    """Whether it does its work."""
     reason: _builtins.str
+    """Why it does not, in one word; empty if it does."""
     message: _builtins.str
+    """The same as a sentence."""
     lag_ms: _builtins.int
+    """Distance of upper from the present. Unset where no clock measures the timeline."""
     age_ms: _builtins.int
+    """Time since the resource was created."""
     document_yaml: _builtins.str
+    """The document that was applied."""
     details_json: _builtins.str
     """An object, kind by kind."""
     @_builtins.property
-    def since(self) -> _storage_pb2.Frontier: ...
+    def since(self) -> _storage_pb2.Frontier:
+        """The oldest instant at which it is exact."""
+
     @_builtins.property
-    def upper(self) -> _storage_pb2.Frontier: ...
+    def upper(self) -> _storage_pb2.Frontier:
+        """The first instant that may still change."""
+
     def __init__(
         self,
         *,
@@ -245,7 +272,9 @@ class DescribeRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
+    """Kind of the resource."""
     name: _builtins.str
+    """Name of the resource."""
     def __init__(
         self,
         *,
@@ -266,7 +295,9 @@ class DescribeResponse(_message.Message):
 
     RESOURCE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def resource(self) -> Global___ResourceStatus: ...
+    def resource(self) -> Global___ResourceStatus:
+        """The resource with its details."""
+
     def __init__(
         self,
         *,
@@ -287,7 +318,9 @@ class DeleteRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
+    """Kind of the resource."""
     name: _builtins.str
+    """Name of the resource."""
     def __init__(
         self,
         *,
@@ -325,6 +358,7 @@ class InsertRequest(_message.Message):
     ARROW_IPC_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     table: _builtins.str
+    """Name of the table."""
     arrow_ipc: _builtins.bytes
     """One Arrow IPC stream; a column `_diff` of -1 removes rows. Its buffers are not compressed, its types
     are those of tidemill.storage.v1.CollectionShape, and every offset and text of it is looked at. One
@@ -356,7 +390,9 @@ class InsertResponse(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     time: _builtins.int
+    """The instant from which on the rows are present."""
     rows: _builtins.int
+    """Number of rows that were written."""
     def __init__(
         self,
         *,
@@ -379,12 +415,15 @@ class PushRequest(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    """Name of the source."""
     token: _builtins.str
     """Makes a retry safe: rows of a repeated token are in the log once, among the last rows of the source that
     the server's setting limits.push_rows_known says. 16 characters or more.
     """
     @_builtins.property
-    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Rows as the format of the source writes them."""
+
     def __init__(
         self,
         *,
@@ -408,6 +447,7 @@ class PushResponse(_message.Message):
 
     ACCEPTED_FIELD_NUMBER: _builtins.int
     accepted: _builtins.int
+    """Number of rows that are in the log."""
     def __init__(
         self,
         *,

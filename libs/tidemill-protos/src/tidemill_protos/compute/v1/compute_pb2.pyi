@@ -78,11 +78,13 @@ class MaintainViewRequest(_message.Message):
     name: _builtins.str
     """The outputs are NAME/PREDICATE."""
     program: _builtins.str
+    """The rules, in Tidelog."""
     retain_ms: _builtins.int
     """How far since of the outputs stays behind upper. Unset: the whole history is kept."""
     owner: _builtins.str
+    """Name of the holder of the capabilities on the outputs."""
     lease_ms: _builtins.int
-    """Of the capabilities on the outputs. Unset: for ever."""
+    """Lease of the capabilities on the outputs, at most the setting limits.lease_ms. Unset: that setting."""
     token: _builtins.str
     """16 characters or more: the same token is answered with the same view, and capabilities while they live."""
     @_builtins.property
@@ -190,7 +192,9 @@ class DropViewRequest(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> _storage_pb2.Capability: ...
+    def capability(self) -> _storage_pb2.Capability:
+        """A capability to read one of the outputs."""
+
     def __init__(
         self,
         *,

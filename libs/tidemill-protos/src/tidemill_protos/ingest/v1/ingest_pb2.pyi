@@ -25,7 +25,9 @@ class PartitionOffset(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
+    """Number of the partition."""
     offset: _builtins.int
+    """An offset of it."""
     def __init__(
         self,
         *,
@@ -66,7 +68,9 @@ class ProbeResponse(_message.Message):
 
     OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]: ...
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """One entry for each partition."""
+
     def __init__(
         self,
         *,
@@ -87,8 +91,11 @@ class DeliverStart(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    """Name of the source."""
     @_builtins.property
-    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]: ...
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """The offset to begin at in each partition."""
+
     def __init__(
         self,
         *,
@@ -112,8 +119,11 @@ class DeliverRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     CREDIT_FIELD_NUMBER: _builtins.int
     credit: _builtins.int
+    """Number of further deliveries that are allowed."""
     @_builtins.property
-    def start(self) -> Global___DeliverStart: ...
+    def start(self) -> Global___DeliverStart:
+        """The source, and where to begin."""
+
     def __init__(
         self,
         *,
@@ -141,10 +151,15 @@ class DeliverResponse(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     rows_arrow_ipc: _builtins.bytes
+    """Decoded rows."""
     letters_arrow_ipc: _builtins.bytes
+    """Dead letters."""
     last: _builtins.bool
+    """Whether the delivery ends with this part."""
     @_builtins.property
-    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]: ...
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """The offset behind the last record of each partition."""
+
     def __init__(
         self,
         *,
@@ -168,8 +183,11 @@ class CommitRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    """Name of the source."""
     @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]: ...
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
+        """The offset behind the last record that is written, for each partition."""
+
     def __init__(
         self,
         *,

@@ -27,6 +27,7 @@ class Rows(_message.Message):
 
     ARROW_IPC_FIELD_NUMBER: _builtins.int
     arrow_ipc: _builtins.bytes
+    """One Arrow IPC stream."""
     def __init__(
         self,
         *,
@@ -50,15 +51,21 @@ class Answer(_message.Message):
     UPPER_FIELD_NUMBER: _builtins.int
     COLLECTION_FIELD_NUMBER: _builtins.int
     as_of: _builtins.int
+    """The instant at which the rows are exact."""
     collection: _builtins.str
+    """The collection that the rows come from."""
     @_builtins.property
     def rows(self) -> Global___Rows:
         """Data columns and `_diff`, the multiplicity."""
 
     @_builtins.property
-    def since(self) -> _storage_pb2.Frontier: ...
+    def since(self) -> _storage_pb2.Frontier:
+        """The oldest instant at which it is exact."""
+
     @_builtins.property
-    def upper(self) -> _storage_pb2.Frontier: ...
+    def upper(self) -> _storage_pb2.Frontier:
+        """The first instant that may still change."""
+
     def __init__(
         self,
         *,
@@ -84,6 +91,7 @@ class SnapshotRequest(_message.Message):
     AS_OF_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
+    """Name of the collection."""
     as_of: _builtins.int
     """Unset: the latest definite instant."""
     wait_s: _builtins.float
@@ -118,7 +126,9 @@ class SnapshotResponse(_message.Message):
 
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def part(self) -> Global___Answer: ...
+    def part(self) -> Global___Answer:
+        """Rows, with the instant and the frontiers of the answer."""
+
     def __init__(
         self,
         *,
@@ -140,8 +150,11 @@ class AskRequest(_message.Message):
     AS_OF_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     goal: _builtins.str
+    """A goal with variables and constants, or a collection."""
     as_of: _builtins.int
+    """Unset: the latest definite instant."""
     wait_s: _builtins.float
+    """How long the server may wait for the instant to become definite; unset: not at all."""
     def __init__(
         self,
         *,
@@ -172,7 +185,9 @@ class AskResponse(_message.Message):
 
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def part(self) -> Global___Answer: ...
+    def part(self) -> Global___Answer:
+        """Rows, with the instant and the frontiers of the answer."""
+
     def __init__(
         self,
         *,
@@ -195,9 +210,11 @@ class SubscribeRequest(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     goal: _builtins.str
+    """A goal with variables and constants, or a collection."""
     start: _builtins.int
     """Unset: the latest definite instant."""
     snapshot: _builtins.bool
+    """Whether the contents at the start come first."""
     until: _builtins.int
     """Unset: for as long as the collection is open."""
     def __init__(
@@ -260,7 +277,9 @@ class WhyRequest(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     AS_OF_FIELD_NUMBER: _builtins.int
     record: _builtins.str
+    """A record, such as late("N2", 45)."""
     as_of: _builtins.int
+    """Unset: the latest definite instant."""
     def __init__(
         self,
         *,
@@ -285,6 +304,7 @@ class WhyResponse(_message.Message):
     TREE_JSON_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """The proof as a person reads it."""
     tree_json: _builtins.str
     """What is not a tree of nodes with `children`; unset otherwise."""
     @_builtins.property
@@ -337,7 +357,9 @@ class WhyNotRequest(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     AS_OF_FIELD_NUMBER: _builtins.int
     record: _builtins.str
+    """A record, such as late("N2", 45)."""
     as_of: _builtins.int
+    """Unset: the latest definite instant."""
     def __init__(
         self,
         *,
@@ -362,9 +384,13 @@ class WhyNotResponse(_message.Message):
     TREE_JSON_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """The reasons as a person reads them."""
     tree_json: _builtins.str
+    """What is not a tree of nodes with `children`; unset otherwise."""
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplanationNode]: ...
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplanationNode]:
+        """A node before its children."""
+
     def __init__(
         self,
         *,
@@ -387,6 +413,7 @@ class ExplainRequest(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     FORM_FIELD_NUMBER: _builtins.int
     view: _builtins.str
+    """Name of the view."""
     form: _builtins.str
     """plan (also if empty), analyze, dot or svg."""
     def __init__(
@@ -409,6 +436,7 @@ class ExplainResponse(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """The plan in the form that was asked for."""
     def __init__(
         self,
         *,
@@ -430,9 +458,13 @@ class TablesRequest(_message.Message):
     AS_OF_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     as_of: _builtins.int
+    """Unset: the latest definite instant."""
     wait_s: _builtins.float
+    """How long the server may wait for the instant to become definite; unset: not at all."""
     @_builtins.property
-    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the collections."""
+
     def __init__(
         self,
         *,
@@ -464,8 +496,11 @@ class TablesResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Name of the collection."""
     @_builtins.property
-    def part(self) -> Global___Answer: ...
+    def part(self) -> Global___Answer:
+        """Rows, with the instant and the frontiers of the answer."""
+
     def __init__(
         self,
         *,
@@ -520,7 +555,9 @@ class ExplainTimestampResponse(_message.Message):
     reason: _builtins.str
     """What decides it, for people."""
     @_builtins.property
-    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimestampInput]: ...
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimestampInput]:
+        """What is read, with its frontiers."""
+
     def __init__(
         self,
         *,
@@ -548,8 +585,11 @@ class PartitionRange(_message.Message):
     HI_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     lo: _builtins.int
+    """The first partition."""
     hi: _builtins.int
+    """The last partition."""
     offset: _builtins.int
+    """The offset that all of them share."""
     def __init__(
         self,
         *,
@@ -575,7 +615,9 @@ class SourceFrontier(_message.Message):
 
     RANGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRange]: ...
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRange]:
+        """Ranges of partitions, in ascending order."""
+
     def __init__(
         self,
         *,
@@ -598,7 +640,9 @@ class TranslateRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     source: _builtins.str
+    """Name of the source."""
     as_of: _builtins.int
+    """Unset: the latest definite instant."""
     wait_s: _builtins.float
     """How long the server may wait for it to become definite; unset: not at all."""
     @_builtins.property
@@ -643,6 +687,7 @@ class TranslateResponse(_message.Message):
     as_of: _builtins.int
     """An instant of the timeline of the source."""
     timeline: _builtins.str
+    """Timeline of the source."""
     bound_at: _builtins.int
     """The instant of the timeline of the system at which the offsets were bound."""
     @_builtins.property
@@ -654,7 +699,9 @@ class TranslateResponse(_message.Message):
         """Of the source."""
 
     @_builtins.property
-    def upper(self) -> _storage_pb2.Frontier: ...
+    def upper(self) -> _storage_pb2.Frontier:
+        """The first instant that may still change."""
+
     def __init__(
         self,
         *,
@@ -680,8 +727,11 @@ class TimestampInput(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     COLLECTION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """What the question names."""
     @_builtins.property
-    def collection(self) -> Global___CollectionInfo: ...
+    def collection(self) -> Global___CollectionInfo:
+        """The collection that is read for it."""
+
     def __init__(
         self,
         *,
@@ -717,7 +767,9 @@ class CollectionsResponse(_message.Message):
 
     COLLECTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def collections(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectionInfo]: ...
+    def collections(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectionInfo]:
+        """One entry for each collection."""
+
     def __init__(
         self,
         *,
@@ -749,23 +801,37 @@ class CollectionInfo(_message.Message):
     WRITERS_FIELD_NUMBER: _builtins.int
     MOVED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    """Name of the collection."""
     kind: _builtins.str
+    """Kind of the collection."""
     timeline: _builtins.str
+    """Name of the timeline."""
     lag_ms: _builtins.int
     """Unset where no clock measures the timeline."""
     updates: _builtins.int
+    """Updates in its batches."""
     batches: _builtins.int
+    """Batches that it has."""
     bytes: _builtins.int
+    """Stored bytes of its batches."""
     moved_by: _builtins.str
     """Who or what let since come where it is."""
     @_builtins.property
-    def since(self) -> _storage_pb2.Frontier: ...
+    def since(self) -> _storage_pb2.Frontier:
+        """The oldest instant at which it is exact."""
+
     @_builtins.property
-    def upper(self) -> _storage_pb2.Frontier: ...
+    def upper(self) -> _storage_pb2.Frontier:
+        """The first instant that may still change."""
+
     @_builtins.property
-    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___HolderInfo]: ...
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___HolderInfo]:
+        """Holders of since."""
+
     @_builtins.property
-    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnInfo]: ...
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ColumnInfo]:
+        """Its data columns."""
+
     @_builtins.property
     def writers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HolderInfo]:
         """Who holds upper, as `holders` hold since."""
@@ -808,6 +874,7 @@ class HolderInfo(_message.Message):
     MOVED_MS_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
+    """Name of the holder, as listings show it."""
     lease_end_ms: _builtins.int
     """Unset: never."""
     key: _builtins.str
@@ -817,7 +884,9 @@ class HolderInfo(_message.Message):
     since_ms: _builtins.int
     """When it took what it holds."""
     @_builtins.property
-    def frontier(self) -> _storage_pb2.Frontier: ...
+    def frontier(self) -> _storage_pb2.Frontier:
+        """The frontier that is held."""
+
     def __init__(
         self,
         *,
@@ -846,8 +915,11 @@ class ColumnInfo(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     NULLABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """Name of the column."""
     type: _builtins.str
+    """Type of the column."""
     nullable: _builtins.bool
+    """Whether it may be null."""
     def __init__(
         self,
         *,

@@ -28,7 +28,9 @@ class _RightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rights.ValueTy
     RIGHTS_UNSPECIFIED: _Rights.ValueType  # 0
     """As both."""
     RIGHTS_READ: _Rights.ValueType  # 1
+    """To read alone."""
     RIGHTS_WRITE: _Rights.ValueType  # 2
+    """To write alone."""
     RIGHTS_BOTH: _Rights.ValueType  # 3
     """To write only if users can write the collection."""
 
@@ -38,7 +40,9 @@ class Rights(_Rights, metaclass=_RightsEnumTypeWrapper):
 RIGHTS_UNSPECIFIED: Rights.ValueType  # 0
 """As both."""
 RIGHTS_READ: Rights.ValueType  # 1
+"""To read alone."""
 RIGHTS_WRITE: Rights.ValueType  # 2
+"""To write alone."""
 RIGHTS_BOTH: Rights.ValueType  # 3
 """To write only if users can write the collection."""
 Global___Rights: _TypeAlias = Rights  # noqa: Y015
@@ -51,13 +55,17 @@ class _RightEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Right.ValueType
     DESCRIPTOR: _descriptor.EnumDescriptor
     RIGHT_UNSPECIFIED: _Right.ValueType  # 0
     RIGHT_READ: _Right.ValueType  # 1
+    """To read from its frontier on."""
     RIGHT_WRITE: _Right.ValueType  # 2
+    """To append at its frontier."""
 
 class Right(_Right, metaclass=_RightEnumTypeWrapper): ...
 
 RIGHT_UNSPECIFIED: Right.ValueType  # 0
 RIGHT_READ: Right.ValueType  # 1
+"""To read from its frontier on."""
 RIGHT_WRITE: Right.ValueType  # 2
+"""To append at its frontier."""
 Global___Right: _TypeAlias = Right  # noqa: Y015
 
 class _Comparison:
@@ -68,21 +76,33 @@ class _ComparisonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Comparison
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPARISON_UNSPECIFIED: _Comparison.ValueType  # 0
     COMPARISON_EQUAL: _Comparison.ValueType  # 1
+    """The column is equal to the value."""
     COMPARISON_NOT_EQUAL: _Comparison.ValueType  # 2
+    """The column is not equal to the value."""
     COMPARISON_LESS: _Comparison.ValueType  # 3
+    """The column is less than the value."""
     COMPARISON_LESS_OR_EQUAL: _Comparison.ValueType  # 4
+    """The column is less than or equal to the value."""
     COMPARISON_GREATER: _Comparison.ValueType  # 5
+    """The column is greater than the value."""
     COMPARISON_GREATER_OR_EQUAL: _Comparison.ValueType  # 6
+    """The column is greater than or equal to the value."""
 
 class Comparison(_Comparison, metaclass=_ComparisonEnumTypeWrapper): ...
 
 COMPARISON_UNSPECIFIED: Comparison.ValueType  # 0
 COMPARISON_EQUAL: Comparison.ValueType  # 1
+"""The column is equal to the value."""
 COMPARISON_NOT_EQUAL: Comparison.ValueType  # 2
+"""The column is not equal to the value."""
 COMPARISON_LESS: Comparison.ValueType  # 3
+"""The column is less than the value."""
 COMPARISON_LESS_OR_EQUAL: Comparison.ValueType  # 4
+"""The column is less than or equal to the value."""
 COMPARISON_GREATER: Comparison.ValueType  # 5
+"""The column is greater than the value."""
 COMPARISON_GREATER_OR_EQUAL: Comparison.ValueType  # 6
+"""The column is greater than or equal to the value."""
 Global___Comparison: _TypeAlias = Comparison  # noqa: Y015
 
 @_typing.final
@@ -95,7 +115,9 @@ class Frontier(_message.Message):
 
     TIMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Instants, none of them before another."""
+
     def __init__(
         self,
         *,
@@ -122,7 +144,9 @@ class Capability(_message.Message):
     id: _builtins.str
     """Unguessable: whoever presents it has the right."""
     collection: _builtins.str
+    """Name of the collection."""
     right: Global___Right.ValueType
+    """What it allows: to read, or to write."""
     @_builtins.property
     def frontier(self) -> Global___Frontier:
         """What it holds now: the answer to each command that moves it says so."""
@@ -155,19 +179,25 @@ class CollectionShape(_message.Message):
     ALLOW_NEGATIVE_FIELD_NUMBER: _builtins.int
     USER_WRITABLE_FIELD_NUMBER: _builtins.int
     arrow_schema: _builtins.bytes
-    """A serialized Arrow schema of the data columns. Columns are of types that come back from storage as
-    they were: null, bool, whole numbers of 8 to 64 bits, floats of 32 and 64, decimals of a scale from
-    0, utf8, binary, dates, times, instants and durations, and lists and structs of these. Any other is
-    refused: dictionaries, half floats, intervals, views, unions, maps, extensions.
+    """A serialized Arrow schema of the data columns. Allowed types are null, bool, whole numbers of 8 to 64
+    bits, and floats of 32 and 64. Further ones are decimals of a scale from 0, utf8, binary, dates, times,
+    instants and durations. Lists and structs of these are allowed as well. Refused are dictionaries, half
+    floats, intervals, views, unions, maps and extensions.
     """
     kind: _builtins.str
+    """Kind of the collection, as Collections shows it."""
     timeline: _builtins.str
+    """Timeline whose instants are the times of updates."""
     retain_ms: _builtins.int
     """How far since stays behind upper, whatever readers let go. Unset: the whole history is kept."""
     allow_negative: _builtins.bool
+    """Whether a record may have a negative multiplicity."""
     user_writable: _builtins.bool
+    """Whether users write it, by capabilities."""
     @_builtins.property
-    def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns that tell records apart; none if nothing does."""
+
     def __init__(
         self,
         *,
@@ -200,14 +230,21 @@ class CreateRequest(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
+    """Name of the collection."""
     owner: _builtins.str
+    """Name of the holder, as listings show it."""
     lease_ms: _builtins.int
-    """Unset: for ever."""
+    """Lease of the capabilities, at most the server's setting limits.lease_ms. Unset: that setting."""
     token: _builtins.str
+    """Makes a retry safe: 16 characters or more, with the same answer each time."""
     @_builtins.property
-    def shape(self) -> Global___CollectionShape: ...
+    def shape(self) -> Global___CollectionShape:
+        """What the collection holds, and who writes it."""
+
     @_builtins.property
-    def start(self) -> Global___Frontier: ...
+    def start(self) -> Global___Frontier:
+        """Both frontiers of the new collection."""
+
     def __init__(
         self,
         *,
@@ -240,7 +277,9 @@ class CreateResponse(_message.Message):
     READ_FIELD_NUMBER: _builtins.int
     WRITE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def read(self) -> Global___Capability: ...
+    def read(self) -> Global___Capability:
+        """Holds since at the start."""
+
     @_builtins.property
     def write(self) -> Global___Capability:
         """Unset if users cannot write the collection."""
@@ -269,10 +308,15 @@ class AcquireCapabilitiesRequest(_message.Message):
     RIGHTS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
+    """Name of the collection."""
     owner: _builtins.str
+    """Name of the holder, as listings show it."""
     lease_ms: _builtins.int
+    """Lease of the capabilities, at most the server's setting limits.lease_ms. Unset: that setting."""
     rights: Global___Rights.ValueType
+    """Which capabilities are wanted."""
     token: _builtins.str
+    """Makes a retry safe: 16 characters or more, with the same answer each time."""
     def __init__(
         self,
         *,
@@ -332,8 +376,11 @@ class CloneCapabilityRequest(_message.Message):
     CAPABILITY_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.str
+    """Makes a retry safe: 16 characters or more, with the same answer each time."""
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability to copy."""
+
     def __init__(
         self,
         *,
@@ -356,7 +403,9 @@ class CloneCapabilityResponse(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The copy."""
+
     def __init__(
         self,
         *,
@@ -378,9 +427,13 @@ class TransferCapabilityRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
+    """Name of the new holder."""
     token: _builtins.str
+    """Makes a retry safe: 16 characters or more, with the same answer each time."""
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability to hand over."""
+
     def __init__(
         self,
         *,
@@ -404,7 +457,9 @@ class TransferCapabilityResponse(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability of the new holder."""
+
     def __init__(
         self,
         *,
@@ -425,9 +480,13 @@ class DowngradeRequest(_message.Message):
     CAPABILITY_FIELD_NUMBER: _builtins.int
     TO_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """A capability to read."""
+
     @_builtins.property
-    def to(self) -> Global___Frontier: ...
+    def to(self) -> Global___Frontier:
+        """The frontier from which on it holds."""
+
     def __init__(
         self,
         *,
@@ -448,7 +507,9 @@ class DowngradeResponse(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability as it is now."""
+
     def __init__(
         self,
         *,
@@ -468,7 +529,9 @@ class DropRequest(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability to give up."""
+
     def __init__(
         self,
         *,
@@ -503,7 +566,9 @@ class RenewRequest(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability whose lease begins anew."""
+
     def __init__(
         self,
         *,
@@ -523,7 +588,9 @@ class RenewResponse(_message.Message):
 
     CAPABILITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """The capability as it is now."""
+
     def __init__(
         self,
         *,
@@ -544,6 +611,7 @@ class ExpireRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
+    """Name of the collection."""
     key: _builtins.str
     """The key of a holder, as CollectionInfo and ExplainTimestamp tell it."""
     def __init__(
@@ -567,6 +635,7 @@ class ExpireResponse(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     FRONTIER_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
+    """Name of the holder that lost it."""
     @_builtins.property
     def frontier(self) -> Global___Frontier:
         """What it held."""
@@ -602,9 +671,13 @@ class UpdateAndDowngradeRequest(_message.Message):
     token: _builtins.str
     """Makes a retry safe."""
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """A capability to write."""
+
     @_builtins.property
-    def new(self) -> Global___Frontier: ...
+    def new(self) -> Global___Frontier:
+        """The upper after the call."""
+
     def __init__(
         self,
         *,
@@ -634,7 +707,9 @@ class Appended(_message.Message):
 
     UPPER_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def upper(self) -> Global___Frontier: ...
+    def upper(self) -> Global___Frontier:
+        """The upper after the append."""
+
     def __init__(
         self,
         *,
@@ -654,7 +729,9 @@ class UpperMismatch(_message.Message):
 
     CURRENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def current(self) -> Global___Frontier: ...
+    def current(self) -> Global___Frontier:
+        """The upper that the collection has: another writer was first."""
+
     def __init__(
         self,
         *,
@@ -675,9 +752,13 @@ class UpdateAndDowngradeResponse(_message.Message):
     APPENDED_FIELD_NUMBER: _builtins.int
     UPPER_MISMATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def appended(self) -> Global___Appended: ...
+    def appended(self) -> Global___Appended:
+        """The updates are durable."""
+
     @_builtins.property
-    def upper_mismatch(self) -> Global___UpperMismatch: ...
+    def upper_mismatch(self) -> Global___UpperMismatch:
+        """Nothing is written."""
+
     def __init__(
         self,
         *,
@@ -704,7 +785,9 @@ class Condition(_message.Message):
     COMPARISON_FIELD_NUMBER: _builtins.int
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     column: _builtins.str
+    """Name of the column."""
     comparison: Global___Comparison.ValueType
+    """How the column compares with the value."""
     value_json: _builtins.str
     """A number, text, true, false or null as JSON; bytes and instants as text of the type's own form."""
     def __init__(
@@ -733,10 +816,15 @@ class SubscribeAtRequest(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
     at: _builtins.int
+    """The instant to begin at."""
     snapshot: _builtins.bool
+    """Whether the contents at the instant come first."""
     up_to: _builtins.int
+    """The instant to end at. Unset: the end of the collection."""
     @_builtins.property
-    def capability(self) -> Global___Capability: ...
+    def capability(self) -> Global___Capability:
+        """A capability to read."""
+
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these data columns are sent; none: all."""
@@ -772,8 +860,11 @@ class SubscribeAtResponse(_message.Message):
     CHANGES_ARROW_IPC_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     changes_arrow_ipc: _builtins.bytes
+    """Data columns, `_time`, `_diff`."""
     @_builtins.property
-    def progress(self) -> Global___Frontier: ...
+    def progress(self) -> Global___Frontier:
+        """Everything before this frontier has been sent."""
+
     def __init__(
         self,
         *,

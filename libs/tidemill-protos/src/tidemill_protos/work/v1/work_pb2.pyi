@@ -39,7 +39,9 @@ class ListResponse(_message.Message):
 
     WORK_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def work(self) -> _containers.RepeatedCompositeFieldContainer[Global___Work]: ...
+    def work(self) -> _containers.RepeatedCompositeFieldContainer[Global___Work]:
+        """One entry for each part."""
+
     def __init__(
         self,
         *,
@@ -69,11 +71,17 @@ class Work(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     role: _builtins.str
+    """Role of the process."""
     kind: _builtins.str
+    """Kind of the resource."""
     name: _builtins.str
+    """Name of the resource."""
     ready: _builtins.bool
+    """Whether it does its work."""
     reason: _builtins.str
+    """Why it does not, in one word; empty if it does."""
     message: _builtins.str
+    """The same as a sentence."""
     details_json: _builtins.str
     """An object, kind by kind."""
     process: _builtins.str

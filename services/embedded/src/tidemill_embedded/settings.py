@@ -180,7 +180,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Open connections over gRPC."""
 
     http_connections: int = 1_000
-    """Open connections over HTTP."""
+    """Open connections over HTTP; one more takes the place of one that asks for nothing."""
 
     http_body_bytes: int = 16 << 20
     """Largest body of a request over HTTP."""

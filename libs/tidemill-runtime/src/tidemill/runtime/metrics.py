@@ -115,7 +115,10 @@ COLLECTION_BYTES = _gauge(
     *_OF_A_COLLECTION,
 )
 READ_HOLDS = _gauge(
-    "tidemill_read_holds", "Who holds the since of the collection back.", "collection", "holder"
+    "tidemill_read_holds",
+    "Who holds the since of the collection back; session is whoever has a lease.",
+    "collection",
+    "holder",
 )
 STORE_NOT_DURABLE = _gauge(
     "tidemill_store_not_durable",

@@ -22,7 +22,7 @@ BATCH_MS = 1_000
 
 
 def graph(nodes: int, edges: int) -> list[Edge]:
-    """A random directed graph without loops and without an edge twice (strata.md 8)."""
+    """A random directed graph without loops and without an edge twice."""
     rng, found = Random(42), dict[Edge, None]()
     while len(found) < edges:
         edge = (rng.randrange(nodes), rng.randrange(nodes))

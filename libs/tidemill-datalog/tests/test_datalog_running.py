@@ -1,4 +1,4 @@
-"""When ticks run and what they take in: the scheduler seen from outside (strata.md 2.3 and 2.4)."""
+"""When ticks run and what they take in: the scheduler seen from outside (language.md 7.5)."""
 
 from __future__ import annotations
 

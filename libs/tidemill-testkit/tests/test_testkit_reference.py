@@ -11,7 +11,7 @@ import pytest
 from tidemill.datalog.codes import CODES
 from tidemill.datalog.lattices import LATTICES
 from tidemill.testkit.reference.__main__ import PAGES
-from tidemill.testkit.reference.language import signature
+from tidemill.testkit.reference.grammar import signature
 from tidemill.testkit.reference.pages import said_of_names, sentence, table
 from tidemill.testkit.reference.settings import unit_of
 

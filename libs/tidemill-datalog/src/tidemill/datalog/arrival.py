@@ -2,7 +2,7 @@
 
 An event is in time if its time is not below the stream's frontier when it arrives. The frontier of a
 partition is (largest time seen) - skew or its last heartbeat, that of the stream the least of its partitions;
-it never goes back (language.md 4.5, 4.6; FORMAT-language.md 3).
+it never goes back (language.md 4.5, 4.6).
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _survey(
     join of one of these with a stored time, and is listed from there. How many of each, and whether
     all sums fit.
 
-    Source: the rule Reached of the reduce model, arrangements.md 2.5.
+    Source: the rule Reached of the reduce model.
     """
     n_in, n_out, n_later = 0, 0, 0
     fits = True

@@ -35,7 +35,7 @@ def interesting_times(
     once history is compacted.
 
     Cost: O(n log n) in a total order; else O(active · times).
-    Source: the rule Reached of the reduce model, arrangements.md 2.5.
+    Source: the rule Reached of the reduce model.
     """
     seeds = {*new, *pending}
     waiting = {time for time in seeds if upper.less_equal(time)}

@@ -2,7 +2,7 @@
 
 An atom holds only variables, constants and wildcards. Any other term of an atom becomes a *column variable*
 (its name begins with `#`) and a condition `column == expression`; the conditions of a rule stand in the order
-in which FORMAT-language.md 1.4 evaluates them, so the first that is not true or fails decides.
+in which language.md 9.1 evaluates them, so the first that is not true or fails decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Join plans: in which order the atoms of a rule are matched, through which index, and what is checked when.
 
 The answer never depends on the plan; the text of an error does depend on the order of the conditions, so a
-condition is placed only after every earlier condition that may fail (FORMAT-language.md 1.4).
+condition is placed only after every earlier condition that may fail (language.md 9.1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which expressions cannot fail, shown from the ranges of the columns they are computed from.
 
 A condition that cannot fail may be evaluated anywhere in a join; one that may fail keeps the order of
-FORMAT-language.md 1.4, because the text of its error depends on it. Borders of whole numbers are whole and
+language.md 9.1, because the text of its error depends on it. Borders of whole numbers are whole and
 exact: one that is rounded beyond 64 bits by one would call an overflow impossible.
 """
 

@@ -1,4 +1,4 @@
-"""The kinds of language cases: `events`, `pointwise`, `ticks`, `reject`, `explain` (FORMAT-language.md)."""
+"""The kinds of language cases: `events`, `pointwise`, `ticks`, `reject`, `explain`."""
 
 from __future__ import annotations
 

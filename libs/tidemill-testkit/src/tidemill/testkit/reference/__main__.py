@@ -7,16 +7,16 @@ from pathlib import Path
 
 from tidemill.testkit.reference import (
     commands,
+    grammar,
     grpc_calls,
     http_routes,
-    language,
     monitoring,
     resources,
     settings,
 )
 
 PAGES: Mapping[str, Callable[[Path], str]] = {
-    "docs/reference/language.md": lambda _: language.page(),
+    "docs/reference/grammar.md": lambda _: grammar.page(),
     "docs/reference/resources.md": lambda _: resources.page(),
     "docs/reference/cli.md": commands.page,
     "docs/reference/settings.md": lambda _: settings.page(),

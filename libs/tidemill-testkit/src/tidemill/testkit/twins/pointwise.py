@@ -447,7 +447,7 @@ class _Instant:
     def _decide(
         self, rule: ResolvedRule, keys: tuple[Key, ...], bound: Bound
     ) -> Iterator[tuple[tuple[Key, ...], Bound, str | None]]:
-        """Conditions in the order of FORMAT-language.md 1.4: terms, guards, `not`."""
+        """Conditions in the order of language.md 9.1: terms, guards, `not`."""
         try:
             for atom, key in zip(rule.positive, keys, strict=True):
                 if not self._terms_hold(rule, atom, key, bound):

@@ -1,4 +1,4 @@
-"""docs/reference/language.md: grammar, types, functions, lattices, failures, codes, limits."""
+"""docs/reference/grammar.md: grammar, types, functions, lattices, failures, codes, limits."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def page() -> str:
     said = said_of_constants(values)
     reasons = [(name, getattr(values, name)) for name in said]
     lines = head(
-        "The language",
-        "Tidelog by example is the [tutorial](../tutorial/tidelog.md); this page holds its grammar, its words "
-        "and its messages.",
+        "Grammar, functions and codes",
+        "The [meaning of programs](language.md) is a page of rules, and the "
+        "[tutorial](../tutorial/tidelog.md) shows programs that run. This page lists the words.",
     )
     lines += [
         "## Grammar",

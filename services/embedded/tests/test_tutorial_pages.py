@@ -127,6 +127,8 @@ def test_the_commands_for_a_cluster_are_ones() -> None:
 @pytest.mark.parametrize("page", WRITTEN)
 def test_the_files_and_targets_that_a_page_names_are_there(page: str) -> None:
     text = (DOCS / page).read_text()
+    files = {block.file for block in blocks_of(text)}
+    assert set(re.findall(r"save (?:this|it) as\s+`(\S+)`", text, re.IGNORECASE)) <= files
     tops = "services|libs|charts|protos|infra|e2e|bench|examples|docs"
     for path in re.findall(rf"`((?:{tops})/[^`\s*]+)`", text):
         assert (ROOT / path).exists(), path

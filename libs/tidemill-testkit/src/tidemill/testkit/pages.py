@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidemill.testkit.command_host import command_host
 from tidemill.testkit.up import UpProcess
 
 DOCS = Path(__file__).resolve().parents[5] / "docs"
@@ -111,6 +112,7 @@ class PageRun:
     folder: Path
     addresses: Mapping[str, str] = field(default_factory=dict)
     ran: int = 0
+    _commands: Path = Path()
     _server: UpProcess | None = None
     _groups: list[int] = field(default_factory=list)
 
@@ -121,7 +123,10 @@ class PageRun:
         """
         headings = [block.heading for block in blocks_of(page)]
         blocks = blocks_of(page)[: headings.index(before) if before else None]
-        try:
+        with ExitStack() as closing:
+            if "tidemill " in page:
+                self._commands = closing.enter_context(command_host())
+            closing.callback(self.close)
             for block, below in zip(blocks, [*blocks[1:], None], strict=True):
                 if block.file is not None:
                     (self.folder / block.file).write_text(self._placed(block.text))
@@ -130,8 +135,6 @@ class PageRun:
                 elif block.kind == "sh":
                     shown = below is not None and below.kind == "text"
                     self._type(block.text, below.text if shown and below is not None else None)
-        finally:
-            self.close()
 
     def close(self) -> None:
         """End the server, and what blocks have left in the background."""
@@ -155,7 +158,8 @@ class PageRun:
         environment.pop(
             "PYTHONDONTWRITEBYTECODE", None
         )  # each command would compile all it imports
-        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        folders = (str(self._commands), str(Path(sys.executable).parent), environment["PATH"])
+        environment["PATH"] = ":".join(folders)
         if self._server is not None:
             environment["TIDEMILL_ADDRESS"] = self._server.address("grpc")
         shell = subprocess.Popen(

@@ -22,11 +22,9 @@ from tidemill.datalog.check import check
 from tidemill.datalog.parser import parse
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
+from tidemill.testkit.command_host import PR_SET_PDEATHSIG
 from tidemill.time import frontier
 from tidemill_embedded.up import up
-
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2): the signal that a process gets when its parent ends."""
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 

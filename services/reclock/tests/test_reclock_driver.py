@@ -180,11 +180,10 @@ async def test_g12_bindings_are_held_as_far_back_as_the_rows_can_be_read(retain_
         bindings = bound(start, stop)
         await now.compare_and_append("s/remap", lower, frontier(stop + 1), bindings, writer="remap")
         await driver.take(delivered(start, stop))
-        for _ in range(1_000):
-            if (await now.status("s")).upper == frontier(stop + 1):
-                break
-            await asyncio.sleep(0)
-            clock.move(0.1)
+        async with asyncio.timeout(60):
+            while (await now.status("s")).upper != frontier(stop + 1):
+                await asyncio.sleep(0)
+                clock.move(0.1)
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
     rows, remap = [(await now.status(name)).since for name in ("s", "s/remap")]
@@ -212,12 +211,10 @@ async def test_g13_sources_of_shared_bindings_put_a_record_at_one_instant(begins
             start = (await driver.resume()).get(0, 0)
             writing = asyncio.create_task(driver.write_forever())
             await driver.take(delivered(start, 12 * EACH))
-            for _ in range(1_000):
-                if driver.written == frontier(stop + 1):
-                    break
-                await asyncio.sleep(0)
-                clock.move(0.1)
-            assert driver.written == frontier(stop + 1)
+            async with asyncio.timeout(60):
+                while driver.written != frontier(stop + 1):
+                    await asyncio.sleep(0)
+                    clock.move(0.1)
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
         more = bound(10 * EACH, 12 * EACH)

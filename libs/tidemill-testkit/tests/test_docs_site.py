@@ -81,7 +81,7 @@ def unresolved(text: str) -> list[str]:
     return found
 
 
-def test_every_section_that_is_cited_is_in_the_tree() -> None:
+def test_every_page_and_section_that_is_cited_is_in_the_tree() -> None:
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.toml", "*.proto", "*.lark", "*.md"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -92,6 +92,8 @@ def test_every_section_that_is_cited_is_in_the_tree() -> None:
         for name in files.stdout.splitlines()
         if not name.endswith(this) and (ROOT / name).exists()
     )
+    named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", texts))
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     cited = {found[0] for found in CITATION.finditer(texts)}
     assert len(cited) > 10
     assert unresolved("\n".join(sorted(cited))) == []

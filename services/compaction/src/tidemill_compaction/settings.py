@@ -6,7 +6,7 @@ import msgspec
 
 
 class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When collections are merged, and when what nobody needs is deleted."""
+    """Merging of collections, and deletion of objects without a version."""
 
     interval_s: float = 5.0
     """Time between two looks at a collection; leases that ran out end at the next look."""

@@ -8,7 +8,7 @@ import msgspec
 
 
 class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one step goes and how often holds move."""
+    """Steps of evaluation, engines, and movement of holds."""
 
     window_changes_max: int = 20_000
     """Input changes that one evaluation window of a view covers, as far as instants differ. On columns,

@@ -32,11 +32,11 @@ from tidemill_reclock.settings import ReclockSettings
 
 
 class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where bulk jobs run, and what they may use."""
+    """Place and resources of bulk jobs."""
 
     launcher: Literal["process", "kubernetes", "sparkapplication"] = "process"
-    """process: a job is a process of this machine. kubernetes: it is a pod, with executors in pods.
-    sparkapplication: the same pods, made by a Spark operator that the cluster has."""
+    """Launcher of jobs: `process` starts a process of this machine, `kubernetes` pods for driver and
+    executors, `sparkapplication` the same pods through the cluster's Spark operator."""
 
     jars: str = ".cache/spark/jars"
     """For processes, the folder with the jars of the Kafka connector; only sources on Kafka need
@@ -52,17 +52,18 @@ class SparkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where collections are kept, when it is not the state directory."""
+    """Stores of collections in place of the state directory."""
 
     consensus: str = ""
-    """redis://HOST:PORT/DB or sqlite:FILE; empty is an SQLite file in the state directory."""
+    """Store of versions, redis://HOST:PORT/DB or sqlite:FILE; empty is a file in the state
+    directory."""
 
     password_file: str = ""
     """File with the password of Redis; none is taken from the address."""
 
     blob: str = ""
-    """s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is in the state
-    directory."""
+    """Store of objects, s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:FOLDER; empty is the
+    state directory."""
 
     access_key: str = ""
     """Name of the key of the bucket; empty takes AWS_ACCESS_KEY_ID, or the machine's own
@@ -76,7 +77,7 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """PEM files of one end of connections. They are read anew when they change."""
+    """PEM files of one end of connections, read anew when they change."""
 
     certificate: str = ""
     """Certificate of this end, with its chain behind it."""
@@ -98,7 +99,7 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the processes of a system that is split into roles reach each other."""
+    """Connections and claims among the processes of a system that is split into roles."""
 
     address: str = "127.0.0.1:7473"
     """Address at which this process answers other processes, host:port; port 0 takes a free one."""
@@ -140,7 +141,7 @@ class DocumentLimits:
 
 
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What comes in and what it may take; whoever passes a limit is refused, and the process goes on.
+    """Limits on input and on work. A request beyond a limit is refused, and the process goes on.
 
     A user is a name of the token file; without one all callers are one user.
     """
@@ -263,7 +264,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the collection `tidemill/audit` is written: who changed what, and who was refused."""
+    """Size and pace of the collection `tidemill/audit`: changes and refusals, with their users."""
 
     interval_s: float = 1.0
     """Time between two writes; equal entries of one interval become one row."""

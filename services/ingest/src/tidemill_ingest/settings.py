@@ -6,7 +6,7 @@ import msgspec
 
 
 class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a source is read."""
+    """Reading of sources."""
 
     records_per_poll: int = 10_000
     """Records taken from the log at once; more of them decode faster and hold more memory."""

@@ -8,7 +8,7 @@ import msgspec
 
 
 class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long sessions hold history."""
+    """Sessions, waits of questions, and reach of proofs."""
 
     session_lease_ms: int = 900_000
     """Time for which a subscriber that left silently holds since back."""

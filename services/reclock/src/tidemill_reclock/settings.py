@@ -6,7 +6,7 @@ import msgspec
 
 
 class ReclockSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When rows are written and who writes a backlog."""
+    """Writing of rows, and of backlogs."""
 
     unbound_rows_max: int = 200_000
     """Rows that may wait for a binding before ingest is asked to pause."""

@@ -75,22 +75,22 @@ COLLECTION_UPPER = _gauge(
 )
 COLLECTION_UPPER_LAG = _gauge(
     "tidemill_collection_upper_lag_seconds",
-    "How far upper is behind the present; only for collections on the system timeline.",
+    "Distance of upper from the present; only for collections on the system timeline.",
     *_OF_A_COLLECTION,
 )
 COLLECTION_SINCE_LAG = _gauge(
     "tidemill_collection_since_lag_seconds",
-    "How far since is behind the present; only for collections on the system timeline.",
+    "Distance of since from the present; only for collections on the system timeline.",
     *_OF_A_COLLECTION,
 )
 COLLECTION_HISTORY = _gauge(
     "tidemill_collection_history_seconds",
-    "How much of the timeline can be asked for: upper minus since.",
+    "History that can be asked for: upper minus since.",
     *_OF_A_COLLECTION,
 )
 COLLECTION_RETAIN = _gauge(
     "tidemill_collection_retain_seconds",
-    "How much history the collection keeps by itself; no sample if it keeps all or what readers hold.",
+    "History that the collection keeps by itself; no sample if it keeps all, or what readers hold.",
     *_OF_A_COLLECTION,
 )
 COLLECTION_INFO = _gauge(
@@ -116,7 +116,7 @@ COLLECTION_BYTES = _gauge(
 )
 READ_HOLDS = _gauge(
     "tidemill_read_holds",
-    "Who holds the since of the collection back; session is whoever has a lease.",
+    "Holders that hold the since of the collection back; session stands for all with a lease.",
     "collection",
     "holder",
 )
@@ -153,7 +153,7 @@ DECODE_ERRORS = _counter(
 )
 REMAP_BINDINGS = _counter("tidemill_remap_bindings_total", "Bindings minted.", "source")
 MINT_RETRIES = _counter(
-    "tidemill_mint_retries_total", "Times a binding was minted by somebody else first.", "source"
+    "tidemill_mint_retries_total", "Bindings that another process minted first.", "source"
 )
 RECLOCK_DURATION = _histogram(
     "tidemill_reclock_duration_seconds",
@@ -168,7 +168,7 @@ COMPACTION_FUEL = _counter(
 )
 VIEW_LOCAL_LAG = _gauge(
     "tidemill_view_local_lag_seconds",
-    "How far the view is behind its slowest direct input.",
+    "Lag of the view behind its slowest direct input.",
     "view",
     "slowest",
 )
@@ -205,13 +205,13 @@ QUERY_DURATION = _histogram(
 SUBSCRIPTIONS = _gauge("tidemill_subscriptions", "Open subscriptions.", "collection")
 VIEW_GLOBAL_LAG = _gauge(
     "tidemill_view_global_lag_seconds",
-    "How far the view is behind the furthest of the sources and tables below it.",
+    "Lag of the view behind the furthest of the sources and tables below it.",
     "view",
     "furthest",
 )
 ACTION_LAG = _gauge(
     "tidemill_action_lag_seconds",
-    "How far the action is behind what it watches.",
+    "Lag of the action behind the collection that it watches.",
     "action",
 )
 RESOURCE_READY = _gauge(
@@ -219,13 +219,13 @@ RESOURCE_READY = _gauge(
 )
 RESOURCE_RETRIES = _counter(
     "tidemill_resource_retries_total",
-    "Times the work of the resource began again because a store or a log was away.",
+    "Restarts of the resource's work because a store or a log was away.",
     "kind",
     "name",
 )
 BROKEN = _counter(
     "tidemill_broken_total",
-    "Times that a piece of work ended with an error nobody foresaw; it is tried again, the others go on.",
+    "Pieces of work that ended with an unforeseen error; each is tried again, and other work goes on.",
     "kind",
     "name",
 )
@@ -244,7 +244,7 @@ SPARK_JOBS = _gauge(
 )
 SPARK_RETRIES = _counter(
     "tidemill_spark_retries_total",
-    "Times a bulk job was begun again, by why it had failed.",
+    "Retries of bulk jobs, by the cause of the failure.",
     "failure",
 )
 
@@ -269,7 +269,7 @@ CLAIM_TAKEOVERS = _counter(
 )
 CLAIM_TAKEOVER_SECONDS = _counter(
     "tidemill_claim_takeover_seconds_total",
-    "From the last sign of life of who had a piece of work until it was taken over, all together.",
+    "Time from the last heartbeat of an owner until its work was taken over, as a sum.",
     "role",
 )
 REFUSALS = _counter(
@@ -279,7 +279,7 @@ REFUSALS = _counter(
 )
 LOOP_LAG = _histogram(
     "tidemill_loop_lag_seconds",
-    "How much later than it was due the event loop has come to a piece of work, looked at ten times a second.",
+    "Delay of the event loop before a due piece of work, sampled ten times a second.",
 )
 
 _OF_A_CALL = ("grpc_type", "grpc_service", "grpc_method")
@@ -309,7 +309,8 @@ _Sample: TypeAlias = tuple[Metric, Mapping[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class CollectionReading:
-    """What is known of one collection; a frontier of None is not known yet, an empty one is closed."""
+    """What is known of one collection; a frontier of None is not known yet, an empty one is
+    closed."""
 
     collection: str
     timeline: str = SYSTEM_TIMELINE
@@ -385,7 +386,8 @@ class Metrics:
     def watch_collections(
         self, read: Callable[[], Iterable[CollectionReading]]
     ) -> Callable[[], None]:
-        """Call `read` at every scrape for the frontiers and sizes of collections; the answer ends that."""
+        """Call `read` at every scrape for the frontiers and sizes of collections; the answer ends
+        that."""
         return self._watched.add(
             "tidemill_collection", lambda: _collection_samples(list(read()), self._clock.now_ms())
         )

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a job is begun again, by what went wrong; refusals never are."""
+    """Retries of a job by cause; a refused job is not retried."""
 
     image: int = 1
     """Retries after `image_wait_s` without the image."""

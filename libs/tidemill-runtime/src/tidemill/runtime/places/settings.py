@@ -42,7 +42,7 @@ class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files, secrets, addresses and topics that resources may name.
 
-    What is not set is closed, unless the process is bound to loopback and alone: without token_file and role.
+    A place that is not set is closed, unless the process is bound to loopback and alone: without token_file and role.
     """
 
     files: FileSettings = FileSettings()

@@ -1,4 +1,4 @@
-"""The codes of mistakes and warnings, and what each means; the reference of the language prints them."""
+"""Codes of mistakes and warnings with their meanings, which the reference of the language prints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CODES: Mapping[str, str] = {
     "S114": "A stated fact has a variable; a fact without a formula is ground.",
     "S115": "An aggregate that is not `min`, `max` or `set` is part of its own recursion.",
     "S116": "The period of a clock is not positive.",
-    "S117": "A recursive `min`, `max` or `set` is used in a way that is not monotone, or over events.",
+    "S117": "A recursive `min`, `max` or `set` is not used monotonely, or is over events.",
     "S118": "A variable under `not` has no value; negated atoms bind nothing.",
     "S119": "A predicate depends on its own absence: a cycle goes through `not`.",
     "S120": "Two types meet that do not fit.",
@@ -47,7 +47,7 @@ CODES: Mapping[str, str] = {
     "S127": "A column of an output is always the instant `inf`, which no collection holds.",
     "S128": "A rule has more atoms than the engines nest.",
     "S129": "An `eager` goal could fire for a record that more events take back.",
-    "W201": "A goal reads an aggregate with its own `@time`: the value may change after it has fired.",
+    "W201": "A goal reads an aggregate with its own `@time`: the value may change after it fires.",
     "W202": "A join reads events that never expire, and keeps all of them.",
     "W203": "A predicate is an input and is derived as well.",
     "W204": "A rule can never fire, or its facts expire before they begin.",

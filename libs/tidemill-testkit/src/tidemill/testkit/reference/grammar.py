@@ -94,7 +94,7 @@ def page() -> str:
     )
     lines += ["", "## Failures", ""]
     lines += [
-        "A solution whose expression fails is dropped, and the collection `VIEW/errors` counts the reason.",
+        "A solution whose expression fails is dropped, and `VIEW/errors` records the reason.",
         "",
     ]
     lines += table(

@@ -72,7 +72,7 @@ def _message(
             (
                 (
                     code(field.name), _type(field), str(field.number),
-                    " ".join(filter(None, (_choice(message, field), comments.get((*path, _FIELD, at))))),
+                    f"{_choice(message, field)} {comments.get((*path, _FIELD, at), '')}".strip(),
                 )
                 for at, field in enumerate(message.field)
             ),
@@ -108,7 +108,8 @@ def page(root: Path) -> str:
     lines = head(
         "gRPC",
         "Clients call these services at `grpc` of the [settings](settings.md). A process with "
-        "`reflection` answers grpcurl. An error carries a `google.rpc.ErrorInfo` with the reason below.",
+        "`reflection` answers grpcurl. An error carries a `google.rpc.ErrorInfo` with a reason of "
+        "the first table.",
     )
     lines += ["## Errors", ""]
     lines += table(

@@ -57,7 +57,8 @@ def page(root: Path) -> str:
     """The whole page, from the sources of a checkout."""
     lines = head(
         "HTTP",
-        "A process serves these routes at `http_host` and `http_port` of its [settings](settings.md). "
+        "A process serves these routes at `http_host` and `http_port` of its "
+        "[settings](settings.md). "
         "Errors are JSON with the members `error` and `message`.",
     )
     for method, path, meaning in routes(root):

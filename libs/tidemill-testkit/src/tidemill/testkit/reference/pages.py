@@ -44,7 +44,7 @@ def code(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop behind, and an upper-case letter in front if a word stands there."""
+    """The text with a full stop behind, and an upper-case letter if a word begins it."""
     text = " ".join(text.split())
     first = text.partition(" ")[0].rstrip(",;:")
     begun = text[:1].upper() + text[1:] if first.isalpha() else text

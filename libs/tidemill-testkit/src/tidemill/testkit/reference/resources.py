@@ -59,9 +59,9 @@ def page() -> str:
     """The whole page."""
     lines = head(
         "Resources",
-        "A resource is a YAML document with the four fields below. `tidemill check` finds its mistakes, "
-        "`tidemill apply` creates it, and `kubectl` takes the same document on a cluster. Where a column "
-        "says nothing of a default, a field that is left out is not set.",
+        "A resource is a YAML document with the four fields below. `tidemill check` finds its "
+        "mistakes, `tidemill apply` creates it, and `kubectl` takes the same document on a cluster. "
+        "A field without a default is not set if it is left out.",
     )
     lines += table(_COLUMNS, _fields(schema("envelope"), ""))
     for kind in KINDS:

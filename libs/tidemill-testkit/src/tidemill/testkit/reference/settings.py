@@ -24,7 +24,8 @@ from tidemill_operator.settings import OperatorSettings
 
 SERVER, OPERATOR = "TIDEMILL_UP_", "TIDEMILL_OPERATOR_"
 _UNITS = {
-    "bytes_per_s": "bytes per second", "_per_s": "per second", "_s": "seconds", "_ms": "milliseconds",
+    "bytes_per_s": "bytes per second", "_per_s": "per second",
+    "_s": "seconds", "_ms": "milliseconds",
     "_bytes": "bytes", "_mb": "MiB",
 }  # fmt: skip
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -113,9 +114,9 @@ def page() -> str:
     """The whole page."""
     lines = head(
         "Settings",
-        "A setting is a key of the file that `--config` names, in TOML or YAML, or a variable of the "
-        "environment, which wins. A list or a mapping in a variable is JSON. A key or a variable that no "
-        "program knows is refused.",
+        "A setting is a key of the file that `--config` names, in TOML or YAML, or a variable of "
+        "the environment, which wins. A list or a mapping in a variable is JSON. An unknown key or "
+        "variable is refused.",
     )
     lines += ["## Server", "", "`tidemill up` and the programs of the services read these."]
     lines += _sections(EmbeddedSettings, SERVER, ())

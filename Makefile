@@ -7,6 +7,7 @@ CASES ?= $(wildcard ../shared/vectors)
 SECONDS ?= 600
 INPUTS ?= 100000
 SEED ?= 1
+WORKERS ?= 3
 # Without compiled modules every start of a process compiles all it imports: 3 s instead of none.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -56,8 +57,8 @@ types: ## mypy --strict over every library and service
 contracts: ## import-linter: the layers of ARCHITECTURE.md
 	@.venv/bin/lint-imports --no-cache
 
-unit: ## pytest alone; T="path or -k expression" narrows it
-	@$(PY) -m pytest $(T)
+unit: ## pytest alone, WORKERS=3 files side by side; T="path or -k expression" narrows it
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(T)
 
 laws: ## random programs on the engines against each other: make laws LAW_EXAMPLES=2000
 	@cd libs/tidemill-datalog/tests && LAW_EXAMPLES=$(LAW_EXAMPLES) $(abspath $(PY)) -m pytest -q \

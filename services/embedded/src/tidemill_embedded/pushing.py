@@ -7,16 +7,13 @@ from tidemill.rpc.audited import Auditor, begin, tell, touch
 from tidemill.rpc.handlers import CatalogHandlers
 from tidemill.rpc.identity import EVERYBODY, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import Denied, Unauthenticated
-from tidemill.rpc.turns import in_turn
+from tidemill.rpc.turns import beside
 from tidemill.runtime.http_server import HttpReply, HttpRequest
 from tidemill.time import UsageError
 from tidemill_embedded.push_tokens import refuse_many_rows
 
 PUSH = "/tidemill.catalog.v1.CatalogService/Push"
 """The call that a push over HTTP is."""
-
-BYTES_INLINE_MAX = 64 << 10
-"""A body of so many bytes is cut into lines in some milliseconds at most."""
 
 TOKEN_HEADER = "idempotency-key"
 """The header with the token of a push that may be repeated."""
@@ -115,7 +112,7 @@ async def _rows_of(body: bytes) -> list[bytes]:
     def rows() -> list[bytes]:
         return [line for line in body.splitlines() if line.strip()]
 
-    return rows() if len(body) <= BYTES_INLINE_MAX else await in_turn(rows)
+    return await beside(len(body), rows)
 
 
 def _header(request: HttpRequest, name: str) -> str | None:

@@ -23,7 +23,7 @@ from tidemill.rpc.messages import (
     Right,
     UpperMismatch,
 )
-from tidemill.rpc.turns import in_turn
+from tidemill.rpc.turns import BYTES_INLINE_MAX, in_turn
 from tidemill.runtime.clock import Clock
 from tidemill.shard import (
     KEEP_ALL_MS,
@@ -60,8 +60,8 @@ class Names(Protocol):
 LEASE_MS_MAX = 7 * 86_400_000
 """The longest lease of a capability, and that of one who asks for none."""
 
-BYTES_INLINE_MAX, COLUMNS_INLINE_MAX = 64 << 10, 100
-"""Rows that are so long, and have so many columns, are looked at in a few milliseconds."""
+COLUMNS_INLINE_MAX = 100
+"""Rows with so many columns, if they are short, are looked at in a few milliseconds."""
 
 T = TypeVar("T")
 

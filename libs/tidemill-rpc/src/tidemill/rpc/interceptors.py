@@ -26,7 +26,7 @@ from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, sayable, to_status
-from tidemill.rpc.turns import in_turn
+from tidemill.rpc.turns import beside
 from tidemill.rpc.validation import validate
 from tidemill.time import Exhausted, TidemillError, UsageError
 
@@ -37,9 +37,6 @@ WATCHERS = "whoever watches health"
 
 Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that interceptors ignore
 """The context of a call on the server."""
-
-BYTES_INLINE_MAX = 64 << 10
-"""A request that is so long is read in a millisecond."""
 
 
 class CallObserver(Protocol):
@@ -328,7 +325,7 @@ async def _read(method: str, request: Sent) -> Any:
         validate(message)
         return message
 
-    return read() if len(request.data) <= BYTES_INLINE_MAX else await in_turn(read)
+    return await beside(len(request.data), read)
 
 
 def _size(message: Any) -> int:

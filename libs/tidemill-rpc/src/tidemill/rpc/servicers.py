@@ -8,6 +8,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+
+from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
+from tidemill.rpc.delivery import Delivery, DeliveryPolicy
+from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
+from tidemill.rpc.messages import Explanation, ResourceDocument, Right
+from tidemill.rpc.turns import beside
 from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
 from tidemill_protos.catalog.v1 import catalog_pb2_grpc
 from tidemill_protos.compute.v1 import compute_pb2 as compute
@@ -16,15 +22,6 @@ from tidemill_protos.query.v1 import query_pb2 as query
 from tidemill_protos.query.v1 import query_pb2_grpc
 from tidemill_protos.storage.v1 import storage_pb2 as storage
 from tidemill_protos.storage.v1 import storage_pb2_grpc
-
-from tidemill.rpc import codecs, codecs_compute, codecs_proof, codecs_storage
-from tidemill.rpc.delivery import Delivery, DeliveryPolicy
-from tidemill.rpc.handlers import CatalogHandlers, ComputeHandlers, QueryHandlers, StorageHandlers
-from tidemill.rpc.messages import Explanation, ResourceDocument, Right
-from tidemill.rpc.turns import in_turn
-
-BYTES_INLINE_MAX = 64 << 10
-"""What is so long is read and written in a few milliseconds."""
 
 BYTES_PER_ROW = 64
 """Making an object takes as long as reading so many bytes."""
@@ -54,17 +51,12 @@ def _lease_ms(request: Any) -> int | None:
 
 async def _table_in(data: bytes) -> pa.Table:
     """As `codecs.table_in`: every value is looked at."""
-    return await _beside(len(data), partial(codecs.table_in, data))
+    return await beside(len(data), partial(codecs.table_in, data))
 
 
 async def _proof_out(found: Explanation, write: Callable[[Explanation], T]) -> T:
     """The message of an explanation: some 10 µs for each part, of which each has a line of the text."""
-    return await _beside(len(found.text) * TEXT_WEIGHT, partial(write, found))
-
-
-async def _beside(size: int, work: Callable[[], T]) -> T:
-    """What `work` on about so many bytes returns; beside the event loop if it takes longer than a moment."""
-    return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
+    return await beside(len(found.text) * TEXT_WEIGHT, partial(write, found))
 
 
 class QueryServicer(query_pb2_grpc.QueryServiceServicer):
@@ -198,7 +190,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
         size = len(request.rows) * BYTES_PER_ROW
-        rows: list[bytes] = await _beside(size, lambda: list(request.rows))
+        rows: list[bytes] = await beside(size, lambda: list(request.rows))
         pushed = await self._handlers.push(request.source, rows, _token(request))
         return catalog.PushResponse(accepted=pushed.accepted)
 
@@ -235,7 +227,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     ) -> storage.CreateResponse:
         pair = await self._handlers.create(
             request.collection,
-            await _beside(
+            await beside(
                 len(request.shape.arrow_schema), partial(codecs_storage.shape_in, request.shape)
             ),
             codecs.frontier_in(request.start) if request.HasField("start") else codecs.ORIGIN,

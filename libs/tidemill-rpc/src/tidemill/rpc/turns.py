@@ -18,12 +18,20 @@ from tidemill.rpc.identity import caller
 AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
 
+BYTES_INLINE_MAX = 64 << 10
+"""What is so long is read, written or cut into lines in some milliseconds at most."""
+
 T = TypeVar("T")
 
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
 _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = (
     WeakValueDictionary()
 )
+
+
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """What `work` on about `size` bytes returns: done here if they are few, else in turn on a thread."""
+    return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
 
 
 async def in_turn(work: Callable[[], T], call_off: Callable[[], None] | None = None) -> T:

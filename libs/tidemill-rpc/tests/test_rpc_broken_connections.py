@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
-from tidemill_protos.query.v1 import query_pb2_grpc
 
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
@@ -20,6 +19,7 @@ from tidemill.rpc.server import ServiceHandlers, serve
 from tidemill.testkit.faults.proxy import Proxy
 from tidemill.testkit.handlers_memory import MemoryHandlers, behind_proxy, flights
 from tidemill.time import Indeterminate, TidemillError, Unavailable, frontier
+from tidemill_protos.query.v1 import query_pb2_grpc
 
 BREAKS = 12
 

@@ -6,9 +6,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
-from tidemill_protos.query.v1 import query_pb2 as query
-from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
@@ -20,6 +17,9 @@ from tidemill.rpc.messages import (
     ResourceStatus,
 )
 from tidemill.time import U64_MAX, UsageError, frontier
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 
 @pytest.mark.parametrize("held", [frontier(), frontier(0), frontier(U64_MAX)])

@@ -11,12 +11,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from tidemill_protos.catalog.v1 import catalog_pb2
-from tidemill_protos.compute.v1 import compute_pb2
-from tidemill_protos.ingest.v1 import ingest_pb2
-from tidemill_protos.query.v1 import query_pb2
-from tidemill_protos.storage.v1 import storage_pb2
-from tidemill_protos.work.v1 import work_pb2
 
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
@@ -43,6 +37,12 @@ from tidemill_embedded.authorizing import (
 from tidemill_embedded.process import checked, users_of
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings, TlsSettings
+from tidemill_protos.catalog.v1 import catalog_pb2
+from tidemill_protos.compute.v1 import compute_pb2
+from tidemill_protos.ingest.v1 import ingest_pb2
+from tidemill_protos.query.v1 import query_pb2
+from tidemill_protos.storage.v1 import storage_pb2
+from tidemill_protos.work.v1 import work_pb2
 
 Call = Callable[[AsyncClient, str], Awaitable[object]]
 

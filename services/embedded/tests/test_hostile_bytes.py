@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import grpc
 import pyarrow as pa
 import pytest
-from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 
 from tidemill.client import Client
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.messages import Appended, Changes, CollectionShape
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.time import UsageError, frontier
+from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
 
 TABLES = """
 apiVersion: tidemill.dev/v1alpha1

@@ -13,9 +13,6 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
-from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
-from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
-from tidemill_protos.storage.v1 import storage_pb2, storage_pb2_grpc
 
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.admission import Admissions
@@ -29,6 +26,9 @@ from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries, 
 from tidemill_embedded.observing import ObservedQueries, watch
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
+from tidemill_protos.catalog.v1 import catalog_pb2, catalog_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2, query_pb2_grpc
+from tidemill_protos.storage.v1 import storage_pb2, storage_pb2_grpc
 from tidemill_query import storage
 from tidemill_query.conditions import filter_of
 

@@ -12,10 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
-from tidemill_protos.catalog.v1 import catalog_pb2_grpc
-from tidemill_protos.query.v1 import query_pb2 as query
-from tidemill_protos.query.v1 import query_pb2_grpc
 
 from tidemill.rpc import codecs, codecs_proof
 from tidemill.rpc.channel import IN_THE_CLEAR, Dialer
@@ -37,6 +33,10 @@ from tidemill.rpc.messages import (
 from tidemill.rpc.outcomes import CALL_S, Explain, ends, raised
 from tidemill.rpc.reaching import why_unreachable
 from tidemill.time import SourceFrontier
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.catalog.v1 import catalog_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.query.v1 import query_pb2_grpc
 
 
 class AsyncClient:

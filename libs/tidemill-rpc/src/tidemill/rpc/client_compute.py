@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import grpc.aio
-from tidemill_protos.compute.v1 import compute_pb2 as compute
-from tidemill_protos.compute.v1 import compute_pb2_grpc
 
 from tidemill.rpc import codecs_compute, codecs_storage
 from tidemill.rpc.messages import HeldCapability, MaintainedView
 from tidemill.rpc.outcomes import ends
+from tidemill_protos.compute.v1 import compute_pb2 as compute
+from tidemill_protos.compute.v1 import compute_pb2_grpc
 
 
 class ComputeCalls:

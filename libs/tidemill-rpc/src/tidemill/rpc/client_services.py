@@ -8,15 +8,15 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
-from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
-from tidemill_protos.ingest.v1 import ingest_pb2_grpc
-from tidemill_protos.work.v1 import work_pb2 as work
-from tidemill_protos.work.v1 import work_pb2_grpc
 
 from tidemill.rpc import codecs_services as codecs
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.messages import Delivered, Work
 from tidemill.rpc.outcomes import begun, ends, raised
+from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
+from tidemill_protos.ingest.v1 import ingest_pb2_grpc
+from tidemill_protos.work.v1 import work_pb2 as work
+from tidemill_protos.work.v1 import work_pb2_grpc
 
 CREDIT = 4
 """Deliveries on their way at once: one is decoded while one travels and one is written."""

@@ -8,8 +8,6 @@ from typing import Any
 
 import grpc.aio
 import pyarrow as pa
-from tidemill_protos.storage.v1 import storage_pb2 as storage
-from tidemill_protos.storage.v1 import storage_pb2_grpc
 
 from tidemill.rpc import codecs, codecs_storage
 from tidemill.rpc.messages import (
@@ -24,6 +22,8 @@ from tidemill.rpc.messages import (
 )
 from tidemill.rpc.outcomes import ends, raised
 from tidemill.time import Frontier
+from tidemill_protos.storage.v1 import storage_pb2 as storage
+from tidemill_protos.storage.v1 import storage_pb2_grpc
 
 LEASE_MS = 900_000
 

@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from google.protobuf.message import Message
-from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
-from tidemill_protos.query.v1 import query_pb2 as query
-from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 from tidemill.arrangement.arrow_bytes import read_stream
 from tidemill.rpc.messages import (
@@ -41,6 +38,9 @@ from tidemill.time import (
     UsageError,
     frontier,
 )
+from tidemill_protos.catalog.v1 import catalog_pb2 as catalog
+from tidemill_protos.query.v1 import query_pb2 as query
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 ORIGIN = frontier(0)
 PART_BYTES_MAX = 1 << 20

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemill_protos.compute.v1 import compute_pb2 as compute
-
 from tidemill.rpc.codecs import frontier_in, frontier_out
 from tidemill.rpc.codecs_storage import capability_in, capability_out
 from tidemill.rpc.messages import HeldCapability, MaintainedView
+from tidemill_protos.compute.v1 import compute_pb2 as compute
 
 
 def view_out(view: MaintainedView, token: str | None) -> compute.MaintainViewRequest:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from tidemill_protos.query.v1 import query_pb2 as query
-
 from tidemill.rpc.codecs import json_out
 from tidemill.rpc.messages import Explanation, Json
 from tidemill.time import UsageError
+from tidemill_protos.query.v1 import query_pb2 as query
 
 CHILDREN = "children"
 

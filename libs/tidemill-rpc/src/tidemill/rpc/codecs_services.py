@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 
 import pyarrow as pa
-from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
-from tidemill_protos.work.v1 import work_pb2 as work
 
 from tidemill.rpc.codecs import parts, table_in, table_out
 from tidemill.rpc.messages import Delivered, Work
+from tidemill_protos.ingest.v1 import ingest_pb2 as ingest
+from tidemill_protos.work.v1 import work_pb2 as work
 
 
 def offsets_out(offsets: Mapping[int, int]) -> list[ingest.PartitionOffset]:

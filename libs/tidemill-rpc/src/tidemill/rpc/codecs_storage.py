@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pyarrow as pa
-from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 from tidemill.arrangement.arrow_bytes import read_schema
 from tidemill.rpc.codecs import (
@@ -32,6 +31,7 @@ from tidemill.rpc.messages import (
     UpperMismatch,
 )
 from tidemill.time import UsageError
+from tidemill_protos.storage.v1 import storage_pb2 as storage
 
 
 def capability_out(held: HeldCapability) -> storage.Capability:

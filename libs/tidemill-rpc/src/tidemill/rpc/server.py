@@ -9,12 +9,6 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from tidemill_protos.catalog.v1 import catalog_pb2_grpc
-from tidemill_protos.compute.v1 import compute_pb2_grpc
-from tidemill_protos.ingest.v1 import ingest_pb2_grpc
-from tidemill_protos.query.v1 import query_pb2_grpc
-from tidemill_protos.storage.v1 import storage_pb2_grpc
-from tidemill_protos.work.v1 import work_pb2_grpc
 
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import Auditor, NoAuditor
@@ -43,6 +37,12 @@ from tidemill.rpc.servicers import (
 from tidemill.rpc.servicers_services import IngestServicer, WorkServicer
 from tidemill.rpc.status import METADATA_BYTES_MAX
 from tidemill.time import Unavailable
+from tidemill_protos.catalog.v1 import catalog_pb2_grpc
+from tidemill_protos.compute.v1 import compute_pb2_grpc
+from tidemill_protos.ingest.v1 import ingest_pb2_grpc
+from tidemill_protos.query.v1 import query_pb2_grpc
+from tidemill_protos.storage.v1 import storage_pb2_grpc
+from tidemill_protos.work.v1 import work_pb2_grpc
 
 MESSAGE_BYTES_MAX = 64 << 20
 """The largest single message; only an insert comes near it, since answers travel in parts."""

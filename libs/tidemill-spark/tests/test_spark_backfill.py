@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.spark.backfill import Decoded, Target, Written, backfill, bucket_of
-from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.log_ranges import OffsetRange, ranges_between, read_with
-from tidemill.spark.session import jars_in, local_session, split_evenly
+from tidemill.spark.session import jars_in, split_evenly
 from tidemill.time import U64_MAX
 
 ROWS = pa.schema([("plane", pa.string()), ("delay", pa.int64())])
@@ -30,7 +29,6 @@ LETTERS = pa.schema(
         ("raw", pa.binary()),
     ]
 )
-JARS = Path(__file__).resolve().parents[3] / ".cache" / "spark" / "jars"
 RECORDS_PER_PARTITION = 3_000
 BINDING_EVERY = 500
 
@@ -94,16 +92,7 @@ def write_as_ipc(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # A JVM takes jars when it starts, and this one serves the tests of the Kafka connector too.
-    settings = LocalSettings(
-        memory_mb=600, jars=str(JARS), scratch=str(tmp_path_factory.mktemp("spark"))
-    )
-    session = local_session("backfill-test", settings)
-    register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-    yield session
-    session.stop()
+register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
 
 def targets() -> tuple[Target, Target]:

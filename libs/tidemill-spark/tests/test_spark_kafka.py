@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 from tidemill.runtime.log import Entry
 from tidemill.runtime.log_kafka import KafkaLog
-from tidemill.spark.local_settings import LocalSettings
 from tidemill.spark.log_ranges import OffsetRange, read_kafka
-from tidemill.spark.session import jars_in, local_session
-
-JARS = Path(__file__).resolve().parents[3] / ".cache" / "spark" / "jars"
-
-
-@pytest.fixture
-def spark(tmp_path: Path) -> Iterator[SparkSession]:
-    jars = jars_in(JARS)
-    assert jars, f"the jars of Spark's Kafka connector are not in {JARS}: run infra/setup.sh spark"
-    session = local_session(
-        "kafka-test", LocalSettings(memory_mb=600, jars=str(JARS), scratch=str(tmp_path))
-    )
-    register_pickle_by_value(sys.modules[__name__])
-    yield session
-    session.stop()
 
 
 @pytest.mark.server

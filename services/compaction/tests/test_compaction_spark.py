@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -25,8 +24,6 @@ from tidemill.shard.encoding import unpack_part
 from tidemill.shard.part_store import Limits
 from tidemill.shard.stores import BlobPlace
 from tidemill.spark.launcher import FailureKind, JobDone, JobFailed
-from tidemill.spark.local_settings import LocalSettings
-from tidemill.spark.session import local_session
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import Frontier, Unavailable, frontier
 from tidemill_compaction.arranging import SparkArrange
@@ -38,14 +35,6 @@ ROWS = pa.schema([("plane", pa.string()), ("delay", pa.int64())])
 APPENDS, ROWS_EACH = 9, 120
 SINCE = 5
 SETTINGS = CompactionSettings(batches_max=4, spark_rows=500)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = str(tmp_path_factory.mktemp("spark"))
-    session = local_session("merges", LocalSettings(memory_mb=600, scratch=scratch))
-    yield session
-    session.stop()
 
 
 class World:

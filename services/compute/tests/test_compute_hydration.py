@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 
@@ -21,8 +20,6 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
 from tidemill.shard.encoding import unpack_part
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.local_settings import LocalSettings
-from tidemill.spark.session import local_session
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.time import Exhausted, Unavailable, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
@@ -198,14 +195,6 @@ async def test_h1_bytes_in_place_of_a_history_run_nothing(tmp_path: Path) -> Non
     with pytest.raises(msgspec.DecodeError):
         await hydrated(BlobPlace(f"file:{tmp_path / 'blob'}"), unpack_history(harm))
     assert not marker.exists()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = str(tmp_path_factory.mktemp("spark"))
-    session = local_session("hydration", LocalSettings(memory_mb=600, scratch=scratch))
-    yield session
-    session.stop()
 
 
 @pytest.mark.server

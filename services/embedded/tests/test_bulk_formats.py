@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from secrets import token_hex
 
@@ -31,8 +31,6 @@ from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.runtime.resources.decoding import RecordShape
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.local_settings import LocalSettings
-from tidemill.spark.session import local_session
 from tidemill.testkit.jobs import SessionLauncher
 from tidemill.testkit.schema_registry import Registry, schema_registry
 from tidemill.time import PARTITIONED, Antichain, Partitions, partition_frontier
@@ -48,14 +46,6 @@ BOUND_AT = 1_000
 UNKNOWN = 77
 PLAIN = {"type": "record", "name": "F", "fields": [{"name": "plane", "type": "string"}, {"name": "delay", "type": ["null", "int"]}]}  # fmt: skip
 OTHER = {"type": "record", "name": "G", "fields": [{"name": "delay", "type": "long"}, {"name": "more", "type": "string"}, {"name": "plane", "type": "string"}]}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = str(tmp_path_factory.mktemp("spark"))
-    session = local_session("formats", LocalSettings(memory_mb=600, scratch=scratch))
-    yield session
-    session.stop()
 
 
 class Bench:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -39,8 +38,6 @@ from tidemill.shard import (
     SqliteConsensus,
 )
 from tidemill.shard.stores import BlobPlace
-from tidemill.spark.local_settings import LocalSettings
-from tidemill.spark.session import local_session
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.in_turn import threads_in_turn
 from tidemill.testkit.jobs import SessionLauncher
@@ -287,14 +284,6 @@ async def test_two_processes_of_one_keyed_source_write_what_one_would(tmp_path: 
         await ended(process)
     await world.check()
     await world.log.close()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = str(tmp_path_factory.mktemp("spark"))
-    session = local_session("keyed", LocalSettings(memory_mb=600, scratch=scratch))
-    yield session
-    session.stop()
 
 
 @pytest.mark.server

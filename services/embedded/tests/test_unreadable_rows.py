@@ -234,6 +234,7 @@ async def test_s3_each_kind_is_stated_anew_and_deleted(name: str, tmp_path: Path
                 status = await until(process, name, "Running", "Retrying")
                 assert status.ready or name == "Action/tell"
                 if name == "Table/base":
+                    await until(process, "View/fine", "Running")
                     await answered(process, 5)
             elif name == "Table/base":
                 with pytest.raises(UsageError, match="is used by"):

@@ -1,4 +1,4 @@
-"""Real servers for tests, as a pytest plugin: fixtures `kafka_bootstrap`, `redis_url`, `object_store`.
+"""Real servers for tests, as a pytest plugin: `kafka_bootstrap`, `redis_url`, `object_store`, `spark`.
 
 Each test run starts its own, on free ports, at the first test that asks, and stops them at its end. A
 server that cannot be started fails the tests that need it, with one line that says why.
@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A JVM for Spark is forked from the process of the tests, which holds gRPC channels by then: gRPC's
 # handlers of forks would abort the child now and then. Set before grpc is imported anywhere.
@@ -116,6 +120,24 @@ def object_store() -> Iterator[str]:
     """The endpoint of one real object store for the whole run: bucket tidemill, test / test-secret."""
     with object_server() as server:
         yield server.address
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local session for the whole run, with the jars of the Kafka connector.
+
+    A JVM takes jars only at its start, so tests that need them and tests that do not share it.
+    """
+    from tidemill.spark.local_settings import LocalSettings
+    from tidemill.spark.session import jars_in, local_session
+
+    jars = _repository() / ".cache" / "spark" / "jars"
+    if not jars_in(jars):
+        pytest.fail(f"no jar of Spark's Kafka connector in {jars}: run infra/setup.sh spark")
+    scratch = str(tmp_path_factory.mktemp("spark"))
+    session = local_session("tests", LocalSettings(memory_mb=600, jars=str(jars), scratch=scratch))
+    yield session
+    session.stop()
 
 
 @contextmanager

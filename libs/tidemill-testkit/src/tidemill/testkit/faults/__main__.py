@@ -22,7 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=KINDS, help="rounds of this kind alone")
     asked = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # what a killed server leaves to say is not news here
     campaign = Campaign(asked.seed, SystemClock(), lambda line: print(line, flush=True))
     report = campaign.run(asked.seconds, (asked.only,) if asked.only else KINDS)
     print("\n".join(report.lines()))
@@ -30,4 +29,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # the log of a killed server is not news here
     sys.exit(main())

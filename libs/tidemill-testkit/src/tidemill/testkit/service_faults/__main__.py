@@ -27,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600, help="how long storms and rests last")
     parser.add_argument("--seed", type=int, default=1, help="of what goes wrong, and of the load")
     asked = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # what a killed server leaves to say is not news here
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-services-{asked.seed}-"))
     say = partial(print, flush=True)
     try:
@@ -53,4 +52,5 @@ async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # the log of a killed server is not news here
     sys.exit(main())

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidemill.testkit.site import documents
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -63,40 +61,3 @@ def test_a_broken_link_a_lost_anchor_and_an_unlisted_page_are_refused(tmp_path: 
     assert run.returncode != 0
     for fault in ("'gone.md'", "'index.md#gone'", "'../gone.py'", "two.md", "one.md#part"):
         assert fault in run.stdout + run.stderr
-
-
-CITATION = re.compile(r"\b([A-Za-z][A-Za-z-]*\.md) ([0-9]+(?:\.[0-9]+)?)\b")
-"""A document by its name, and a section: `language.md 4.3`."""
-
-
-def unresolved(text: str) -> list[str]:
-    """Citations whose document is not in the tree, or does not have the section."""
-    found = []
-    for name, section in CITATION.findall(text):
-        number = re.escape(section)
-        wanted = rf"^(?:#+ |\* \*\*|){number}(?:\.? |\*\*)"
-        cited = [each for each in documents(ROOT) if each.rpartition("/")[2] == name]
-        if not any(re.search(wanted, (ROOT / each).read_text(), re.M) for each in cited):
-            found.append(f"{name} {section}")
-    return found
-
-
-def test_every_page_and_section_that_is_cited_is_in_the_tree() -> None:
-    files = subprocess.run(
-        ["git", "ls-files", "*.py", "*.toml", "*.proto", "*.lark", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    this = Path(__file__).name
-    texts = "\n".join(
-        (ROOT / name).read_text()
-        for name in files.stdout.splitlines()
-        if not name.endswith(this) and (ROOT / name).exists()
-    )
-    named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", texts))
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-    cited = {found[0] for found in CITATION.finditer(texts)}
-    assert len(cited) > 10
-    assert unresolved("\n".join(sorted(cited))) == []
-    assert unresolved("as language.md 4.3, language.md 99.1 and gone.md 1 say") == [
-        "language.md 99.1", "gone.md 1",
-    ]  # fmt: skip

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.incremental import IncrementalEngine
-from tidemill.datalog.incremental.running import Admission, Batch, Skew, TickRunner
+from tidemill.datalog.incremental.running import TickRunner
 from tidemill.datalog.incremental.scheduling import Runnable
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record, format_record

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.datalog.admission import Batch, Skew
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.checked import CheckedProgram
-from tidemill.datalog.incremental.running import Batch, Skew
-from tidemill.datalog.ticking import Admission, TickPlan
+from tidemill.datalog.ticking import TickPlan
 from tidemill.runtime.resources import AdmissionSpec, ViewSpec
 from tidemill.time import UsageError
 

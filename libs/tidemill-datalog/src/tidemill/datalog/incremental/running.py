@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.incremental.engine import IncrementalEngine
 from tidemill.datalog.incremental.shared import JoinUnit
 from tidemill.datalog.incremental.ticks import IncrementalTick, IncrementalTicker
 from tidemill.datalog.records import Record
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Hold events until there are `rows` of them, or the first has waited `wait_ms` milliseconds."""
-
-    rows: int
-    wait_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """Hold an event until one with a time more than `ms` after its own has come."""
-
-    ms: int
-
-
-Admission: TypeAlias = "Literal['tick', 'stratum', 'eager'] | Batch | Skew"
-"""`tick`: hold to the next tick. `stratum`: take in at once if no unit that has run could have said otherwise.
-`eager`: as `stratum`, and an event that waits wakes a tick."""
 Arrivals: TypeAlias = Callable[[], Iterable[tuple[str, Record]]]
 
 

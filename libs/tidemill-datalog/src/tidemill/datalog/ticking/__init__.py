@@ -1,12 +1,12 @@
 """Ticked programs over a timeline: when the ticks of each node run, what each sees, and why it said what it said."""
 
 from tidemill.datalog.ticking.history import TickHistory, recorded
-from tidemill.datalog.ticking.plan import Admission, TickPlan
+from tidemill.datalog.ticking.plan import TickPlan
 from tidemill.datalog.ticking.run import TickRun, TickStart
 from tidemill.datalog.ticking.why import why_in_ticks
 from tidemill.datalog.ticking.why_not import why_not_in_ticks
 
 __all__ = [
-    "Admission", "TickHistory", "TickPlan", "TickRun", "TickStart", "recorded", "why_in_ticks",
+    "TickHistory", "TickPlan", "TickRun", "TickStart", "recorded", "why_in_ticks",
     "why_not_in_ticks",
 ]  # fmt: skip

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from tidemill.datalog.admission import Admission, Batch, Skew
 from tidemill.datalog.evaluation.state import StateRow, decode_fields, encode_fields
-from tidemill.datalog.incremental.running import Batch, Skew
 from tidemill.datalog.records import Record
-from tidemill.datalog.ticking.plan import Admission
 
 HELD = "held"
 _NO_RULE = -1

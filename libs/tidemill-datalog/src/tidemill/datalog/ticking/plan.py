@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
-from tidemill.datalog.incremental.running import Batch, Skew
-
-Admission: TypeAlias = "Literal['tick', 'eager'] | Batch | Skew"
+from tidemill.datalog.admission import Admission
 
 
 @dataclass(frozen=True, slots=True)

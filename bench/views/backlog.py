@@ -17,6 +17,15 @@ from bench.views.flight_inputs import inputs, programs
 from bench.views.inputs import ORDERS, I64Array, trades
 from bench.views.job import Job, Report, Row
 from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    row_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+    table_of,
+)
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -26,16 +35,8 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    row_of,
-    shape_of_events,
-    shape_of_output,
-    shape_of_relation,
-    table_of,
-)
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import update_table
 
 LIFE_MS = 10_000

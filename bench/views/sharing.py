@@ -20,6 +20,8 @@ import pyarrow as pa
 
 from bench.views.job import Aim, Job, Report, Row
 from tidemill.arrangement.updates import consolidate, stamp
+from tidemill.catalog.record_rows import shape_of_output, shape_of_relation, table_of
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.parser import parse
@@ -27,10 +29,9 @@ from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import shape_of_output, shape_of_relation, table_of
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 Way = Literal["windows", "changes"]
 SALE = pa.schema([("o", pa.int64()), ("a", pa.int64()), ("k", pa.string())])

@@ -22,6 +22,20 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate
+from tidemill.catalog.record_rows import (
+    ARROW_TYPES,
+    PredicateShape,
+    row_of,
+    shape_of_events,
+    shape_of_output,
+)
+from tidemill.catalog.schemas import (
+    DONE_SCHEMA,
+    ERROR_SCHEMA,
+    OUTBOX_SCHEMA,
+    STATE_SCHEMA,
+    corrections_schema,
+)
 from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -37,19 +51,11 @@ from tidemill.testkit.conformance.language_events import arrive, check_events
 from tidemill.testkit.conformance.values import Json
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
-from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Took, untold
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.outbox import Firing, Took, untold
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import (
-    ARROW_TYPES,
-    PredicateShape,
-    row_of,
-    shape_of_events,
-    shape_of_output,
-)
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import differences, update_table
 
 Delivery: TypeAlias = Literal["keyed", "askable", "at least once", "at most once"]

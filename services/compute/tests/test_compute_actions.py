@@ -15,19 +15,19 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import empty_updates
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log_embedded import EmbeddedLog
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import Unavailable, UsageError, frontier
-from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Took, untold
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.outbox import Firing, Took, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import PredicateShape
 
 END = 30
 ALARM = pa.schema(

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tidemill.arrangement.updates import consolidate
+from tidemill.catalog.record_rows import row_of, shape_of_output
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import EngineState
@@ -17,7 +18,6 @@ from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
 from tidemill_compute.views.column_rows import column_updates
-from tidemill_compute.views.record_rows import row_of, shape_of_output
 from tidemill_compute.views.view_updates import block_table, differences, update_table
 
 PROGRAM = """

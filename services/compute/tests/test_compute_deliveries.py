@@ -24,6 +24,8 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from tidemill.arrangement.updates import empty_updates
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
 from tidemill.datalog.goals import goal_over
 from tidemill.runtime.clock import ManualClock
 from tidemill.runtime.log import Log
@@ -34,16 +36,14 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.http_endpoints import served
 from tidemill.testkit.pages import defined_in
 from tidemill.time import Fenced, TidemillError, Unavailable, UsageError, frontier
-from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, Took, key_in, untold
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
+from tidemill_compute.actions.outbox import Firing, Sink, Took, key_in, untold
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import PredicateShape
 
 ALARM = pa.schema(
     [("tank", pa.string()), ("level", pa.int64()), ("time", pa.int64()), ("expires", pa.int64())]

@@ -22,6 +22,16 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import empty_updates
+from tidemill.catalog.record_rows import shape_of_events, shape_of_output
+from tidemill.catalog.schemas import (
+    DONE_SCHEMA,
+    ERROR_SCHEMA,
+    EVENT_MAP_SCHEMA,
+    OUTBOX_SCHEMA,
+    STATE_SCHEMA,
+    corrections_schema,
+    event_schema,
+)
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.eager import eager_refusal
@@ -31,26 +41,24 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Version
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Fenced, Partitions, frontier, sole_time
-from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents, EarlyTarget
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, Took, untold
+from tidemill_compute.actions.outbox import Firing, Sink, Took, untold
 from tidemill_compute.actions.sink_sqlite import SqliteSink
-from tidemill_compute.events.buffer import event_schema
-from tidemill_compute.events.fold import LETTER_SCHEMA, EventPolicy
+from tidemill_compute.events.fold import EventPolicy
 from tidemill_compute.events.history import EventTarget
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, Policy
+from tidemill_compute.events.progress import Policy
 from tidemill_compute.events.rows import EventColumns
 from tidemill_compute.events.stage import EventStage
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import shape_of_events, shape_of_output
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 DATA = pa.schema([("host", pa.string()), ("at", pa.int64()), ("until", pa.int64())])
 RAW = pa.schema(

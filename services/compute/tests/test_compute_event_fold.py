@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import DIFF, TIME, accumulate, consolidate
+from tidemill.catalog.late_events import late_events
+from tidemill.catalog.schemas import event_schema
 from tidemill.datalog.records import Record
-from tidemill_compute.events.buffer import EventBuffer, event_schema
-from tidemill_compute.events.fold import EventFold, EventPolicy, late_events
+from tidemill_compute.events.buffer import EventBuffer
+from tidemill_compute.events.fold import EventFold, EventPolicy
 from tidemill_compute.events.progress import NOTHING_SEEN, Policy, progress_of
 from tidemill_compute.events.rows import EventColumns
 

@@ -11,15 +11,17 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import DIFF, empty_updates
+from tidemill.catalog.schemas import EVENT_MAP_SCHEMA, event_schema
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Consensus, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
-from tidemill_compute.events.buffer import EventBuffer, event_schema
-from tidemill_compute.events.fold import LETTER_SCHEMA, EventFold, EventPolicy
+from tidemill_compute.events.buffer import EventBuffer
+from tidemill_compute.events.fold import EventFold, EventPolicy
 from tidemill_compute.events.history import EventTarget
-from tidemill_compute.events.progress import DECIDED, EVENT_MAP_SCHEMA, NOTHING_SEEN, Policy
+from tidemill_compute.events.progress import DECIDED, NOTHING_SEEN, Policy
 from tidemill_compute.events.rows import EventColumns
 from tidemill_compute.events.stage import EventStage
 from tidemill_compute.settings import ComputeSettings

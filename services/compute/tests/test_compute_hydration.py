@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemill.arrangement.updates import consolidate
+from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.parser import parse
@@ -27,9 +29,8 @@ from tidemill_compute.views.bulk import History
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.hydrate_job import hydrated
-from tidemill_compute.views.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 PROGRAMS = {
     "joins and counts": """

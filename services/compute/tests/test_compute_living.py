@@ -12,6 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import empty_updates
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    Row,
+    row_of,
+    shape_of_events,
+    shape_of_relation,
+)
 from tidemill.datalog.columnar import Columns, Texts
 from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.presence import END, Presence
@@ -19,13 +26,6 @@ from tidemill.datalog.records import format_presence
 from tidemill.time import Corrupt
 from tidemill_compute.views.column_rows import rows_of_columns
 from tidemill_compute.views.living import LivingInput, cut_window
-from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    Row,
-    row_of,
-    shape_of_events,
-    shape_of_relation,
-)
 
 FIELDS = [
     ("name", pa.string()),

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate
+from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -21,9 +23,8 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.part_store import Limits
 from tidemill.time import frontier
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import shape_of_output, shape_of_relation
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 SALE = pa.schema([("n", pa.int64()), ("shop", pa.string()), ("note", pa.string())])
 BATCHES, ROWS = 8, 50

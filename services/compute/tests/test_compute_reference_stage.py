@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import DIFF, empty_updates
+from tidemill.catalog.schemas import EVENT_MAP_SCHEMA
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import U64_MAX, Partitions, frontier, sole_time
-from tidemill_compute.events.fold import LETTER_SCHEMA
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.settings import ComputeSettings
 

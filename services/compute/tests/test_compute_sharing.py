@@ -14,6 +14,8 @@ import pytest
 from msgspec import structs
 
 from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
+from tidemill.catalog.record_rows import record_of, row_of, shape_of_events, shape_of_output
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -25,11 +27,10 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import AlreadyUsed, Frontier, UsageError, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import record_of, row_of, shape_of_events, shape_of_output
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import differences, update_table
 
 END = 36

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.catalog.record_rows import row_of, shape_of_events, shape_of_output
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -25,10 +27,9 @@ from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import AlreadyUsed, Fenced, Frontier, UsageError, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import row_of, shape_of_events, shape_of_output
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 END = 60
 WAIT_S_MAX = 240.0

@@ -13,6 +13,14 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import consolidate, empty_updates
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.admission import Batch, Skew
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
@@ -29,15 +37,8 @@ from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.testkit.twins.pointwise import tick_answers
 from tidemill.time import UsageError, frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    record_of,
-    shape_of_events,
-    shape_of_output,
-    shape_of_relation,
-)
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 
 END = 40
 PUT = pa.schema([("k", pa.string()), ("v", pa.int64())])

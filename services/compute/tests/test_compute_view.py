@@ -16,6 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import accumulate, consolidate, empty_updates
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    record_of,
+    row_of,
+    shape_of_events,
+    shape_of_output,
+    shape_of_relation,
+)
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
@@ -31,17 +40,9 @@ from tidemill.time import frontier, sole_time
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance
 from tidemill_compute.views.idling import Quiet
-from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    record_of,
-    row_of,
-    shape_of_events,
-    shape_of_output,
-    shape_of_relation,
-)
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import differences, update_table
 
 END = 40

@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.audit_schema import AUDIT
 from tidemill.client import Client, connect
 from tidemill.rpc.audited import AuditedCall, host_of
 from tidemill.rpc.identity import EVERYBODY, PROCESS, Grant, Principal, Role
@@ -27,7 +28,7 @@ from tidemill.testkit.certificates import Certificates
 from tidemill.testkit.fleet import until
 from tidemill.testkit.up import UpProcess, up_process
 from tidemill.time import TidemillError, Unavailable, UsageError
-from tidemill_embedded.auditing import AUDIT, Audit
+from tidemill_embedded.auditing import Audit
 from tidemill_embedded.settings import AuditSettings
 
 CALL = AuditedCall("ann", "10.0.0.7", "Insert", "flights", "done")

@@ -8,10 +8,10 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.documents import document
 from tidemill.time import AlreadyUsed, UnknownCollection
-from tidemill_compute.views.record_rows import shape_of_relation
 from tidemill_embedded.resources.named import CREATED, SYSTEM, Named
 from tidemill_embedded.resources.names import Names, resource_of
 from tidemill_embedded.resources.resource_store import Stored

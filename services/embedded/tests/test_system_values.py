@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog import record_rows
 from tidemill.client.rows import table_of
 from tidemill.rpc.messages import Changes, CollectionShape, ResourceDocument, Right
 from tidemill.time import UsageError, frontier
-from tidemill_compute.views import record_rows
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

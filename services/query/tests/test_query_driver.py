@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.directory import Readable, SourceOf, ViewOf
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.parser import parse
@@ -28,7 +29,6 @@ from tidemill.shard import (
 )
 from tidemill.shard.part_store import LIMITS
 from tidemill.time import BeforeSince, NotYet, UnknownCollection, UsageError, frontier, sole_time
-from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import CHOICES_MAX, QueryDriver
 from tidemill_query.settings import QuerySettings
 

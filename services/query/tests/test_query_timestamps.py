@@ -7,10 +7,10 @@ import itertools
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.directory import Readable, SourceOf, ViewOf
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.time import UnknownCollection, frontier
-from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import QueryDriver
 from tidemill_query.settings import QuerySettings
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import update_schema
+from tidemill.catalog.directory import Readable, SourceOf, ViewOf
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
@@ -22,7 +23,6 @@ from tidemill.time import (
     partition_frontier,
     partition_offsets,
 )
-from tidemill_query.directory import Readable, SourceOf, ViewOf
 from tidemill_query.driver import QueryDriver
 from tidemill_query.settings import QuerySettings
 

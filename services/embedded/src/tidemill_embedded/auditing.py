@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.audit_schema import AUDIT, AUDIT_SCHEMA
 from tidemill.rpc.audited import AuditedCall
-from tidemill.rpc.identity import SYSTEM_RESOURCE
 from tidemill.runtime.breaking import shown
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
@@ -28,20 +28,6 @@ from tidemill_embedded.settings import AuditSettings
 
 log = get_logger("audit")
 
-AUDIT = f"{SYSTEM_RESOURCE}/audit"
-AUDIT_SCHEMA = pa.schema(
-    [
-        ("at", pa.int64()),
-        ("who", pa.string()),
-        ("address", pa.string()),
-        ("action", pa.string()),
-        ("target", pa.string()),
-        ("outcome", pa.string()),
-        ("reason", pa.string()),
-        ("calls", pa.int64()),
-        ("process", pa.string()),
-    ]
-)
 SWEEP_S = 600.0
 """How often rows that are too old, or too many, are taken away."""
 

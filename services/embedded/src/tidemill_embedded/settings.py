@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
+from tidemill.catalog.plugins import LOAD_S
 from tidemill.rpc.admission import CallLimits
 from tidemill.rpc.identity import GRACE_S
 from tidemill.rpc.tls import TlsFiles
@@ -22,7 +23,6 @@ from tidemill.shard.stores import BlobPlace
 from tidemill.spark.pod_settings import PodSettings
 from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
-from tidemill_compute.plugins import LOAD_S
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX
 from tidemill_ingest.parquet_files import CELLS_MAX

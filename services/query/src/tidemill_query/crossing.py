@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.catalog.directory import ViewOf
 from tidemill.datalog.proofs import Proof
 from tidemill.datalog.records import Record
 from tidemill.time import BeforeSince, NotYet
-from tidemill_query.directory import ViewOf
 
 
 @dataclass(frozen=True, slots=True)

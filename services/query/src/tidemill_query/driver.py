@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.catalog.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill.datalog.drawing import dot_of, svg_of
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.logical import logical_plan
@@ -50,7 +51,6 @@ from tidemill.time import (
 )
 from tidemill_query import plans, reasons
 from tidemill_query.crossing import Borders, Crossing
-from tidemill_query.directory import Directory, Readable, TicksOf, ViewOf
 from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
 from tidemill_query.instants import definite_instant

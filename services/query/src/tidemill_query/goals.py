@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF
+from tidemill.catalog.directory import Readable
 from tidemill.datalog import ast
 from tidemill.datalog.evaluation.scans import all_of, compared
 from tidemill.datalog.goals import goal_over
@@ -16,7 +17,6 @@ from tidemill.datalog.pushdown import expression_of
 from tidemill.datalog.records import Value
 from tidemill.datalog.values import widen
 from tidemill.time import UsageError
-from tidemill_query.directory import Readable
 
 LANES = ("_time", "_diff")
 

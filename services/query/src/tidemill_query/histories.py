@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.directory import Readable, TicksOf, ViewOf
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.evaluation.state import StateRow
@@ -21,7 +22,6 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickHistory, TickStart, recorded
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import NotYet, sole_time
-from tidemill_query.directory import Readable, TicksOf, ViewOf
 from tidemill_query.working import Workers
 
 Hold: TypeAlias = "Callable[[str, str], AbstractAsyncContextManager[ReadCapability]]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tidemill.catalog.directory import ViewOf
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.demand import demanded, pattern_scan
 from tidemill.datalog.evaluation.allowance import Allowance
@@ -15,7 +16,6 @@ from tidemill.datalog.incremental.explaining import explain_analysis, explain_pl
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine
-from tidemill_query.directory import ViewOf
 
 
 def plan_lines(program: CheckedProgram) -> list[str]:

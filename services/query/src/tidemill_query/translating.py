@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp
+from tidemill.catalog.directory import SourceOf
 from tidemill.reclock import bindings_of_rows, covered_since
 from tidemill.rpc.messages import Translation
 from tidemill.runtime.clock import Clock
@@ -23,7 +24,6 @@ from tidemill.time import (
     shown_offsets,
     sole_time,
 )
-from tidemill_query.directory import SourceOf
 from tidemill_query.settings import QuestionLimits
 from tidemill_query.working import Workers
 

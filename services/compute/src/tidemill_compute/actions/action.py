@@ -11,6 +11,8 @@ from itertools import groupby
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, stamp, update_schema
+from tidemill.catalog.record_rows import PredicateShape, record_of
+from tidemill.catalog.schemas import OUTBOX_SCHEMA
 from tidemill.datalog.goals import Goal, action_key
 from tidemill.datalog.records import Record, elements_of, format_record
 from tidemill.runtime.clock import Clock
@@ -22,13 +24,10 @@ from tidemill_compute.actions.corrections import (
     correction_rows,
     corrections_told,
 )
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink, firings_of, outbox_rows
+from tidemill_compute.actions.outbox import Firing, Sink, firings_of, outbox_rows
 from tidemill_compute.appending import append_through
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import PredicateShape, record_of
-
-DONE_SCHEMA = pa.schema([pa.field("key", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.catalog.record_rows import PredicateShape
+from tidemill.catalog.schemas import corrections_schema
 from tidemill.datalog.records import Record, format_record, format_value
-from tidemill_compute.views.record_rows import PredicateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,6 @@ class Correction:
     instant: int
     old: Record | None
     new: Record | None
-
-
-def corrections_schema(shape: PredicateShape) -> pa.Schema:
-    """Columns of a collection of corrections: the event's arguments by name, behind what happened."""
-    fields = [
-        pa.field("key", pa.string()), pa.field("sequence", pa.int64()),
-        pa.field("instant", pa.int64()), pa.field("event_time", pa.int64()),
-        pa.field("old", pa.string()), pa.field("new", pa.string()),
-    ]  # fmt: skip
-    for at in range(shape.arguments):
-        field = shape.schema.field(at)
-        fields.append(pa.field(f"arg_{field.name}", field.type))
-    return pa.schema(fields)
 
 
 def correction_rows(corrections: Sequence[Correction], shape: PredicateShape) -> pa.Table:

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
+from tidemill.catalog.record_rows import endless, row_of
+from tidemill.catalog.schemas import OUTBOX_SCHEMA
 from tidemill.datalog.goals import action_key
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
@@ -20,9 +22,8 @@ from tidemill.time import U64_MAX, frontier, sole_time
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.corrections import corrections_told
 from tidemill_compute.actions.early import EarlyEvents
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Firing, Sink
+from tidemill_compute.actions.outbox import Firing, Sink
 from tidemill_compute.settings import ComputeSettings
-from tidemill_compute.views.record_rows import endless, row_of
 
 _LAST = 2**63 - 1
 """The progress of an action over a collection that is closed."""

@@ -11,6 +11,8 @@ from functools import partial
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import PredicateShape, record_of
+from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.allowance import Allowance, match_bytes
@@ -26,9 +28,7 @@ from tidemill_compute.events.rows import NEVER
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.maintaining import INSTANT_MAX
-from tidemill_compute.views.record_rows import PredicateShape, record_of
 from tidemill_compute.views.view import rows_of
-from tidemill_compute.views.view_target import STATE_SCHEMA
 
 log = get_logger("actions")
 

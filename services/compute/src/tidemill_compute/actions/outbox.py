@@ -11,20 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import TIME
-
-OUTBOX_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("action", pa.string()),
-        pa.field("instant", pa.int64()),
-        pa.field("record", pa.string()),
-        pa.field("arguments", pa.string()),
-        pa.field("event_time", pa.int64()),
-    ]
-)
-"""One row for each firing: `instant` is when the event became present, `record` its text, `arguments`
-a JSON list, `event_time` null for a timeless fact. A row without a key is no firing: an action that fires
-early notes there how far it has come (`actions.eager`)."""
+from tidemill.catalog.schemas import OUTBOX_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,6 @@ from tidemill_compute.events.rows import NEVER, Events
 START = "_start"
 
 
-def event_schema(data: pa.Schema) -> pa.Schema:
-    """The columns of an event collection: those of the data, then `time` and `expires`."""
-    return pa.schema([*data, pa.field("time", pa.int64()), pa.field("expires", pa.int64())])
-
-
 @dataclass(slots=True)
 class EventBuffer:
     """The part of an event collection that lies at or beyond its upper.

@@ -8,7 +8,6 @@ steps, so a resumed fold decides alike.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, update_schema
-from tidemill.datalog.records import Record
+from tidemill.catalog.late_events import late_reason
+from tidemill.catalog.schemas import EVENT_MAP_SCHEMA
+from tidemill.runtime.formats import LETTER_SCHEMA
 from tidemill.time import heartbeat
 from tidemill_compute.events.buffer import EventBuffer
 from tidemill_compute.events.progress import (
-    EVENT_MAP_SCHEMA,
     NOTHING_SEEN,
     EventProgress,
     Policy,
@@ -41,20 +41,9 @@ from tidemill_compute.events.rows import (
     timed,
 )
 
-LETTER_SCHEMA = pa.schema(
-    [
-        pa.field("partition", pa.int64()),
-        pa.field("offset", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("raw", pa.string()),
-    ]
-)
-
 MOVERS = ("rows", "heartbeat", "idleTimeout", "silence")
 """What may move the frontier of a stream."""
 AHEAD = "ahead"
-LATE = "late"
-_LATE_REASON = re.compile(rf"{LATE}: time (-?\d+) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +181,7 @@ class EventFold:
             return events
         frontier = self.progress.frontier
         late = events.times < frontier
-        self._letter(
-            instant,
-            events,
-            late,
-            lambda t: f"{LATE}: time {t} is before the event frontier {frontier}",
-        )
+        self._letter(instant, events, late, lambda t: late_reason(t, frontier))
         return events.where(~late)
 
     def _letter(self, instant: int, events: Events, wrong: Flags, reason: object) -> None:
@@ -240,17 +224,6 @@ class EventFold:
             self.map_updates += [(row, instant, -1) for row in sorted(before - after, key=str)]
             self.map_updates += [(row, instant, 1) for row in sorted(after - before, key=str)]
         self.progress = progress
-
-
-def late_events(letters: pa.Table, predicate: str, columns: Sequence[str]) -> list[Record]:
-    """The events among dead letters that were refused because they came late; null in columns gained since."""
-    found = []
-    for reason, raw in zip(letters["reason"].to_pylist(), letters["raw"].to_pylist(), strict=True):
-        told = _LATE_REASON.match(reason)
-        if told is not None:
-            row = json.loads(raw)
-            found.append(Record(predicate, tuple(row.get(name) for name in columns), int(told[1])))
-    return found
 
 
 def _positions(rows: pa.Table, partition: str, offset: str) -> list[tuple[int, int]]:

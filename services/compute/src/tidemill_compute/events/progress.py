@@ -15,22 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 STREAM = -1
 """The row of the stream itself in the event map; partitions count from 0."""
 DECIDED = -2
 """The row of the last decision about a silence: where it brought the frontier, and when."""
-
-EVENT_MAP_SCHEMA = pa.schema(
-    [
-        pa.field("partition", pa.int64()),
-        pa.field("frontier", pa.int64()),
-        pa.field("instant", pa.int64()),
-    ]
-)
-"""Rows of an event map: a partition's promise and when it last spoke; the stream's frontier and
-the first instant at which it stood there."""
 
 
 @dataclass(frozen=True, slots=True)

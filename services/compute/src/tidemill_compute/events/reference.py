@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.arrangement.updates import DIFF, TIME, concatenate, update_schema
+from tidemill.catalog.schemas import EVENT_MAP_SCHEMA
 from tidemill.runtime.clock import Clock
 from tidemill.shard import Collections
 from tidemill.time import NotYet, frontier, sole_time
 from tidemill_compute.appending import append_through
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA, STREAM
+from tidemill_compute.events.progress import STREAM
 from tidemill_compute.events.rows import HEARTBEAT
 from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings

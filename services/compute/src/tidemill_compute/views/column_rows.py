@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import COLUMN_TYPES, PredicateShape, Row
 from tidemill.datalog.columnar import Column, Columns, Texts, Unsuited
 from tidemill.datalog.columnar.columns import END_WORD
 from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.scratch.changing import column_changes
-from tidemill_compute.views.record_rows import COLUMN_TYPES, PredicateShape, Row
 
 INSTANT_MAX = 1 << 53
 """Instants from here on are left to rows: a number on columns stands for no end."""

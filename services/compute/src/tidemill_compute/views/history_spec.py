@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
+from tidemill.catalog.plugins import vocabulary_of
+from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Limits
@@ -14,10 +16,8 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Named
 from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part
 from tidemill.time import frontier
-from tidemill_compute.plugins import vocabulary_of
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES, HISTORY_BYTES_MAX, History
-from tidemill_compute.views.record_rows import PredicateShape
 from tidemill_compute.views.view_target import Engine, ViewTarget
 
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import PredicateShape, record_of
 from tidemill.datalog.evaluation.allowance import column_bytes, match_bytes
 from tidemill.datalog.incremental import FactVersion, Given, Later, Pause, paused
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
 from tidemill.time import Corrupt
 from tidemill_compute.views.living_rows import Held, LivingRows, Row
-from tidemill_compute.views.record_rows import PredicateShape, record_of
 from tidemill_compute.views.shared_inputs import SharedInput
 
 if TYPE_CHECKING:  # importing it imports numba
@@ -316,8 +316,8 @@ class LivingInput:
 
     def _living_columns(self, texts: Texts) -> LivingColumns:
         """The rows on columns. Raises: Unsuited."""
+        from tidemill.catalog.record_rows import table_of
         from tidemill.datalog.columnar.living import LivingColumns
-        from tidemill_compute.views.record_rows import table_of
 
         if self.columns is not None:
             if self.columns.rows.texts is texts:

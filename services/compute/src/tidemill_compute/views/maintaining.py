@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.catalog.record_rows import PredicateShape, endless, row_of
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.incremental import FactBlock, Pause, follows
@@ -15,9 +17,8 @@ from tidemill.time import Exhausted
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.following import Balance, Followed, Follower
 from tidemill_compute.views.living import LivingInput, cut_window
-from tidemill_compute.views.record_rows import PredicateShape, endless, row_of
 from tidemill_compute.views.shared_inputs import SharedInputs
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import (
     Change,
     Start,

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangement.updates import TIME
+from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.incremental import FactVersion, Given, Later
 from tidemill.time import UsageError
 from tidemill_compute.views.idling import Quiet
-from tidemill_compute.views.record_rows import PredicateShape
 
 if TYPE_CHECKING:  # importing it imports numba
     from tidemill.arrangement.kernels import I64Array

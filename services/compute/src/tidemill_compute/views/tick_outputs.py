@@ -8,13 +8,14 @@ from heapq import heappop, heappush
 
 import pyarrow as pa
 
+from tidemill.catalog.record_rows import endless, record_of, row_of
+from tidemill.catalog.schemas import ERROR_SCHEMA
 from tidemill.datalog.carrying import matches_ends
 from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_value
 from tidemill.datalog.ticking.nodes import TickAnswer
 from tidemill.datalog.ticks import Message
-from tidemill_compute.views.record_rows import endless, record_of, row_of
-from tidemill_compute.views.view_target import ERROR_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Change, Row, Start, update_table
 
 Told = tuple[str, Row]

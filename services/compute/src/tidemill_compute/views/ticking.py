@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.tick_state import MESSAGE, Handed
@@ -20,7 +21,7 @@ from tidemill.time import U64_MAX, UsageError
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.tick_outputs import TickOutputs
-from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Start, Step, moved_rows, update_table
 
 _ALONE_MAX = 1_000_000

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidemill.catalog.schemas import STATE_SCHEMA
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import Scan
 from tidemill.datalog.evaluation.state import StateRow
@@ -35,7 +36,7 @@ from tidemill_compute.views.living import LivingInput
 from tidemill_compute.views.maintaining import Direct
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_compute.views.ticking import Ticked
-from tidemill_compute.views.view_target import STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_compute.views.view_updates import Maintainer, Row, Start, Step
 
 log = get_logger("views")

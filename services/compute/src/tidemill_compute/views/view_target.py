@@ -6,20 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-import pyarrow as pa
-
+from tidemill.catalog.record_rows import PredicateShape
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
 from tidemill.datalog.ticking import TickPlan
 from tidemill.time import Frontier
-from tidemill_compute.views.record_rows import PredicateShape
-
-STATE_SCHEMA = pa.schema(
-    [pa.field("rule", pa.int64()), pa.field("kind", pa.string()), pa.field("solution", pa.string())]
-)
-ERROR_SCHEMA = pa.schema([pa.field("error", pa.string())])
 
 Engine: TypeAlias = Literal["auto", "incremental", "scratch"]
 

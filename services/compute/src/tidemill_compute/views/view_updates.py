@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import table_of
 from tidemill.datalog.evaluation.state import StateRow
 from tidemill.datalog.incremental import FactBlock, Pause
 from tidemill_compute.views.living import LivingInput
-from tidemill_compute.views.record_rows import table_of
 
 Row: TypeAlias = "tuple[object, ...]"
 Stretch: TypeAlias = "tuple[Row, float, float]"

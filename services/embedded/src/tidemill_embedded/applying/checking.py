@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.catalog.plugins import vocabulary_of
 from tidemill.datalog.ast import Rule
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
@@ -27,7 +28,6 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_compute.plugins import vocabulary_of
 from tidemill_embedded.applying.planning import plan_reader
 from tidemill_embedded.applying.reading import doubled, told_twice
 from tidemill_embedded.resources.named import located

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.catalog.plugins import vocabulary_of
 from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.bound import evaluate_bound
 from tidemill.datalog.catalog import Catalog, InputKind
@@ -18,7 +19,6 @@ from tidemill.datalog.records import ANY, format_presence
 from tidemill.datalog.scratch import Engine
 from tidemill.datalog.vocabulary import NOTHING, Named
 from tidemill.time import UsageError
-from tidemill_compute.plugins import vocabulary_of
 
 UPPER = 1_000_000
 MEMORY_MB = 4_096

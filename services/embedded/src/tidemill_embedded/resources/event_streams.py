@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tidemill.catalog.schemas import event_schema
 from tidemill.runtime.resources import SourceSpec
 from tidemill_compute.events.fold import EventPolicy
 from tidemill_compute.events.history import EventTarget
 from tidemill_compute.events.progress import Policy
 from tidemill_compute.events.rows import EventColumns
-from tidemill_embedded.resources.named import columns_of, event_schema, row_schema
+from tidemill_embedded.resources.named import columns_of, row_schema
 from tidemill_embedded.resources.resource_store import Stored
 
 

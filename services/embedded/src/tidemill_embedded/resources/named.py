@@ -9,6 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.catalog.directory import Readable, SourceOf
+from tidemill.catalog.late_events import late_events
+from tidemill.catalog.record_rows import (
+    PredicateShape,
+    record_of,
+    shape_of_events,
+    shape_of_relation,
+)
+from tidemill.catalog.schemas import event_schema
 from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
@@ -18,15 +27,7 @@ from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.problems import field_name
 from tidemill.runtime.resources import ColumnSpec, Resource, SourceSpec, TableSpec
 from tidemill.time import UsageError
-from tidemill_compute.events.fold import late_events
-from tidemill_compute.views.record_rows import (
-    PredicateShape,
-    record_of,
-    shape_of_events,
-    shape_of_relation,
-)
 from tidemill_embedded.resources.resource_store import Stored
-from tidemill_query.directory import Readable, SourceOf
 
 SYSTEM = "system"
 ASIDE = "Aside"
@@ -133,11 +134,6 @@ def own_prefix(stored: Stored, version: int) -> str:
 def row_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
     """The data columns of a source or table."""
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in columns])
-
-
-def event_schema(rows: pa.Schema) -> pa.Schema:
-    """The data columns of an event stream."""
-    return rows.append(pa.field("time", pa.int64())).append(pa.field("expires", pa.int64()))
 
 
 def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:

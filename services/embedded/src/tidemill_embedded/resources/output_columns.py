@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.record_rows import NODE, PredicateShape, shape_of_output
 from tidemill.datalog.ast import Span, Variable
 from tidemill.datalog.carrying import MARK, endless_names
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
 from tidemill.time import UsageError
-from tidemill_compute.views.record_rows import NODE, PredicateShape, shape_of_output
 
 ASIDE = {"errors": "the error collection", "state": "the state"}
 """Collections that every view has beside its outputs, by the last part of their names."""

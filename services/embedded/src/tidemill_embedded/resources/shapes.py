@@ -13,6 +13,18 @@ from graphlib import CycleError, TopologicalSorter
 import msgspec
 import pyarrow as pa
 
+from tidemill.catalog.audit_schema import AUDIT, AUDIT_SCHEMA
+from tidemill.catalog.directory import Readable, SourceOf, TicksOf, ViewOf
+from tidemill.catalog.plugins import LOAD_S, vocabulary_of
+from tidemill.catalog.record_rows import (
+    shape_of_relation,
+)
+from tidemill.catalog.schemas import (
+    ERROR_SCHEMA,
+    EVENT_MAP_SCHEMA,
+    OUTBOX_SCHEMA,
+    corrections_schema,
+)
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.carrying import surely_carried
@@ -33,15 +45,6 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard import Description
 from tidemill.time import TidemillError, UnknownCollection, UsageError
-from tidemill_compute.actions.corrections import corrections_schema
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
-from tidemill_compute.plugins import LOAD_S, vocabulary_of
-from tidemill_compute.views.record_rows import (
-    shape_of_relation,
-)
-from tidemill_compute.views.view_target import ERROR_SCHEMA
-from tidemill_embedded.auditing import AUDIT, AUDIT_SCHEMA
 from tidemill_embedded.resources.named import (
     ARRANGEMENT,
     ASIDE,
@@ -63,7 +66,6 @@ from tidemill_embedded.resources.output_columns import output_shape, refuse_asid
 from tidemill_embedded.resources.programs import Programs
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
-from tidemill_query.directory import Readable, SourceOf, TicksOf, ViewOf
 
 
 def _begin(view: PlannedView) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
 from tidemill.datalog.goals import Goal, goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill.runtime.resources import (
@@ -19,11 +20,10 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard import Description
 from tidemill.time import U64_MAX, U64_TIME, Frontier, UsageError, frontier, sole_time
-from tidemill_compute.actions.action import DONE_SCHEMA, ActionDriver, ActionTarget
-from tidemill_compute.actions.corrections import corrections_schema
+from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents
-from tidemill_compute.actions.outbox import OUTBOX_SCHEMA, Sink
+from tidemill_compute.actions.outbox import Sink
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
 from tidemill_compute.actions.sink_log import LogSink

@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidemill.catalog.schemas import EVENT_MAP_SCHEMA, event_schema
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
@@ -33,14 +34,13 @@ from tidemill.shard.conforming import refuse_long
 from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
 from tidemill_compute.events.fold import MOVERS
-from tidemill_compute.events.progress import EVENT_MAP_SCHEMA
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.events.stage import EventStage
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
 from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
 from tidemill_embedded.resources.event_streams import stream_of
-from tidemill_embedded.resources.named import SYSTEM, columns_of, event_schema, row_schema
+from tidemill_embedded.resources.named import SYSTEM, columns_of, row_schema
 from tidemill_embedded.resources.placing import check_source
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.running.source_files import file_origin

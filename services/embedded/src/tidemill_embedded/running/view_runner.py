@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
@@ -18,7 +19,7 @@ from tidemill.time import Fenced, Frontier, UnknownCollection, UsageError, front
 from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
-from tidemill_compute.views.view_target import ERROR_SCHEMA, STATE_SCHEMA, ViewTarget
+from tidemill_compute.views.view_target import ViewTarget
 from tidemill_embedded.resources import versions
 from tidemill_embedded.resources.named import SYSTEM, PlannedView, own_prefix
 from tidemill_embedded.resources.resource_store import Stored

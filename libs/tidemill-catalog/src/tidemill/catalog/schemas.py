@@ -1,0 +1,60 @@
+"""Schemas of the collections that resources make beside their own; their rows belong to the services that write them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemill.catalog.record_rows import PredicateShape
+
+OUTBOX_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("instant", pa.int64()),
+        pa.field("record", pa.string()),
+        pa.field("arguments", pa.string()),
+        pa.field("event_time", pa.int64()),
+    ]
+)
+"""Rows of `a/outbox`, one for each firing: `instant` is when the event became present, `record` its text,
+`arguments` a JSON list, `event_time` null for a timeless fact. A row without a key is no firing: an eager
+action notes there how far it has come."""
+
+DONE_SCHEMA = pa.schema([pa.field("key", pa.string())])
+"""Rows of `a/done`: keys of firings whose effects have happened."""
+
+EVENT_MAP_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int64()),
+        pa.field("frontier", pa.int64()),
+        pa.field("instant", pa.int64()),
+    ]
+)
+"""Rows of `s/eventmap`: a partition's promise and when it last spoke; the stream's frontier and
+the first instant at which it stood there."""
+
+ERROR_SCHEMA = pa.schema([pa.field("error", pa.string())])
+"""Rows of `v/errors`: errors of the program of a view."""
+
+STATE_SCHEMA = pa.schema(
+    [pa.field("rule", pa.int64()), pa.field("kind", pa.string()), pa.field("solution", pa.string())]
+)
+"""Rows of `v/state`: the state that one window of a view hands to the next."""
+
+
+def corrections_schema(shape: PredicateShape) -> pa.Schema:
+    """Columns of `a/corrections`: the event's arguments by name, behind what happened."""
+    fields = [
+        pa.field("key", pa.string()), pa.field("sequence", pa.int64()),
+        pa.field("instant", pa.int64()), pa.field("event_time", pa.int64()),
+        pa.field("old", pa.string()), pa.field("new", pa.string()),
+    ]  # fmt: skip
+    for at in range(shape.arguments):
+        field = shape.schema.field(at)
+        fields.append(pa.field(f"arg_{field.name}", field.type))
+    return pa.schema(fields)
+
+
+def event_schema(data: pa.Schema) -> pa.Schema:
+    """The columns of an event collection: those of the data, then `time` and `expires`."""
+    return pa.schema([*data, pa.field("time", pa.int64()), pa.field("expires", pa.int64())])

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemill.testkit.prose.rules import Breach, files, member_of, rules
 
 RECORDED = Path(__file__).with_name("counts.toml")
-SHOWN_MAX = 40
+SHOWN_MAX = 20
 """Breaches that one message lists."""
 
 Breaches = Mapping[str, Mapping[str, list[Breach]]]

@@ -1,4 +1,5 @@
-"""The Spark job that arranges a collection by another key: sorted parts of key-hash ranges, in bulk.
+"""The Spark job that arranges a collection by another key: sorted parts of key-hash ranges, in
+bulk.
 
 It commits nothing; the service appends what it wrote by compare-and-append.
 """

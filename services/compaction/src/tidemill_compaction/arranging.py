@@ -1,4 +1,6 @@
-"""Building an arrangement: the updates of one collection in another one, sorted and split by another key."""
+"""Building an arrangement: the updates of one collection in another one, sorted and split by
+another key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ JOB = "tidemill_compaction.arrange_job"
 
 
 class SparkArrange:
-    """Brings an arrangement up to what its collection says, by one Spark job and a compare-and-append."""
+    """Brings an arrangement up to what its collection says, by one Spark job and a
+    compare-and-append.
+    """
 
     def __init__(self, launcher: SparkLauncher, collections: Collections) -> None:
         self._launcher = launcher
@@ -23,9 +27,10 @@ class SparkArrange:
         """Append to `arrangement` what `collection` says from its upper on; how many updates.
 
         At each instant from the arrangement's beginning on both then hold the same rows. An
-        arrangement without any updates begins with what the collection holds at its upper. A writer that
-        lost a race changes nothing. Raises: UsageError if the two have different columns, the
-        collection is closed, or its history no longer goes back so far; Unavailable if the job failed.
+        arrangement without any updates begins with what the collection holds at its upper. A writer
+        that lost a race changes nothing. Raises: UsageError if the two have different columns, the
+        collection is closed, or its history no longer goes back so far; Unavailable if the job
+        failed.
         """
         from tidemill_compaction.arrange_job import (
             ArrangeResult,

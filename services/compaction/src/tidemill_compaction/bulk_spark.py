@@ -21,7 +21,10 @@ class SparkMerge:
         self._collections = collections
 
     async def merge(self, merge: Merge) -> bool:
-        """Guarantees of BulkMerge. Raises: Unavailable with the end of the job's log if it failed."""
+        """Guarantees of BulkMerge.
+
+        Raises: Unavailable with the end of the job's log if it failed.
+        """
         from tidemill_compaction.merge_job import MergeResult, spec_of  # few processes launch jobs
 
         spec = msgspec.msgpack.encode(spec_of(merge.work))

@@ -53,8 +53,9 @@ class CompactionDriver:
     """No accumulation at or beyond since ever changes; batches stay few; nothing leaks.
 
     Merges run outside the log and never block a writer. A step that a store refused is taken again
-    at the next look; a collection that is damaged is told of at every look. One that breaks a look in another
-    way is told of, counted, and looked at again after twice as many looks each time. Neither stops the others.
+    at the next look; a collection that is damaged is told of at every look. One that breaks a look
+    in another way is told of, counted, and looked at again after twice as many looks each time.
+    Neither stops the others.
     """
 
     collections: Collections
@@ -148,7 +149,9 @@ class CompactionDriver:
         await self._delete(collection)
 
     async def _look_at_tombstone(self, collection: str, garbage: int) -> None:
-        """Delete what is left of it, much later uploads that broke off; then never look at it again."""
+        """Delete what is left of it, much later uploads that broke off; then never look at it
+        again.
+        """
         if garbage:
             await self._delete(collection)
         elif collection not in self._tombstones:

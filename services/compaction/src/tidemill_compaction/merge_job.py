@@ -1,4 +1,5 @@
-"""The Spark job that merges parts: each task a hash range of keys, by the merge of the service itself.
+"""The Spark job that merges parts: each task a hash range of keys, by the merge of the service
+itself.
 
 It commits nothing; the service puts what it wrote in place of what it was made of.
 """

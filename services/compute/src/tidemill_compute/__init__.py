@@ -1,1 +1,3 @@
-"""The compute service: event timelines, views and actions, each kept at exactly what its inputs say."""
+"""The compute service: event timelines, views and actions, each kept at exactly what its inputs
+say.
+"""

@@ -9,7 +9,9 @@ from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, Fenced, Frontier, frontier, sole_time
 
 FENCE = U64_MAX - 1
-"""The upper of the state of a version that another one has replaced: whoever still runs it stops there."""
+"""The upper of the state of a version that another one has replaced: whoever still runs it stops
+there.
+"""
 
 
 async def append_through(
@@ -18,8 +20,8 @@ async def append_through(
     """Write the part of `updates` that is missing between the collection's upper and `upper`.
 
     The updates are a function of definite inputs, so what another writer, or this one before a
-    crash, has written of them is the same. Returns how many updates were written. Raises: Fenced at a
-    collection of which nobody may write any more.
+    crash, has written of them is the same. Returns how many updates were written. Raises: Fenced at
+    a collection of which nobody may write any more.
     """
     held: Frontier = (await collections.status(collection)).upper
     refuse_fenced(collection, held)

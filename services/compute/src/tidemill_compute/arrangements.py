@@ -51,7 +51,9 @@ class ArrangementDriver:
         return await self._holds.take(self._collection)
 
     async def advance_forever(self) -> None:
-        """Follow the collection until cancelled; return once it is closed, and nothing can follow, or the arrangement is."""
+        """Follow the collection until cancelled; return once it is closed, and nothing can follow,
+        or the arrangement is.
+        """
         await self.hold()
         held_at = self._clock.monotonic_s()
         while (lower := await self._lower()) is not None:
@@ -69,7 +71,8 @@ class ArrangementDriver:
             await self._write(lower, sole_time(source.upper), fresh)
             if self._clock.monotonic_s() - held_at >= self._settings.hold_interval_s:
                 held_at = self._clock.monotonic_s()
-                # The next step reads the updates from `lower` on: those of the hold itself are told apart no more.
+                # The next step reads the updates from `lower` on: those of the hold itself are told
+                # apart no more.
                 await self._holds.downgrade(self._collection, frontier(max(lower - 1, 0)))
 
     async def _lower(self) -> int | None:
@@ -94,7 +97,9 @@ class ArrangementDriver:
             await self._collections.extend_schema(self._arrangement, schema)
 
     async def _write(self, lower: int, upper: int, fresh: bool) -> None:
-        """Write what the collection says of [lower, upper), in a fresh arrangement with what it held at `lower`."""
+        """Write what the collection says of [lower, upper), in a fresh arrangement with what it
+        held at `lower`.
+        """
         collection = self._collection
         if fresh:
             pieces = [_at(await self._holds.snapshot(collection, lower), lower)]

@@ -13,7 +13,9 @@ from tidemill.shard import Collections, ReadCapability
 from tidemill.time import U64_MAX, Frontier, sole_time
 
 AT_REST_MS = 3_600_000
-"""A hold on what rests is moved this far at once: a rest that it ends has been long enough to be worth beginning."""
+"""A hold on what rests is moved this far at once: a rest that it ends has been long enough to be
+worth beginning.
+"""
 
 
 class Holds:
@@ -45,7 +47,8 @@ class Holds:
         reading: Reading = EVERYTHING,
         told: Callable[[int], None] | None = None,
     ) -> pa.Table:
-        """What the collection holds at `as_of`, as far as it is read: data columns and multiplicity.
+        """What the collection holds at `as_of`, as far as it is read: data columns and
+        multiplicity.
 
         `told` hears of the bytes as they come, and may raise.
         """
@@ -68,7 +71,9 @@ class Holds:
         reading: Reading = EVERYTHING,
         told: Callable[[int], None] | None = None,
     ) -> pa.Table:
-        """All updates with lower <= _time < upper, as far as they are read; `told` as for a snapshot."""
+        """All updates with lower <= _time < upper, as far as they are read; `told` as for a
+        snapshot.
+        """
         rows = await self._collections.changes(
             self._held[collection], lower, upper,
             columns=reading.columns, where=reading.where, told=told,
@@ -92,8 +97,8 @@ class Holds:
     async def downgrade(self, collection: str, to: Frontier) -> None:
         """Let history before `to` go; a hold that is there already stays.
 
-        So does, for an hour, one on a collection at rest: to move it would end the rest, and let nothing go
-        that came meanwhile.
+        So does, for an hour, one on a collection at rest: to move it would end the rest, and let
+        nothing go that came meanwhile.
         """
         held = self._held[collection]
         if held.frontier == to or not held.frontier.precedes(to):

@@ -11,12 +11,15 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Steps of evaluation, engines, and movement of holds."""
 
     window_changes_max: int = 20_000
-    """Input changes that one evaluation window of a view covers, as far as instants differ. On columns,
-    a window covers at least as many changes as rows are alive."""
+    """Input changes that one evaluation window of a view covers, as far as instants differ.
+
+    On columns, a window covers at least as many changes as rows are alive.
+    """
 
     columns_from: int | None = 2_000
-    """Rows of an input, alive and new, from which on a window is evaluated on columns; None is never.
-    The answers are the same; fewer rows are done before columns are made of them."""
+    """Rows of an input, alive and new, from which on a window is evaluated on columns; None is
+    never. The answers are the same; fewer rows are done before columns are made of them.
+    """
 
     window_ticks_max: int = 2_000
     """Ticks of a ticked view that one step covers; their output is readable after each step."""
@@ -29,8 +32,10 @@ class ComputeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Updates that an arrangement lacks from which on a Spark job adds them."""
 
     maintenance: Literal["auto", "windows", "changes"] = "auto"
-    """How a view is maintained: `windows` evaluates all that is alive, which suits a backlog; `changes`
-    follows changes alone, which suits a live stream; `auto` takes the cheaper. Answers are the same."""
+    """How a view is maintained: `windows` evaluates all that is alive, which suits a backlog;
+    `changes` follows changes alone, which suits a live stream; `auto` takes the cheaper. Answers
+    are the same.
+    """
 
     poll_timeout_s: float = 5.0
     """Longest wait for an input before another look; inputs that advance never wait so long."""

@@ -1,4 +1,6 @@
-"""Rows that users hand in, as the language has values: typed, finite, in normal form, at most what is there taken away."""
+"""Rows that users hand in, as the language has values: typed, finite, in normal form, at most what
+is there taken away.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,18 @@ _FITS: dict[pa.DataType, tuple[str, Callable[[pa.DataType], bool]]] = {
     pa.string(): ("text", lambda t: pt.is_string(t) or pt.is_large_string(t)),
     pa.bool_(): ("bool", pt.is_boolean),
 }
-"""Of each type of a column its name and what may come in for it; whole numbers may be written as floats."""
+"""Of each type of a column its name and what may come in for it; whole numbers may be written as
+floats.
+"""
 
 
 def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.Array]:
     """(the rows as the columns of a table, how often each comes or goes).
 
-    A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into normal form C, a zero
-    loses its sign. Raises: UsageError naming the column: one that is missing or of another type, a null where there is
-    none, a float that is not finite, a text with too many marks, a `_diff` beyond DIFF_MAX.
+    A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into
+    normal form C, a zero loses its sign. Raises: UsageError naming the column: one that is missing
+    or of another type, a null where there is none, a float that is not finite, a text with too many
+    marks, a `_diff` beyond DIFF_MAX.
     """
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:
@@ -74,7 +79,9 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
 
 
 def taken_away(rows: pa.Table, diffs: pa.Array) -> pa.Table:
-    """The rows that an insert takes away more often than it puts them in, each once, with the sum in `_diff`."""
+    """The rows that an insert takes away more often than it puts them in, each once, with the sum
+    in `_diff`.
+    """
     return _below_zero(rows.append_column(DIFF, diffs))
 
 
@@ -89,7 +96,10 @@ def like(rows: pa.Table) -> pc.Expression | None:
 
 
 def refuse_absent(table: str, gone: pa.Table, held: pa.Table) -> None:
-    """Refuse to take away what is not `held` that often. Raises: UsageError (NotThere) naming a row."""
+    """Refuse to take away what is not `held` that often.
+
+    Raises: UsageError (NotThere) naming a row.
+    """
     short = _below_zero(pa.concat_tables([gone, held.select(gone.column_names).cast(gone.schema)]))
     if short.num_rows:
         (row,) = short.slice(0, 1).to_pylist()

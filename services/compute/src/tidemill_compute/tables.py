@@ -20,8 +20,9 @@ TimelineFrontier = Callable[[], Awaitable[int]]
 class TableDriver:
     """Writes what users insert, each insert at one instant, and keeps the table readable.
 
-    It writes by a write capability that the table has for good, as every process does that runs it: other
-    writers have capabilities of their own beside it, and upper is where the last of them all has come (K2).
+    It writes by a write capability that the table has for good, as every process does that runs it:
+    other writers have capabilities of their own beside it, and upper is where the last of them all
+    has come (K2).
 
     A table on the system timeline follows the clock. A table on another timeline waits at its
     beginning for its first rows, which are present from instant 0; later rows are present from
@@ -57,8 +58,8 @@ class TableDriver:
         """Add `rows`, all at one instant; durable on return, which names the instant.
 
         A repeated `token` changes nothing and names the same instant. Raises: UsageError (NotThere)
-        for a row that is taken away and not there, (TokenUsed) for a token that came with other rows.
-        Cost: with rows that are taken away a read of what may be these.
+        for a row that is taken away and not there, (TokenUsed) for a token that came with other
+        rows. Cost: with rows that are taken away a read of what may be these.
         """
         gone = taken_away(rows, diffs)
         body = "" if token is None else fingerprint(rows.append_column(DIFF, diffs))
@@ -78,7 +79,8 @@ class TableDriver:
                 return sole_time(outcome.upper) - 1
 
     async def _there(self, gone: pa.Table, upper: int) -> bool:
-        """Look whether rows can be taken away where the table stands; False if it has to be looked again.
+        """Look whether rows can be taken away where the table stands; False if it has to be looked
+        again.
 
         Raises: UsageError if they cannot; NotYet while another writer holds upper before that.
         """
@@ -96,7 +98,8 @@ class TableDriver:
             await self._clock.sleep(self._settings.table_interval_ms / 1000)
             held = (await self.writer()).frontier
             if self._timeline is not None and sole_time(held) == 0:
-                # Another process may write the first rows: where the table stands is asked for anew.
+                # Another process may write the first rows: where the table stands is asked for
+                # anew.
                 self._held = None
                 continue
             reached = frontier(await self._now() + (1 if self._timeline is None else 0))
@@ -106,7 +109,9 @@ class TableDriver:
     async def _written(
         self, updates: pa.Table | None, to: Frontier, token: str | None, body: str = ""
     ) -> AppendOutcome:
-        """Write from where the table stands; another process may have moved it, which is known then."""
+        """Write from where the table stands; another process may have moved it, which is known
+        then.
+        """
         held = await self.writer()
         outcome = await self._collections.update_and_downgrade(
             held, updates, to, token=token, body=body

@@ -1,6 +1,7 @@
 """What was decided about a source once and for all, as a durable collection.
 
-A record that is decoded again has to have its first fate, whatever a registry or a broker says by then.
+A record that is decoded again has to have its first fate, whatever a registry or a broker says by
+then.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ DECISIONS_SCHEMA = pa.schema(_FIELDS)
 class Decision(NamedTuple):
     """One decision; of several about the same the first one counts.
 
-    schema: `text` is the schema `number` of the registry `of`. unknown-schema: that registry knew no
-    schema `number` when the records [first, last] of `partition` were decoded. topic: `text` is the
-    identity of the topic `of`. first-offset: reading of `partition` began at `first`.
+    schema: `text` is the schema `number` of the registry `of`. unknown-schema: that registry knew
+    no schema `number` when the records [first, last] of `partition` were decoded. topic: `text` is
+    the identity of the topic `of`. first-offset: reading of `partition` began at `first`.
     """
 
     about: About

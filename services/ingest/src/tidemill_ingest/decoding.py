@@ -21,7 +21,9 @@ Decoded: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 class Schemas(Protocol):
-    """Learns what records have to be decoded by before they are; tidemill_ingest.schemas.SchemaBook."""
+    """Learns what records have to be decoded by before they are;
+    tidemill_ingest.schemas.SchemaBook.
+    """
 
     async def prepare(
         self, records: Sequence[LogRecord], values: Sequence[bytes | None]
@@ -33,8 +35,8 @@ class Schemas(Protocol):
 class RecordDecoder:
     """Decodes the records of one source, wherever their schemas come from and whatever they mean.
 
-    A record becomes a row or a dead letter; in an envelope a change or a dead letter, and a tombstone
-    of Debezium neither. What is decoded again becomes the same.
+    A record becomes a row or a dead letter; in an envelope a change or a dead letter, and a
+    tombstone of Debezium neither. What is decoded again becomes the same.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class RecordDecoder:
         return RowDecoder(columns, written, reader, shape.heartbeats, shape.row_bytes), reader
 
     async def decode(self, records: Sequence[LogRecord]) -> Decoded:
-        """Everything that `records` are. Raises: Unavailable if a registry has to be asked, and is away."""
+        """Everything that `records` are.
+
+        Raises: Unavailable if a registry has to be asked, and is away.
+        """
         refused: dict[int, str] = {}
         for field, schemas in self._schemas.items():
             parts = [r.key if field == "keyFormat" else r.value for r in records]

@@ -59,9 +59,9 @@ class SourceReader:
     """Delivers every record of a source at least once, in partition order, with its FromTime.
 
     New partitions are read from their oldest record on. A source that lost records which were not
-    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more; with
-    `decisions` also if it was replaced, or lost them, while nobody looked. Of a `share` that is not the
-    whole, only its partitions are delivered; probes and checks are of all.
+    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more;
+    with `decisions` also if it was replaced, or lost them, while nobody looked. Of a `share` that
+    is not the whole, only its partitions are delivered; probes and checks are of all.
     """
 
     def __init__(
@@ -196,7 +196,8 @@ class SourceReader:
         self._first |= fresh
 
     async def _bounds(self) -> dict[int, tuple[int, int]]:
-        # IMPORTANT: as known when this was asked. What was asked earlier may be answered later, and says less.
+        # IMPORTANT: as known when this was asked. What was asked earlier may be answered later, and
+        # says less.
         earlier = dict(self._known)
         bounds = await self._origin.bounds(self._topic)
         await self._check_identity()

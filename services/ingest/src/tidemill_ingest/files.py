@@ -56,9 +56,9 @@ class RowFile(Protocol):
 class LineFile:
     """A text file with one row to a line; with `quoted`, a line end inside quotes is part of a row.
 
-    With `columns`, the first line has to name these, in any order; it is no row, and rows are given in the
-    order of `columns`. Positions of rows are remembered every now and then, so that reading on from a row does not
-    start at the beginning of the file.
+    With `columns`, the first line has to name these, in any order; it is no row, and rows are given
+    in the order of `columns`. Positions of rows are remembered every now and then, so that reading
+    on from a row does not start at the beginning of the file.
     """
 
     path: Path
@@ -205,8 +205,8 @@ def _rows_from(
 ) -> Iterator[tuple[bytes, int]]:
     """Rows between two byte positions with the position after each; the last may lack its end.
 
-    Of a row that is longer than a record may be only a beginning is held, which is longer as well: a quote
-    that nobody closes makes one row of all that is left of a file.
+    Of a row that is longer than a record may be only a beginning is held, which is longer as well:
+    a quote that nobody closes makes one row of all that is left of a file.
     """
     with file:
         file.seek(position)
@@ -227,7 +227,9 @@ def _rows_from(
 
 
 def _cut(held: bytearray, whole: bool) -> bytes:
-    """What is held of a row; of one that is too long something more than a record may have, and its end."""
+    """What is held of a row; of one that is too long something more than a record may have, and its
+    end.
+    """
     if len(held) < _HELD_BYTES_MAX:
         return bytes(held)
     return bytes(held) + (b"..\n" if whole else b"..")

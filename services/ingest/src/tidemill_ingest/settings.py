@@ -16,5 +16,7 @@ class IngestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     progress."""
 
     idle_poll_timeout_s: float = 2.0
-    """Longest wait of a poll: silence doubles it each time. A record ends the wait; a new partition is
-    found at its end."""
+    """Longest wait of a poll: silence doubles it each time.
+
+    A record ends the wait; a new partition is found at its end.
+    """

@@ -98,7 +98,9 @@ def operator(
     log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Make the Sources, Tables, Views, Actions, Arrangements and Holds of a Kubernetes cluster so in Tidemill."""
+    """Make the Sources, Tables, Views, Actions, Arrangements and Holds of a Kubernetes cluster so
+    in Tidemill.
+    """
     logs.configure(log_format, log_level)
 
     async def main() -> int:

@@ -53,9 +53,12 @@ class Unentitled(UsageError):
 
 @dataclass(slots=True)
 class Operator:
-    """Makes what is declared so. `objects` gives the state of the mirrors; `allowed` is asked before
-    every change, so that an operator that lost its Lease changes nothing more. `acting_for` gives the
-    user by whom it acts for a namespace, the same for the same user, or None where there is none."""
+    """Makes what is declared so.
+
+    `objects` gives the state of the mirrors; `allowed` is asked before every change, so that an
+    operator that lost its Lease changes nothing more. `acting_for` gives the user by whom it acts
+    for a namespace, the same for the same user, or None where there is none.
+    """
 
     api: KubernetesApi
     acting_for: Callable[[str], Tidemill | None]
@@ -120,7 +123,10 @@ class Operator:
         self.counts["looks"] += 1
 
     async def _ask(self, objects: Sequence[Declared]) -> None:
-        """Find what all users together know. A namespace whose user is refused is left alone, the others are not."""
+        """Find what all users together know.
+
+        A namespace whose user is refused is left alone, the others are not.
+        """
         self._users, self._known = {}, {}
         asked: dict[int, dict[Key, Known]] = {}
         why: dict[str, Refusal] = {}
@@ -195,7 +201,9 @@ class Operator:
         self._refused[each.uid] = Refusal(_camel(reason), str(error))
 
     async def _finalize(self, each: Declared, finalizers: list[str]) -> None:
-        """Set our finalizers of the object, and no others; of one that is gone nothing more is made."""
+        """Set our finalizers of the object, and no others; of one that is gone nothing more is
+        made.
+        """
         body = _identity(each)
         body["metadata"]["finalizers"] = finalizers
         try:
@@ -204,7 +212,9 @@ class Operator:
             self._gone.add(each.uid)
 
     async def _told(self, each: Declared, telling: Coroutine[Any, Any, None]) -> None:
-        """Tell of one object; what the server takes of none, as in a namespace that ends, holds up no other."""
+        """Tell of one object; what the server takes of none, as in a namespace that ends, holds up
+        no other.
+        """
         try:
             await telling
         except UsageError as error:

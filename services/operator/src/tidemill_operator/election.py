@@ -82,7 +82,10 @@ class Election:
         return self._clock.monotonic_s() < self.held_until_s
 
     async def try_once(self) -> bool:
-        """Renew or take the Lease; whether it is ours. A lost race is no error. Raises: Unavailable."""
+        """Renew or take the Lease; whether it is ours.
+
+        A lost race is no error. Raises: Unavailable.
+        """
         begun_s = self._clock.monotonic_s()
         try:
             taken = await self._take(begun_s)

@@ -52,8 +52,9 @@ def ungranted(
 ) -> str | None:
     """Why an object may not read what it reads; None if it may, as far as namespaces go.
 
-    What belongs to another namespace is read only if the object there says so (`READ_BY`). Belonging is
-    what `owners` says, here as `first`, and for what has no object any more what Tidemill keeps.
+    What belongs to another namespace is read only if the object there says so (`READ_BY`).
+    Belonging is what `owners` says, here as `first`, and for what has no object any more what
+    Tidemill keeps.
     """
     resource = each.resource()
     if isinstance(resource, str):

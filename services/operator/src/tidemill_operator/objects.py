@@ -15,7 +15,9 @@ FINALIZER = "tidemill.dev/in-use"
 PAUSE = "tidemill.dev/pause-reconciliation"
 ABANDON = "tidemill.dev/abandon"
 READ_BY = "tidemill.dev/read-by"
-"""Annotation of what others read: the namespaces whose objects may, with commas between; `*` is all."""
+"""Annotation of what others read: the namespaces whose objects may, with commas between; `*` is
+all.
+"""
 
 READABLE = frozenset(("Source", "Table", "View", "Action", "Arrangement"))
 """Kinds whose names are collections, or begin the names of theirs."""
@@ -114,7 +116,10 @@ def declared(kind: str, document: Json) -> Declared:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A resource in Tidemill and how it does. `resource` of None: it cannot be read by this version."""
+    """A resource in Tidemill and how it does.
+
+    `resource` of None: it cannot be read by this version.
+    """
 
     resource: Resource | None
     ready: bool

@@ -1,4 +1,7 @@
-"""What has to be done so that what is declared is so. Pure: from two states to a list of changes."""
+"""What has to be done so that what is declared is so.
+
+Pure: from two states to a list of changes.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,9 @@ def owners(
     """Key → uid of the object that it belongs to.
 
     What Tidemill has belongs to the namespace that it was made for, whatever is older: times of
-    creation are new after a restore. What it has not belongs to the first object of that kind and name
-    in all namespaces, unless that one was refused as not entitled to the name: `barred`, by uid.
+    creation are new after a restore. What it has not belongs to the first object of that kind and
+    name in all namespaces, unless that one was refused as not entitled to the name: `barred`, by
+    uid.
     """
     first: dict[Key, str] = {}
     for each in sorted(objects, key=lambda o: (o.uid in barred, o.created, o.namespace, o.uid)):
@@ -62,10 +66,11 @@ def owners(
 def changes(
     objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
 ) -> list[Change]:
-    """What to do now, in an order in which each can succeed if it can at all; `barred` as in `owners`.
+    """What to do now, in an order in which each can succeed if it can at all; `barred` as in
+    `owners`.
 
-    Resources are made in the order in which one can need another, and removed in the opposite one. A
-    resource that no object declares is left alone: somebody applied it without the cluster.
+    Resources are made in the order in which one can need another, and removed in the opposite one.
+    A resource that no object declares is left alone: somebody applied it without the cluster.
     """
     first = owners(objects, known, barred)
     mine = [each for each in objects if not each.paused]

@@ -70,7 +70,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def token_of(self, namespace: str) -> str | None:
         """The file with the token by which objects of a namespace are made so.
 
-        Empty where nobody is asked who calls; None for a namespace that has no user, whose objects are refused.
+        Empty where nobody is asked who calls; None for a namespace that has no user, whose objects
+        are refused.
         """
         if namespace in self.users:
             return self.users[namespace]

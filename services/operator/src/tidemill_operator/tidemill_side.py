@@ -29,7 +29,9 @@ class Tidemill(Protocol):
 
 
 class Users:
-    """The users by whom the operator acts, a client for each: objects of a namespace are made so by its own."""
+    """The users by whom the operator acts, a client for each: objects of a namespace are made so by
+    its own.
+    """
 
     def __init__(self, chosen: OperatorSettings) -> None:
         """Raises: UsageError for files of the own namespace that cannot be used."""
@@ -38,7 +40,10 @@ class Users:
         self.acting_for(chosen.home)
 
     def acting_for(self, namespace: str) -> AsyncClient | None:
-        """The user of a namespace; None if it has none. Raises: UsageError for files that cannot be used."""
+        """The user of a namespace; None if it has none.
+
+        Raises: UsageError for files that cannot be used.
+        """
         token = self._chosen.token_of(namespace)
         if token is not None and token not in self._clients:
             dialer = self._chosen.dialer(token)

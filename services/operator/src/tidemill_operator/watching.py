@@ -35,7 +35,10 @@ class Mirror:
         self._changed = changed
 
     async def follow_forever(self) -> None:
-        """Keep the mirror true, as far as the server allows it. Raises: UsageError if it takes no such call."""
+        """Keep the mirror true, as far as the server allows it.
+
+        Raises: UsageError if it takes no such call.
+        """
         pause_s = PAUSE_S_MIN
         version: str | None = None
         while True:
@@ -61,12 +64,14 @@ class Mirror:
         try:
             items, version = await self._api.list(self._path)
         except UnknownCollection:
-            # The kind is not defined here, or not yet: then there is none of it, and the others go on.
+            # The kind is not defined here, or not yet: then there is none of it, and the others go
+            # on.
             self.objects, self.filled = {}, True
             self._changed()
             raise
         except UsageError:
-            # Not for us to see, as under a Role from before this kind: what was seen stays, and the others go on.
+            # Not for us to see, as under a Role from before this kind: what was seen stays, and the
+            # others go on.
             self.filled = True
             self._changed()
             raise

@@ -13,7 +13,9 @@ from tidemill.rpc.messages import Comparison, Condition
 from tidemill.time import UsageError
 
 CONDITIONS_MAX = 1_000
-"""Arrow goes down a filter on its stack, and takes time quadratic in it: ten thousand are a dead process."""
+"""Arrow goes down a filter on its stack, and takes time quadratic in it: ten thousand are a dead
+process.
+"""
 
 _COMPARED = {
     Comparison.EQUAL: eq,
@@ -28,7 +30,8 @@ _COMPARED = {
 def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expression | None:
     """What rows of the schema have to meet; None if that is nothing.
 
-    Raises: UsageError for too many of them, a column that is not there, or a value that is not of its type.
+    Raises: UsageError for too many of them, a column that is not there, or a value that is not of
+    its type.
     """
     if len(conditions) > CONDITIONS_MAX:
         raise UsageError(

@@ -21,11 +21,12 @@ class Borders:
 
 
 class Crossing:
-    """Puts below each input of a proof that another view derives the proof that it has there, at the same instant.
+    """Puts below each input of a proof that another view derives the proof that it has there, at
+    the same instant.
 
-    A view that the asker may not explain is named and not entered; so is one behind the last border, and one
-    that no longer has the history of that instant. No view derives what it reads, so this ends. Cost: that of
-    a question of why for each fact.
+    A view that the asker may not explain is named and not entered; so is one behind the last
+    border, and one that no longer has the history of that instant. No view derives what it reads,
+    so this ends. Cost: that of a question of why for each fact.
     """
 
     def __init__(

@@ -25,10 +25,10 @@ LANES = ("_time", "_diff")
 class RowGoal:
     """A goal as a filter and a projection of rows.
 
-    `fixed` are columns with the value they have, of the very type of the column; `widened` are columns of whole
-    numbers that equal a float; `shown` are the answer's columns, each with the column it comes from; `alike` are
-    pairs of columns that have to hold equal values; `carried` are columns that are null or false where a row
-    lacks what the goal asks for.
+    `fixed` are columns with the value they have, of the very type of the column; `widened` are
+    columns of whole numbers that equal a float; `shown` are the answer's columns, each with the
+    column it comes from; `alike` are pairs of columns that have to hold equal values; `carried` are
+    columns that are null or false where a row lacks what the goal asks for.
     """
 
     readable: Readable
@@ -69,7 +69,10 @@ class RowGoal:
 
 
 def _floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers as the floats that they are beside floats. Raises: UsageError for what is no number."""
+    """Numbers as the floats that they are beside floats.
+
+    Raises: UsageError for what is no number.
+    """
     try:
         return column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -99,7 +102,9 @@ def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def split_name(goal: str) -> tuple[str, str]:
-    """(the name before the parenthesis, the goal with its last part alone): `v/late(f)` → `late(f)`."""
+    """(the name before the parenthesis, the goal with its last part alone): `v/late(f)` →
+    `late(f)`.
+    """
     head, bracket, rest = goal.strip().partition("(")
     if not bracket:
         return head.strip(), ""

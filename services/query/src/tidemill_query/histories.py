@@ -1,4 +1,6 @@
-"""What inputs of a view held over a stretch of time, and what its ticks did in it: what reasons are found in."""
+"""What inputs of a view held over a stretch of time, and what its ticks did in it: what reasons are
+found in.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Stretch:
         )
 
     def presences(self) -> list[Presence]:
-        """Each record from when to when it was there; a fact without a time that was there at 0 always was."""
+        """Each record from when to when it was there; a fact without a time that was there at 0
+        always was.
+        """
         started: dict[Record, float] = {
             record: -math.inf if self.begins == 0 and record.time is None else self.begins
             for record in self.present
@@ -99,7 +103,8 @@ class Histories:
     ) -> TickHistory:
         """The ticks of a view in [begins, at], as far back as since allows. Raises: Exhausted.
 
-        It begins where the view began, or with what a step of it handed on: the first one from `begins` on.
+        It begins where the view began, or with what a step of it handed on: the first one from
+        `begins` on.
         """
         readables = view.inputs.values()
         for collection in (ticks.state, *(each.collection for each in readables)):
@@ -127,9 +132,11 @@ class Histories:
     async def _handed(
         self, collection: str, begins: int, at: int
     ) -> tuple[frozenset[StateRow], int, bool]:
-        """A state that ticks left, the instant for which it is exact, and whether there were none before.
+        """A state that ticks left, the instant for which it is exact, and whether there were none
+        before.
 
-        A step writes its state for its last instant: one that is read in between is that of the step before.
+        A step writes its state for its last instant: one that is read in between is that of the
+        step before.
         """
         async with self._reading(collection, "why") as held:
             rows = Counter(_rows(await self._collections.snapshot(held, begins)))

@@ -24,7 +24,10 @@ async def definite_instant(
 async def _first_instant(
     collections: Collections, collection: str, since: int, wait_s: float | None
 ) -> int:
-    """The first instant that is definite. Raises: NotYet, with reason `first`, if there is none yet."""
+    """The first instant that is definite.
+
+    Raises: NotYet, with reason `first`, if there is none yet.
+    """
     try:
         return await _wait(collections, collection, since, wait_s) - 1
     except NotYet as error:

@@ -24,7 +24,9 @@ def plan_lines(program: CheckedProgram) -> list[str]:
 
 
 def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) -> list[str]:
-    """The other views that read an input of this one in the same way, `whole` or as the programs ask: one process holds it once for all."""
+    """The other views that read an input of this one in the same way, `whole` or as the programs
+    ask: one process holds it once for all.
+    """
     mine, scan = found.inputs[predicate], logical_plan(found.program).scans.get(predicate)
     names = []
     for other in others:
@@ -55,10 +57,11 @@ def analysis_lines(
     timer: Callable[[], float],
     allowance: Allowance | None = None,
 ) -> list[str]:
-    """The plan for the facts that the inputs hold at an instant, and what deriving all from them took.
+    """The plan for the facts that the inputs hold at an instant, and what deriving all from them
+    took.
 
-    What lives on without the facts that established it is not derived. Cost: two derivations of everything,
-    one as it is followed and one as a window does it.
+    What lives on without the facts that established it is not derived. Cost: two derivations of
+    everything, one as it is followed and one as a window does it.
     """
     engine = IncrementalEngine(program, begin=at, timer=timer, allowance=allowance)
     for predicate, presences in inputs.items():

@@ -26,7 +26,9 @@ Found: TypeAlias = "Proof | Explanation"
 
 PARTS_MAX = 10_000
 TREE_CHARS_MAX = 16 << 20
-"""A proof that as a tree has more parts, or more text, is sent as text only: a tree repeats what is shared."""
+"""A proof that as a tree has more parts, or more text, is sent as text only: a tree repeats what is
+shared.
+"""
 
 
 def proof(
@@ -47,7 +49,9 @@ def proved(asked: Record, found: Proof, at: int) -> Explanation:
 
 
 def _told_otherwise(asked: Record, present: Record | None, at: int) -> str:
-    """Says that the fact is there with other values, or another end, than those asked about; empty where it is not so."""
+    """Says that the fact is there with other values, or another end, than those asked about; empty
+    where it is not so.
+    """
     held = {} if present is None else dict(present.parafacts)
     other = any(
         lattice not in held or not equal(held[lattice], value) for lattice, value in asked.parafacts
@@ -83,7 +87,9 @@ def absence_in_ticks(
     history: TickHistory, letters: Letters, record: Record, at: int, node: int, upper: int,
     allowance: Allowance,
 ) -> Explanation:  # fmt: skip
-    """One reason for each rule that could derive the record, each in the tick that it would come from."""
+    """One reason for each rule that could derive the record, each in the tick that it would come
+    from.
+    """
     engine = Engine(history.program, allowance=allowance)
     told = _asks_more(record)
     present = why_in_ticks(history, record, at, node, engine=engine) if told else None
@@ -107,7 +113,8 @@ def _tree(found: Proof) -> Json:
         waiting.pop()
         children: list[Json] = [made[id(each)] for each in part.premises()]
         fact = part.text if part.record is None else str(part.record)
-        # NB: as a tree, in which what two parts share stands twice: doubled at each step it has no end.
+        # NB: as a tree, in which what two parts share stands twice: doubled at each step it has no
+        # end.
         below = [sizes[id(each)] for each in part.premises()]
         parts = 1 + sum(number for number, _ in below)
         chars = len(fact) + len(part.rule_text) + sum(length for _, length in below)

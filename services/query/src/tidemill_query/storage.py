@@ -70,7 +70,8 @@ CAPABILITIES_MAX = 4_000
 
 
 class StorageDriver:
-    """Guarantees of StorageHandlers: the commands of the formalism for whoever presents a capability.
+    """Guarantees of StorageHandlers: the commands of the formalism for whoever presents a
+    capability.
 
     Nothing is kept here: a capability lives in its collection, so it survives this process, and any
     process on the same stores honours it.
@@ -266,8 +267,8 @@ class StorageDriver:
     ) -> AsyncIterator[Event]:
         """The collection's changes from `at`, the snapshot there first if asked for.
 
-        Filter and projection come before anything is sent (SU6). The lease of the capability does not run
-        out while somebody listens; if it was ended, the listener hears so.
+        Filter and projection come before anything is sent (SU6). The lease of the capability does
+        not run out while somebody listens; if it was ended, the listener hears so.
         """
         reader = _reader(capability)
         await self._collections.check_stated(reader)
@@ -305,7 +306,9 @@ class StorageDriver:
 
 
 async def looked_at(rows: pa.Table, look: Callable[[], T]) -> T:
-    """What `look` makes of rows that a client sent, in a turn beside the event loop unless they are few and short."""
+    """What `look` makes of rows that a client sent, in a turn beside the event loop unless they are
+    few and short.
+    """
     few = rows.nbytes <= BYTES_INLINE_MAX and rows.num_columns <= COLUMNS_INLINE_MAX
     return look() if few else await in_turn(look)
 

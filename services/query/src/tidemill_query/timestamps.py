@@ -11,7 +11,8 @@ Input = tuple[str, CollectionInfo]
 
 
 def chosen_of(inputs: Sequence[Input], as_of: int | None) -> TimestampExplanation:
-    """The instant asked for, else the last one before the least upper (F13), if no since is past it (F12).
+    """The instant asked for, else the last one before the least upper (F13), if no since is past it
+    (F12).
 
     Frontiers of different timelines cannot be compared: then none is chosen.
     """
@@ -39,7 +40,9 @@ def chosen_of(inputs: Sequence[Input], as_of: int | None) -> TimestampExplanatio
 
 
 def _last(inputs: Sequence[Input]) -> tuple[int, CollectionInfo] | None:
-    """The last instant at which all are definite, and which collection ends there; None if all are closed."""
+    """The last instant at which all are definite, and which collection ends there; None if all are
+    closed.
+    """
     ends = [(sole_time(i.upper) - 1, i) for _, i in inputs if not i.upper.empty]
     return min(ends, key=lambda end: end[0]) if ends else None
 

@@ -1,4 +1,6 @@
-"""Both ways between instants and the offsets of a source: what is in an answer, and since when something is."""
+"""Both ways between instants and the offsets of a source: what is in an answer, and since when
+something is.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,17 @@ Definite = Callable[[str, int | None, float | None], Awaitable[int]]
 class Translator:
     """R and its adjoint, for every instant of which the source answers, and for no other.
 
-    An instant of the system is bound by R itself. One of event time is looked up in the event map first: the
-    answer there is made of what had come when event time went past it.
+    An instant of the system is bound by R itself. One of event time is looked up in the event map
+    first: the answer there is made of what had come when event time went past it.
     """
 
     def __init__(
         self, collections: Collections, clock: Clock, reading: Reading, definite: Definite,
         workers: Workers, limits: QuestionLimits,
     ) -> None:  # fmt: skip
-        """`definite` gives the asked instant of a collection once it is definite, or the latest one."""
+        """`definite` gives the asked instant of a collection once it is definite, or the latest
+        one.
+        """
         self._collections = collections
         self._clock = clock
         self._reading = reading
@@ -72,10 +76,11 @@ class Translator:
     async def covering(
         self, source: SourceOf, wanted: SourceFrontier, wait_s: float | None
     ) -> Translation:
-        """As of the least instant whose answer is made of all records before `wanted`, and what else is in it.
+        """As of the least instant whose answer is made of all records before `wanted`, and what
+        else is in it.
 
-        Raises: NotYet, saying how far the source is; BeforeSince if they were in before since; UsageError.
-        Cost: all bindings that are kept are read.
+        Raises: NotYet, saying how far the source is; BeforeSince if they were in before since;
+        UsageError. Cost: all bindings that are kept are read.
         """
         if len(wanted) > self._limits.offsets:
             raise UsageError(
@@ -119,7 +124,10 @@ class Translator:
     async def _past(
         self, source: SourceOf, wanted: SourceFrontier, known: int, until_s: float
     ) -> int:
-        """The upper of the bindings, past the one that is known. Raises: NotYet, with how far the source is."""
+        """The upper of the bindings, past the one that is known.
+
+        Raises: NotYet, with how far the source is.
+        """
         left_s = max(0.0, until_s - self._clock.monotonic_s())
         try:
             return sole_time(await self._collections.wait_for_upper(source.remap, known, left_s))

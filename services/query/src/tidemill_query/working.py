@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class Workers:
-    """What works longer than a moment. Who goes away, or waits too long, has it ended within moments."""
+    """What works longer than a moment.
+
+    Who goes away, or waits too long, has it ended within moments.
+    """
 
     def __init__(self, limits: QuestionLimits) -> None:
         self._limits = limits

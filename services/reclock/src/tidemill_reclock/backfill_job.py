@@ -63,9 +63,9 @@ class ColumnSpec(msgspec.Struct, frozen=True):
 class BackfillSpec(msgspec.Struct, frozen=True):
     """Everything a backfill needs.
 
-    The topic of `origin` is in the embedded log under `log_directory`, or else in Kafka. `bindings` are the
-    remap collection's updates before `upper` as an Arrow stream. `schemas` is what is known of the schemas that
-    records name by number, if they do.
+    The topic of `origin` is in the embedded log under `log_directory`, or else in Kafka. `bindings`
+    are the remap collection's updates before `upper` as an Arrow stream. `schemas` is what is known
+    of the schemas that records name by number, if they do.
     """
 
     source: str
@@ -92,7 +92,9 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class BackfillResult(msgspec.Struct, frozen=True):
-    """What the job gives back: parts, or else the records about whose schemas nothing is decided yet."""
+    """What the job gives back: parts, or else the records about whose schemas nothing is decided
+    yet.
+    """
 
     written: list[Written] = []
     undecided: list[NumberedRecords] = []
@@ -173,7 +175,10 @@ def scan_batches(recipe: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[p
 
 
 def undecided_in(frame: DataFrame, recipe: bytes) -> list[NumberedRecords]:
-    """The undecided records of all, as one range for each schema and partition. Cost: reads all once."""
+    """The undecided records of all, as one range for each schema and partition.
+
+    Cost: reads all once.
+    """
     found: dict[tuple[int, int], NumberedRecords] = {}
     for row in frame.mapInArrow(partial(scan_batches, recipe), _NUMBERED_COLUMNS).collect():
         each = NumberedRecords(row["number"], row["partition"], row["first"], row["last"])

@@ -14,7 +14,9 @@ from tidemill.runtime.kafka_access import KafkaPlace
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where the source's topic is: the folder of an embedded log, or brokers and how they are reached."""
+    """Where the source's topic is: the folder of an embedded log, or brokers and how they are
+    reached.
+    """
 
     topic: str
     directory: Path | None = None
@@ -56,6 +58,6 @@ class BulkReclock(Protocol):
     async def write(self, backlog: Backlog) -> None:
         """Append the backlog to both collections by compare-and-append on their uppers.
 
-        On return the upper of each is beyond `backlog.upper`, by this writer or by another; a writer
-        that lost a race changes nothing. Raises Unavailable if nothing could be written.
+        On return the upper of each is beyond `backlog.upper`, by this writer or by another; a
+        writer that lost a race changes nothing. Raises Unavailable if nothing could be written.
         """

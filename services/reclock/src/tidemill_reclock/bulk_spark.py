@@ -55,8 +55,8 @@ class BulkSchemas(Protocol):
 class SparkBulkReclock:
     """Guarantees of BulkReclock, by one Spark job and two compare-and-appends.
 
-    Where records name schemas, a job that meets one about which nothing is decided gives it back, and is
-    begun anew once it is.
+    Where records name schemas, a job that meets one about which nothing is decided gives it back,
+    and is begun anew once it is.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class SparkBulkReclock:
         self._row_bytes = row_bytes
 
     async def write(self, backlog: Backlog) -> None:
-        """Guarantees of BulkReclock. Raises Unavailable with the end of the job's log if it failed."""
+        """Guarantees of BulkReclock.
+
+        Raises Unavailable with the end of the job's log if it failed.
+        """
         spec = await self._spec(backlog)
         result = await self._written(backlog, spec)
         while result.undecided:

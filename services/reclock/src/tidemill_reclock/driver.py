@@ -49,7 +49,9 @@ from tidemill_reclock.bulk import Backlog
 from tidemill_reclock.settings import ReclockSettings
 
 REST_POLL_S = 2.0
-"""How often who writes looks whether a source still rests, where its bindings are made by another process."""
+"""How often who writes looks whether a source still rests, where its bindings are made by another
+process.
+"""
 
 
 class Delivery(Protocol):
@@ -65,7 +67,10 @@ class Delivery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReclockTarget:
-    """The collections of one source, made at `begins`. `rows` and `letters` are written, `remap` is read."""
+    """The collections of one source, made at `begins`.
+
+    `rows` and `letters` are written, `remap` is read.
+    """
 
     source: str
     remap: str
@@ -129,9 +134,9 @@ def _since(updates: pa.Table, upper: Frontier) -> pa.Table:
 class ReclockDriver:
     """Writes every row not beyond R(t) exactly once, at the least such t.
 
-    The frontier of the outputs advances with the slower of the bindings and the rows delivered. What
-    is written is a function of the source and its bindings, so whoever writes an interval first
-    has written what the others would have.
+    The frontier of the outputs advances with the slower of the bindings and the rows delivered.
+    What is written is a function of the source and its bindings, so whoever writes an interval
+    first has written what the others would have.
     """
 
     def __init__(
@@ -172,7 +177,9 @@ class ReclockDriver:
 
     @property
     def written(self) -> Frontier:
-        """How far both outputs have been written, and the bindings are known: at rest these move with them."""
+        """How far both outputs have been written, and the bindings are known: at rest these move
+        with them.
+        """
         return self._rows.upper.meet(self._letters.upper).meet(self._remap_upper)
 
     def committed(self) -> dict[int, int]:
@@ -192,7 +199,8 @@ class ReclockDriver:
         upper = self._remap_upper = (await self._collections.status(self._target.remap)).upper
         await self._hold_bindings()
         assert self._hold is not None
-        # Bindings that are shared may begin before the source: all that is bound where it begins appears there.
+        # Bindings that are shared may begin before the source: all that is bound where it begins
+        # appears there.
         as_of = max(
             sole_time(resume_as_of(uppers.values(), self._hold.frontier)), self._target.begins
         )
@@ -241,8 +249,8 @@ class ReclockDriver:
     async def take(self, delivery: Delivery) -> None:
         """Take rows in the order of their partitions; returns when there is room for more.
 
-        Several readers may deliver at once, each its own partitions: one that is ahead of the bindings waits
-        for itself.
+        Several readers may deliver at once, each its own partitions: one that is ahead of the
+        bindings waits for itself.
         """
         self._deliveries.append(delivery)
         self._reached.update(delivery.positions)
@@ -266,7 +274,9 @@ class ReclockDriver:
             following.cancel()
 
     def _crowded(self, reached: Mapping[int, int]) -> bool:
-        """Whether rows pile up that no binding covers yet, and whoever has come so far adds to them."""
+        """Whether rows pile up that no binding covers yet, and whoever has come so far adds to
+        them.
+        """
         waiting = sum(delivery.rows.num_rows for delivery in self._deliveries)
         if waiting + self.unbound < self._settings.unbound_rows_max:
             return False
@@ -277,7 +287,8 @@ class ReclockDriver:
         """Read back each binding once it is durable; nothing else makes rows visible."""
         upper = self._remap_upper
         while not upper.empty:
-            # NB: no binding is made of a source at rest, and what it has is written: nothing is to be done.
+            # NB: no binding is made of a source at rest, and what it has is written: nothing is to
+            # be done.
             if not await self._collections.rest_over(self._target.remap, REST_POLL_S):
                 continue
             lower = sole_time(upper)
@@ -343,7 +354,9 @@ class ReclockDriver:
         return wrote
 
     async def _append(self, output: _Output, updates: pa.Table, reached: Frontier) -> bool:
-        """Whether the output went from its upper to `reached` with `updates`; it knows its upper then."""
+        """Whether the output went from its upper to `reached` with `updates`; it knows its upper
+        then.
+        """
         outcome = await self._collections.compare_and_append(
             output.collection, output.upper, reached, updates, writer=self._target.source
         )
@@ -375,7 +388,9 @@ class ReclockDriver:
         return wrote
 
     async def _is_due(self, rows: _Output, reached: Frontier) -> bool:
-        """Whether the rows are not at `reached`, from where they are now: at rest they get further without us."""
+        """Whether the rows are not at `reached`, from where they are now: at rest they get further
+        without us.
+        """
         if reached.precedes(rows.upper):
             return False
         upper = (await self._collections.status(rows.collection)).upper
@@ -404,7 +419,8 @@ class ReclockDriver:
         self._keyed.restore(held)
 
     async def _hold_bindings(self) -> None:
-        """Hold the bindings of every instant at which the rows can be read, and those that a restart would need.
+        """Hold the bindings of every instant at which the rows can be read, and those that a
+        restart would need.
 
         A restart needs them from just before what is written.
         """

@@ -52,12 +52,13 @@ class RemapDriver:
     """Binds what probes see, one binding to an interval; an idle source advances all the same.
 
     A binding is visible to others only once it is durable. Several drivers of one source do no
-    harm: the loser of a race reads what the winner bound and goes on from there. With `rest`, a source
-    of which nothing new is seen for some intervals is advanced together with others, and bound by none of them.
+    harm: the loser of a race reads what the winner bound and goes on from there. With `rest`, a
+    source of which nothing new is seen for some intervals is advanced together with others, and
+    bound by none of them.
 
-    Where bindings are `shared` by sources, each has a driver, and whoever loses a race stands by: it
-    mints when nobody else has done so for some intervals. What one has not seen yet another may have
-    bound; nobody takes that back.
+    Where bindings are `shared` by sources, each has a driver, and whoever loses a race stands by:
+    it mints when nobody else has done so for some intervals. What one has not seen yet another may
+    have bound; nobody takes that back.
     """
 
     def __init__(
@@ -112,7 +113,9 @@ class RemapDriver:
                 minter = await self._read()
 
     async def _stand_by(self, probe: Probe, upper: Frontier) -> None:
-        """Return once nobody else has minted for some intervals; until then see what is known and bound."""
+        """Return once nobody else has minted for some intervals; until then see what is known and
+        bound.
+        """
         patience_s = PATIENCE * self._interval_ms / 1000
         try:
             while not upper.empty:

@@ -1,4 +1,6 @@
-"""The pace of sources at rest: one commit each interval advances all of one process that have nothing new."""
+"""The pace of sources at rest: one commit each interval advances all of one process that have
+nothing new.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from tidemill.time import Indeterminate, Unavailable, frontier
 log = get_logger("pace")
 
 PHASE = 10
-"""A step comes this part of an interval behind its beginning: after the probes of who may have moved."""
+"""A step comes this part of an interval behind its beginning: after the probes of who may have
+moved.
+"""
 
 MISSED_MAX = 10
-"""After so many intervals without a step nobody follows any more: each binds for itself, if the store lets it."""
+"""After so many intervals without a step nobody follows any more: each binds for itself, if the
+store lets it.
+"""
 
 Joining = tuple[Mapping[str, int], "asyncio.Future[bool]"]
 
@@ -25,8 +31,8 @@ Joining = tuple[Mapping[str, int], "asyncio.Future[bool]"]
 class Pace:
     """Advances the sources of one interval that rest in this process.
 
-    Only who looks after a source lets it follow, and makes it leave when it stops looking: what follows has been found
-    unchanged within an interval or so.
+    Only who looks after a source lets it follow, and makes it leave when it stops looking: what
+    follows has been found unchanged within an interval or so.
     """
 
     def __init__(self, name: str, collections: Collections, clock: Clock, interval_ms: int) -> None:
@@ -43,14 +49,19 @@ class Pace:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Be there, before any version names it. What followed in an earlier life of the process does not any more."""
+        """Be there, before any version names it.
+
+        What followed in an earlier life of the process does not any more.
+        """
         async with self._opening:
             if not self._opened:
                 await self._collections.open_pace(self.name)
                 self._opened = True
 
     async def join(self, group: str, numbers: Mapping[str, int]) -> bool:
-        """Let these versions, with one upper, follow from the next step on; whether they do, within some intervals."""
+        """Let these versions, with one upper, follow from the next step on; whether they do, within
+        some intervals.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._step_forever(), name=self.name)
         joined: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -16,16 +16,19 @@ LONG = 64
 
 
 class Rest:
-    """Lets one source rest: its bindings, and what is written by them, follow a pace while nothing comes.
+    """Lets one source rest: its bindings, and what is written by them, follow a pace while nothing
+    comes.
 
-    While they do no binding is made. Whoever wants to write one of them makes all leave at one upper, so
-    nothing is ever written before what others have seen.
+    While they do no binding is made. Whoever wants to write one of them makes all leave at one
+    upper, so nothing is ever written before what others have seen.
     """
 
     def __init__(
         self, source: str, bound: Sequence[str], collections: Collections, pace: Pace
     ) -> None:
-        """`bound` are the collections of the source that are written as far as it is bound, bindings first."""
+        """`bound` are the collections of the source that are written as far as it is bound,
+        bindings first.
+        """
         self._source = source
         self._bound = tuple(bound)
         self._collections = collections
@@ -39,9 +42,11 @@ class Rest:
         return self._still >= self._patience
 
     async def rest(self, upper: Frontier, moved: Callable[[], Awaitable[bool]]) -> None:
-        """Follow the pace from `upper` on; returns when `moved` says so, or when somebody has written.
+        """Follow the pace from `upper` on; returns when `moved` says so, or when somebody has
+        written.
 
-        Nothing happens if not everything bound is written. Raises: what `moved` raises; it has left then.
+        Nothing happens if not everything bound is written. Raises: what `moved` raises; it has left
+        then.
         """
         self._still = 0
         intervals = 0

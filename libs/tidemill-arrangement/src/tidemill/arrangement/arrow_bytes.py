@@ -1,4 +1,5 @@
-"""Arrow out of bytes that somebody else wrote: read, and looked at whole, before any kernel sees it.
+"""Arrow out of bytes that somebody else wrote: read, and looked at whole, before any kernel sees
+it.
 
 Kernels of Arrow trust offsets, sizes and texts. What comes out of here is of types that collections
 hold, says nothing that its bytes do not bear out, and took no more memory than was agreed.
@@ -125,7 +126,8 @@ def checked(rows: pa.Table) -> pa.Table:
 def _only_invalid(work: Callable[[], T]) -> T:
     """What `work` returns; whatever it raises is pa.ArrowInvalid.
 
-    The readers of Arrow raise what the place of a damage suggests: OSError, KeyError, errors of UTF-8.
+    The readers of Arrow raise what the place of a damage suggests: OSError, KeyError, errors of
+    UTF-8.
     """
     try:
         return work()
@@ -199,7 +201,8 @@ def _stated_bytes(header: bytes, body: pa.Buffer) -> int:
     return stated
 
 
-# NB: the header of a message is a flatbuffer, of which pyarrow does not tell how rows are compressed.
+# NB: the header of a message is a flatbuffer, of which pyarrow does not tell how rows are
+# compressed.
 def _root(header: bytes) -> int:
     return int(struct.unpack_from("<I", header, 0)[0])
 

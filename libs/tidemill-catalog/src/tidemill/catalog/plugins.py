@@ -1,7 +1,7 @@
-"""Functions and lattices of other distributions, found by entry points and checked once when they are loaded.
+"""Functions and lattices of other distributions, found by entry points and checked when loaded.
 
-A program names each with its version, `bits@1`, so it means the same wherever it runs, or does not run:
-nothing that is installed has a meaning by itself. What is loaded stays so until the process ends.
+A program names each with its version, `bits@1`, so it means the same wherever it runs, or does not
+run. An installed plugin has no meaning by itself. A loaded plugin stays until the process ends.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ OUTBOX_SCHEMA = pa.schema(
         pa.field("event_time", pa.int64()),
     ]
 )
-"""Rows of `a/outbox`, one for each firing: `instant` is when the event became present, `record` its text,
-`arguments` a JSON list, `event_time` null for a timeless fact. A row without a key is no firing: an eager
-action notes there how far it has come."""
+"""Rows of `a/outbox`, one for each firing.
+
+`instant` is when the event became present, `record` its text, `arguments` a JSON list; `event_time`
+is null for a timeless fact. A row without a key is no firing, but the progress of an eager action.
+"""
 
 DONE_SCHEMA = pa.schema([pa.field("key", pa.string())])
 """Rows of `a/done`: keys of firings whose effects have happened."""

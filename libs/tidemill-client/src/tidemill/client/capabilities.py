@@ -1,4 +1,6 @@
-"""Capabilities and views as context managers: renewed in the background while they are held, dropped at the end."""
+"""Capabilities and views as context managers: renewed in the background while they are held,
+dropped at the end.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ RENEWALS = 3
 
 
 class AsyncHeld:
-    """A capability that its process holds: a lease ends soon after the process does, whatever ends it."""
+    """A capability that its process holds: a lease ends soon after the process does, whatever ends
+    it.
+    """
 
     def __init__(self, client: AsyncClient, held: HeldCapability, lease_ms: int) -> None:
         self._storage = client.storage
@@ -68,7 +72,9 @@ class AsyncHeld:
             await self.drop()
 
     async def keep(self) -> HeldCapability:
-        """The capability for whoever uses it next: it is not renewed here any more, nor dropped at the end."""
+        """The capability for whoever uses it next: it is not renewed here any more, nor dropped at
+        the end.
+        """
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
             renewing.cancel()
@@ -128,7 +134,8 @@ class AsyncWriter(AsyncHeld):
     async def append(
         self, rows: pa.Table | None, to: int, *, token: str | None = None
     ) -> AppendOutcome:
-        """Write rows and hold `to` from then on; without `_time` they come at the held instant, once each.
+        """Write rows and hold `to` from then on; without `_time` they come at the held instant,
+        once each.
 
         A lost race is the value UpperMismatch, and the frontier is where the winner has come.
         """
@@ -203,9 +210,11 @@ async def create(
     lease_ms: int = LEASE_MS,
     token: str | None = None,
 ) -> AsyncIterator[tuple[AsyncReader, AsyncWriter]]:
-    """A new collection that is written here: `async with create(client, name, schema) as (read, write)`.
+    """A new collection that is written here:
+    `async with create(client, name, schema) as (read, write)`.
 
-    Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it is.
+    Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it
+    is.
     """
     reader, writer = await created(
         client, collection, schema, start=start, owner=owner, lease_ms=lease_ms, token=token
@@ -257,8 +266,8 @@ class AsyncView:
 class ViewOptions(TypedDict, total=False):
     """What may be said of a view: where its outputs begin, by default where all inputs are held.
 
-    `outputs` are those predicates that can be read, by default all; what they keep; whose leases and how
-    long; and the token by which the command may be repeated.
+    `outputs` are those predicates that can be read, by default all; what they keep; whose leases
+    and how long; and the token by which the command may be repeated.
     """
 
     at: int | None

@@ -256,7 +256,8 @@ def push(
 
         accepted = 0
         with connect_to(context.obj) as client, open_input(file) as lines:
-            # Nothing at first: a source that there is not is told before the input is read, and without any.
+            # Nothing at first: a source that there is not is told before the input is read, and
+            # without any.
             client.push(source, [])
             kept = (line.rstrip(b"\r\n") for line in lines)
             rows = (line for line in kept if line)

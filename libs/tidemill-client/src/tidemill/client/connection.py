@@ -81,8 +81,9 @@ class Client(Handles):
     def query(self, goal: str, as_of: Instant = None, *, timeout_s: float | None = None) -> Answer:
         """What matches a goal such as `late(f, d)`, or a whole collection such as `delays/late`.
 
-        The table has plain rows; it keeps `_diff` only where some multiplicity is negative, or copies
-        are more than ten million. An instant that is not definite yet is waited for up to `timeout_s`.
+        The table has plain rows; it keeps `_diff` only where some multiplicity is negative, or
+        copies are more than ten million. An instant that is not definite yet is waited for up to
+        `timeout_s`.
         """
         ask = self._calls.ask if "(" in goal else self._calls.snapshot
         answer = ask(goal, instant(as_of), timeout_s)
@@ -98,7 +99,8 @@ class Client(Handles):
     ) -> SqlAnswer:
         """A SELECT over exactly the collections it names, all at one instant.
 
-        `delays.late` and `"delays/late"` name the same collection. Raises: Exhausted where DuckDB wants more than `memory`.
+        `delays.late` and `"delays/late"` name the same collection. Raises: Exhausted where DuckDB
+        wants more than `memory`.
         """
         # DuckDB is loaded by those who use it.
         from tidemill.client import sql
@@ -135,17 +137,22 @@ class Client(Handles):
         return self._calls.why_not(record, instant(as_of))
 
     def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
+        strata).
+        """
         return self._calls.explain(view, form)
 
     def explain_timestamp(self, *names: str, as_of: Instant = None) -> TimestampExplanation:
-        """Which instant a question over collections, goals or views gets, and who holds it where it is."""
+        """Which instant a question over collections, goals or views gets, and who holds it where it
+        is.
+        """
         return self._calls.explain_timestamp(names, instant(as_of))
 
     def offsets(
         self, source: str, as_of: Instant = None, *, timeout_s: float | None = None
     ) -> Translation:
-        """What the answer of a source is made of: all its records before the `offsets`, and no others.
+        """What the answer of a source is made of: all its records before the `offsets`, and no
+        others.
 
         An instant that is not definite yet is waited for up to `timeout_s`.
         """
@@ -160,8 +167,9 @@ class Client(Handles):
     ) -> Translation:
         """The least instant whose answer is made of all records before these offsets, by partition.
 
-        A record is one before the offset behind it. `offsets` may be written as `p0=17,p1=4`. Raises:
-        NotYet, once `timeout_s` is over, with how far the source is; BeforeSince for what was in before since.
+        A record is one before the offset behind it. `offsets` may be written as `p0=17,p1=4`.
+        Raises: NotYet, once `timeout_s` is over, with how far the source is; BeforeSince for what
+        was in before since.
         """
         wanted = read_offsets(offsets) if isinstance(offsets, str) else offsets
         return self._calls.translate(source, partition_frontier(wanted), timeout_s)
@@ -203,7 +211,9 @@ class Client(Handles):
         *,
         token: str | None = None,
     ) -> Inserted:
-        """Write rows durably to a table, all at one time; once for each token, however often it is called."""
+        """Write rows durably to a table, all at one time; once for each token, however often it is
+        called.
+        """
         return self._calls.insert(table, table_of(rows), token=token)
 
     def push(self, source: str, rows: Iterable[bytes | str], *, token: str | None = None) -> Pushed:
@@ -214,8 +224,8 @@ class Client(Handles):
     def heartbeat(self, source: str, until: int | str | datetime) -> None:
         """Promise that no event before `until` follows, so that event time goes on without one.
 
-        Durable when this returns. `until` is an instant as for `query`. Raises: UsageError for a source
-        without event time, or one that does not take pushed rows.
+        Durable when this returns. `until` is an instant as for `query`. Raises: UsageError for a
+        source without event time, or one that does not take pushed rows.
         """
         ms = instant(until)
         if ms is None:
@@ -238,11 +248,11 @@ def connect(
 ) -> Client:
     """A client of the server at `address`, by default that of `TIDEMILL_ADDRESS`.
 
-    `tls_ca` is a file with the authority of the server's certificate (`system`: those of this machine);
-    `tls_cert` and `tls_key` are ours, where servers ask for one; `tls_name` is the name that the server's
-    certificate has, if that is not in the address; `token_file` holds the token. Each is also taken from
-    `TIDEMILL_TLS_CA` and so on. Nothing is called yet: a server that is away shows at the first call, as
-    Unavailable. Raises: UsageError for a file that cannot be used.
+    `tls_ca` is a file with the authority of the server's certificate (`system`: those of this
+    machine); `tls_cert` and `tls_key` are ours, where servers ask for one; `tls_name` is the name
+    that the server's certificate has, if that is not in the address; `token_file` holds the token.
+    Each is also taken from `TIDEMILL_TLS_CA` and so on. Nothing is called yet: a server that is
+    away shows at the first call, as Unavailable. Raises: UsageError for a file that cannot be used.
     """
     return connect_to(
         place_from_environment(address, tls_ca, tls_cert, tls_key, tls_name, token_file),

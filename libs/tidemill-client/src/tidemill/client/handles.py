@@ -47,7 +47,10 @@ class Driven(Generic[D]):
         self._calls.drive(lambda _: self.held.__aexit__(kind, error, traceback))
 
     def drop(self) -> None:
-        """Give up what is held; a view ends. Raises: UsageError while something else reads an output."""
+        """Give up what is held; a view ends.
+
+        Raises: UsageError while something else reads an output.
+        """
         self._calls.drive(lambda _: self.held.drop())
 
 
@@ -65,7 +68,9 @@ class Held(Driven[H]):
         return self.held.frontier
 
     def keep(self) -> HeldCapability:
-        """The capability for whoever uses it next: not renewed here any more, nor dropped at the end."""
+        """The capability for whoever uses it next: not renewed here any more, nor dropped at the
+        end.
+        """
         return self._calls.drive(lambda _: self.held.keep())
 
 
@@ -101,7 +106,9 @@ class Writer(Held[AsyncWriter]):
     """Writes a collection, whose upper does not pass the held frontier."""
 
     def append(self, rows: pa.Table | None, to: int, *, token: str | None = None) -> AppendOutcome:
-        """Write rows and hold `to` from then on; without `_time` they come at the held instant, once each."""
+        """Write rows and hold `to` from then on; without `_time` they come at the held instant,
+        once each.
+        """
         return self._calls.drive(lambda _: self.held.append(rows, to, token=token))
 
 
@@ -148,9 +155,11 @@ class Handles:
         lease_ms: int = LEASE_MS,
         token: str | None = None,
     ) -> Iterator[tuple[Reader, Writer]]:
-        """A new collection that is written here: `with client.create(name, schema) as (read, write)`.
+        """A new collection that is written here:
+        `with client.create(name, schema) as (read, write)`.
 
-        Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as it is.
+        Leaving drops both, and with its last writer a collection ends; `write.keep()` leaves it as
+        it is.
         """
 
         async def created(client: AsyncClient) -> tuple[AsyncReader, AsyncWriter]:

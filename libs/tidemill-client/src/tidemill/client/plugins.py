@@ -35,7 +35,10 @@ def plugins() -> dict[str, EntryPoint]:
 
 
 def offline_command(name: str) -> Callable[..., None]:
-    """What carries out a subcommand in the stores, without a server. Raises: UsageError if nothing here can."""
+    """What carries out a subcommand in the stores, without a server.
+
+    Raises: UsageError if nothing here can.
+    """
     from tidemill.time import UsageError
 
     for point in entry_points(group=OFFLINE, name=name):
@@ -104,7 +107,8 @@ ANYWHERE = (
 
 
 def connection_first(arguments: list[str], own: Container[str]) -> list[str]:
-    """The arguments with options of the connection in front, wherever they stood; untouched for a plugin's command.
+    """The arguments with options of the connection in front, wherever they stood; untouched for a
+    plugin's command.
 
     What follows a lone `--` is not looked at.
     """

@@ -22,10 +22,11 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow")
 
 
 def table_of(rows: pa.Table | Sequence[Mapping[str, object]]) -> pa.Table:
-    """A table of rows given as one, or as mappings, of which each may leave out what another one has.
+    """A table of rows given as one, or as mappings, of which each may leave out what another one
+    has.
 
-    Dictionaries, as pandas has them, become their values. Raises UsageError if the values of a column are
-    of several types.
+    Dictionaries, as pandas has them, become their values. Raises UsageError if the values of a
+    column are of several types.
     """
     if not isinstance(rows, pa.Table):
         names = dict.fromkeys(name for row in rows for name in row)
@@ -89,7 +90,8 @@ def read_rows(source: BinaryIO, format_name: str, columns: Sequence[ColumnInfo])
     try:
         match format_name:
             case "csv":
-                # Only what is left empty is null, as in a source; `nan` is no number of the language.
+                # Only what is left empty is null, as in a source; `nan` is no number of the
+                # language.
                 options = pa.csv.ConvertOptions(
                     column_types=types, strings_can_be_null=False, null_values=[""]
                 )

@@ -22,7 +22,10 @@ TOKEN_FILE_VARIABLE = "TIDEMILL_TOKEN_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server and the files for calling it; an empty one is none. Secrets are never in it, only their files."""
+    """A server and the files for calling it; an empty one is none.
+
+    Secrets are never in it, only their files.
+    """
 
     address: str
     tls_ca: str = ""

@@ -49,8 +49,9 @@ def tables_named(text: str) -> list[TableName]:
 def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB") -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
-    Raises UsageError with DuckDB's message if the query does not fit the tables, and for tables, or columns
-    of one, that SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of which goes to disk.
+    Raises UsageError with DuckDB's message if the query does not fit the tables, and for tables, or
+    columns of one, that SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of
+    which goes to disk.
     """
     _refuse_alike_names(tables)
     prefix = "_snapshot"
@@ -90,7 +91,9 @@ def _limit(connection: duckdb.DuckDBPyConnection, memory: str) -> None:
 
 
 def _refuse_alike_names(names: Iterable[TableName]) -> None:
-    """Refuse collections whose names differ by the case of letters alone: DuckDB takes them for one."""
+    """Refuse collections whose names differ by the case of letters alone: DuckDB takes them for
+    one.
+    """
     first: dict[tuple[str, str], TableName] = {}
     for name in names:
         other = first.setdefault((name.schema.lower(), name.table.lower()), name)
@@ -103,7 +106,9 @@ def _refuse_alike_names(names: Iterable[TableName]) -> None:
 
 
 def _refuse_alike(name: TableName, table: pa.Table) -> None:
-    """Refuse columns that differ by the case of ASCII letters alone: DuckDB takes the first for all of them."""
+    """Refuse columns that differ by the case of ASCII letters alone: DuckDB takes the first for all
+    of them.
+    """
     first: dict[bytes, str] = {}
     for column in table.column_names:
         other = first.setdefault(column.encode().lower(), column)

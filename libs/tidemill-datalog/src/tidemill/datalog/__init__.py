@@ -2,11 +2,14 @@
 
 Import from the modules; this package imports none of them, so that a reader of records starts fast.
 
-* `parser.parse`, `check.check`, `catalog`, `diagnostics`: from text to a `checked.CheckedProgram`, or to errors
+* `parser.parse`, `check.check`, `catalog`, `diagnostics`: from text to a `checked.CheckedProgram`,
+  or to errors
 * `records`: facts with their parafacts, and the text form
 * `presence`: stretches of instants, and records on them
-* `evaluation`: `Engine`, `evaluate`, `EngineState`: what a program derives in a window of its timeline
-* `incremental`: `IncrementalEngine`, `ticks.IncrementalTicker`: the same kept up to date, instant by instant
+* `evaluation`: `Engine`, `evaluate`, `EngineState`: what a program derives in a window of its
+  timeline
+* `incremental`: `IncrementalEngine`, `ticks.IncrementalTicker`: the same kept up to date, instant
+  by instant
 * `ticks`: `Ticker`: programs with `@next` and `@async`
 * `arrival`: `EventStream`: which events are in time, and the frontier
 * `goals`: `compile_goal`, `fired`, `action_key`, `ask`: actions and questions

@@ -22,5 +22,8 @@ class Skew:
 
 
 Admission: TypeAlias = "Literal['tick', 'stratum', 'eager'] | Batch | Skew"
-"""`tick`: hold to the next tick. `stratum`: take in at once if no unit that has run could have said otherwise.
-`eager`: as `stratum`, and an event that waits wakes a tick."""
+"""`tick`: hold to the next tick.
+
+`stratum`: take in at once if no unit that has run could have said otherwise. `eager`: as `stratum`,
+and an event that waits wakes a tick.
+"""

@@ -1,8 +1,9 @@
-"""Event streams as they arrive: which events count, from when on, and how far the answers are definite.
+"""Event streams as they arrive: which events count, from when on, and how far the answers are
+definite.
 
-An event is in time if its time is not below the stream's frontier when it arrives. The frontier of a
-partition is (largest time seen) - skew or its last heartbeat, that of the stream the least of its partitions;
-it never goes back (language.md 4.5, 4.6).
+An event is in time if its time is not below the stream's frontier when it arrives. The frontier of
+a partition is (largest time seen) - skew or its last heartbeat, that of the stream the least of its
+partitions; it never goes back (language.md 4.5, 4.6).
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ Verdict: TypeAlias = "Admitted | Late | Ahead"
 
 @dataclass(frozen=True, slots=True)
 class ArrivalState:
-    """Where a stream stands: the frontier of each partition, which are idle, the frontier of the stream."""
+    """Where a stream stands: the frontier of each partition, which are idle, the frontier of the
+    stream.
+    """
 
     partitions: Mapping[int, Instant]
     idle: frozenset[int] = field(default_factory=frozenset)
@@ -66,8 +69,9 @@ class ArrivalState:
 class EventStream:
     """Admits the events of one stream in their order of arrival.
 
-    Deterministic: the verdicts are a function of the state and of what arrives. A stream that shares its
-    frontier with others, as in a view over several, is one `EventStream` for all of them.
+    Deterministic: the verdicts are a function of the state and of what arrives. A stream that
+    shares its frontier with others, as in a view over several, is one `EventStream` for all of
+    them.
     """
 
     def __init__(self, policy: ArrivalPolicy, state: ArrivalState) -> None:
@@ -92,7 +96,10 @@ class EventStream:
         return ArrivalState(dict(self._partitions), frozenset(self._idle), self._frontier)
 
     def admit(self, time: int, partition: int = 0, wall: int | None = None) -> Verdict:
-        """Judge an event that arrives now and move the frontier. `wall` is the wall clock at its arrival."""
+        """Judge an event that arrives now and move the frontier.
+
+        `wall` is the wall clock at its arrival.
+        """
         ahead = self._policy.max_ahead
         if ahead is not None and wall is not None and time > wall + ahead:
             return Ahead(wall)

@@ -1,7 +1,7 @@
 """The syntax tree of a Tidelog program: what was written, with the place of every piece.
 
-Nothing here is resolved or checked: named arguments are still named, definitions of `where` are still
-aside. `tidemill.datalog.checked` holds the rules as engines see them.
+Nothing here is resolved or checked: named arguments are still named, definitions of `where` are
+still aside. `tidemill.datalog.checked` holds the rules as engines see them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Plans for bound questions: only what the values of a question can need is derived (magic sets).
 
-For every predicate below the question a *wish*, `#ask:p`, holds the values that somebody wants to know about:
-first those of the question, then those that rules with wanted heads find in the atoms before another one. Each
-rule derives only heads that are wished for. A wish is timeless, but present and ending with the facts that it
-comes from: where a fact is looked at, its wish is there and lasts as long, so no instant of an answer differs.
+For every predicate below the question a *wish*, `#ask:p`, holds the values that somebody wants to
+know about: first those of the question, then those that rules with wanted heads find in the atoms
+before another one. Each rule derives only heads that are wished for. A wish is timeless, but
+present and ending with the facts that it comes from: where a fact is looked at, its wish is there
+and lasts as long, so no instant of an answer differs.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ Positions = frozenset[int]
 
 
 def bound_plan(plan: LogicalPlan, predicate: str, pattern: Pattern) -> LogicalPlan:
-    """A plan that derives the facts of `predicate` that fit the pattern as `plan` does, at every instant.
+    """A plan that derives the facts of `predicate` that fit the pattern as `plan` does, at every
+    instant.
 
-    Of that predicate and of others it derives perhaps fewer facts that do not fit, never a wrong one;
-    a fact that only helps may end earlier, with the last fact that needs it. Predicates whose solutions
-    outlive their facts, and all below them, are derived whole. Cost: O(text squared).
+    Of that predicate and of others it derives perhaps fewer facts that do not fit, never a wrong
+    one; a fact that only helps may end earlier, with the last fact that needs it. Predicates whose
+    solutions outlive their facts, and all below them, are derived whole. Cost: O(text squared).
     """
     if plan.checked.ticked:
         return plan
@@ -66,7 +68,8 @@ def evaluate_bound(
     pattern: Pattern,
     upper: int,
 ) -> list[Presence]:
-    """When facts of a predicate that fit the pattern are present before `upper`: as `engine` would say.
+    """When facts of a predicate that fit the pattern are present before `upper`: as `engine` would
+    say.
 
     Cost: that of the facts that the answer can need.
     """
@@ -77,7 +80,9 @@ def evaluate_bound(
 
 
 def tells_ends(plan: LogicalPlan) -> bool:
-    """Whether a fact of the plan may end by itself, so that what only helps may show an earlier end."""
+    """Whether a fact of the plan may end by itself, so that what only helps may show an earlier
+    end.
+    """
     return any(schema.kind == "events" for schema in plan.checked.inputs.values()) or any(
         rule.head.expires for rule in plan.rules
     )
@@ -179,7 +184,9 @@ class _Rewriting:
         return value is None or kind is Type.ANY or kind is of
 
     def _spread(self) -> bool:
-        """Pass on what is asked of every predicate once; whether anything is asked more broadly now."""
+        """Pass on what is asked of every predicate once; whether anything is asked more broadly
+        now.
+        """
         grew = False
         for name in list(self._asked):
             for rule in self._rules.get(name, ()):
@@ -195,7 +202,9 @@ class _Rewriting:
         return grew
 
     def _demands(self, rule: RuleForm) -> list[_Demand]:
-        """What a rule asks of the derived predicates that it reads, in an order that passes values on."""
+        """What a rule asks of the derived predicates that it reads, in an order that passes values
+        on.
+        """
         bound = set(self._bound(rule))
         before: list[AtomForm] = []
         waiting = [atom for atom in rule.atoms if not atom.is_clock]
@@ -217,7 +226,9 @@ class _Rewriting:
         return found
 
     def _rank(self, rule: RuleForm, atom: AtomForm, bound: set[str]) -> tuple[int, int, int]:
-        """Smallest first: atoms with some value, inputs before derived ones, then those with more values."""
+        """Smallest first: atoms with some value, inputs before derived ones, then those with more
+        values.
+        """
         known = len(self._known(rule, atom, bound))
         return (0 if known else 1, 1 if atom.predicate in self._rules else 0, -known)
 
@@ -365,7 +376,9 @@ def _functions(expression: Expression) -> set[str]:
 
 
 def _connected(atoms: Sequence[AtomForm], wanted: Iterable[str]) -> tuple[AtomForm, ...]:
-    """The atoms that bind the wanted variables, and those that share a variable with them, and so on."""
+    """The atoms that bind the wanted variables, and those that share a variable with them, and so
+    on.
+    """
     names = set(wanted)
     kept: set[int] = set()
     grew = True
@@ -385,7 +398,9 @@ def _strata(
     of: Mapping[str, int],
     checked: CheckedProgram,
 ) -> dict[str, int]:
-    """The strata of the new components: those of their predicates, and wishes not above who reads them."""
+    """The strata of the new components: those of their predicates, and wishes not above who reads
+    them.
+    """
     level = [0] * len(components)
     by_head: dict[int, list[RuleForm]] = {}
     for rule in rules:

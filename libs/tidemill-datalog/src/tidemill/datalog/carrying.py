@@ -1,4 +1,6 @@
-"""Which lattices every record of a predicate carries, so that a null there is a value and not an absence."""
+"""Which lattices every record of a predicate carries, so that a null there is a value and not an
+absence.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from tidemill.datalog.ast import Variable
 from tidemill.datalog.checked import CheckedProgram, ResolvedRule
 
 MARK = "has_"
-"""Before the name of a lattice: the column that says which records carry it. No lattice is called so."""
+"""Before the name of a lattice: the column that says which records carry it.
+
+No lattice is called so.
+"""
 
 NEVER_NULL = frozenset({"count", "count_distinct", "set", "provenance"})
 """Lattices whose value is never null, so that a null in their column says that a record has none."""
@@ -19,8 +24,8 @@ def surely_carried(
 ) -> dict[str, frozenset[str]]:
     """Of each predicate the lattices, other than time and expires, that all its records carry.
 
-    `inputs` says it of what is read. A rule gives what its head mentions, and what it passes on of atoms that
-    surely carry it. Cost: O(rules * lattices).
+    `inputs` says it of what is read. A rule gives what its head mentions, and what it passes on of
+    atoms that surely carry it. Cost: O(rules * lattices).
     """
     everything = frozenset(lattice for _, lattice in checked.lattice_types)
     sure = dict.fromkeys(checked.columns, everything)

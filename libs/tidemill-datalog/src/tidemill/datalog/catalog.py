@@ -25,8 +25,9 @@ class InputSchema:
     """One input collection.
 
     `columns` are (name, type) in order; a name is empty where the columns of an input have none.
-    `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins). `lattices` that its
-    records carry beside time and expiry, as outputs of other programs do, have the types of their values.
+    `rows_expire` is False for a stream whose events never end (for the lint on unbounded joins).
+    `lattices` that its records carry beside time and expiry, as outputs of other programs do, have
+    the types of their values.
     """
 
     name: str
@@ -41,9 +42,9 @@ class InputSchema:
 class Catalog:
     """The inputs by predicate.
 
-    A closed catalogue refuses what it does not name (S124). An open one takes every predicate that a
-    rule reads and none derives as an input of kind `default_kind` whose columns have no names. `readable`
-    are names that could be inputs: a mistake proposes them.
+    A closed catalogue refuses what it does not name (S124). An open one takes every predicate that
+    a rule reads and none derives as an input of kind `default_kind` whose columns have no names.
+    `readable` are names that could be inputs: a mistake proposes them.
     """
 
     inputs: Mapping[str, InputSchema] = field(default_factory=dict)

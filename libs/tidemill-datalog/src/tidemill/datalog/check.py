@@ -23,9 +23,9 @@ def check(
 ) -> CheckedProgram:
     """The program with everything resolved, or all mistakes of the first kind that it has.
 
-    Kinds in order: names, columns and arities; the length of rules; definitions, functions and lattices;
-    clock arguments; body; guard; head; cycles; times; recursion; types. Raises: ProgramErrors. Cost:
-    near linear in the length of the program.
+    Kinds in order: names, columns and arities; the length of rules; definitions, functions and
+    lattices; clock arguments; body; guard; head; cycles; times; recursion; types. Raises:
+    ProgramErrors. Cost: near linear in the length of the program.
     """
     resolution = Resolution(program, catalog)
     resolution.resolve()

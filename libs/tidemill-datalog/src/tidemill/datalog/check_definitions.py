@@ -80,8 +80,8 @@ def _definitions(scope: Scope) -> Iterator[Diagnostic]:
 def _too_deep(scope: Scope) -> Iterator[Diagnostic]:
     """Expressions that only their definitions make too deep, or too long, for checks and engines.
 
-    Engines put definitions in the place of their names, so that definitions which use each other twice
-    double what is evaluated at each step.
+    Engines put definitions in the place of their names, so that definitions which use each other
+    twice double what is evaluated at each step.
     """
     sizes: dict[str, _Size] = {}
     for definition in scope.rule.source.definitions:
@@ -137,7 +137,10 @@ def _size(expression: Expression, sizes: Mapping[str, _Size]) -> _Size:
 
 
 def _circular(rule: ResolvedRule) -> set[str]:
-    """The definitions that use themselves, through others or not. Cost: linear in what is written."""
+    """The definitions that use themselves, through others or not.
+
+    Cost: linear in what is written.
+    """
     uses = {
         name: [
             part.name for part in walk(value)

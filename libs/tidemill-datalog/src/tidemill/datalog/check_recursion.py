@@ -1,4 +1,6 @@
-"""Recursion: which cycles are refused (S119, S115), and what may happen inside a fixed point (S107, S112)."""
+"""Recursion: which cycles are refused (S119, S115), and what may happen inside a fixed point (S107,
+S112).
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def _parafacts_matched(inside: list[ResolvedAtom], file: str) -> Iterator[Diagno
 def _unbounded_values(
     rule: ResolvedRule, inside: list[ResolvedAtom], file: str
 ) -> Iterator[Diagnostic]:
-    """S112: a head argument computed from a recursive fact needs a guard on what it is computed from."""
+    """S112: a head argument computed from a recursive fact needs a guard on what it is computed
+    from.
+    """
     recursive = {
         term.name
         for atom in inside
@@ -150,7 +154,9 @@ def _grows_texts(computed: Expression, rule: ResolvedRule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """The variables that a guard keeps below something, those that it keeps above, and those whose length it bounds."""
+    """The variables that a guard keeps below something, those that it keeps above, and those whose
+    length it bounds.
+    """
 
     below: frozenset[str] = frozenset()
     above: frozenset[str] = frozenset()
@@ -167,7 +173,9 @@ class _Bounded:
         )
 
     def for_steps(self, steps: frozenset[int]) -> frozenset[str]:
-        """The variables that are bounded where steps of these signs lead; on either side where steps lead both ways."""
+        """The variables that are bounded where steps of these signs lead; on either side where
+        steps lead both ways.
+        """
         if steps == {1}:
             return self.below
         return self.above if steps == {-1} else self.below | self.above
@@ -247,7 +255,9 @@ def _bounded_by(guard: Expression, rule: ResolvedRule, depth: int) -> _Bounded:
 
 
 def _sides(expression: Expression, rule: ResolvedRule) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that grow with an expression, and those that fall with it; both for what is no sum."""
+    """The variables that grow with an expression, and those that fall with it; both for what is no
+    sum.
+    """
     rising: set[str] = set()
     falling: set[str] = set()
     waiting, seen = [(expression, 1)], 0

@@ -1,4 +1,5 @@
-"""Safety: every variable has a value, every function and lattice exists, heads are what heads may be.
+"""Safety: every variable has a value, every function and lattice exists, heads are what heads may
+be.
 
 The checks are grouped in the order in which a mistake that shows in several places is reported:
 how long a rule is; definitions, functions and lattices; clock arguments; body; guard; head.
@@ -25,7 +26,9 @@ from tidemill.datalog.scope import Scope, bound_alone, bound_names
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 ATOMS_MAX = 64
-"""Atoms that one rule matches: each is a loop in the one before, and Python indents a hundred levels deep."""
+"""Atoms that one rule matches: each is a loop in the one before, and Python indents a hundred
+levels deep.
+"""
 Check = Callable[[Scope], Iterator[Diagnostic]]
 _EXAMPLE = "pair(x, x) := e(x); p(x) @{0}(y) := pair(x, y);"
 _EXAMPLES = {
@@ -53,7 +56,9 @@ def check_safety(
 
 
 def atoms(scope: Scope) -> Iterator[Diagnostic]:
-    """S128: a rule matches no more atoms than engines nest; those under `not` are looked up one by one."""
+    """S128: a rule matches no more atoms than engines nest; those under `not` are looked up one by
+    one.
+    """
     matched = [atom for atom in scope.rule.atoms if not atom.negated]
     for atom in matched[ATOMS_MAX : ATOMS_MAX + 1]:
         yield scope.report(

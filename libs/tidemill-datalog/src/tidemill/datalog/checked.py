@@ -1,7 +1,7 @@
 """A program that passed every check: what engines evaluate.
 
-Arguments are positional, columns have names and types, predicates have strata. Expressions keep their place
-in the text, for error messages.
+Arguments are positional, columns have names and types, predicates have strata. Expressions keep
+their place in the text, for error messages.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class ResolvedRule:
 class CheckedProgram:
     """A program ready to run.
 
-    `columns`: (name, type) of every predicate but `clock`. `strata`: language.md 6.6. `components`: the
-    derived predicates in an order in which each component reads only itself and earlier ones.
+    `columns`: (name, type) of every predicate but `clock`. `strata`: language.md 6.6. `components`:
+    the derived predicates in an order in which each component reads only itself and earlier ones.
     `recursive`: predicates on some cycle within a tick. `variable_types`: per rule number.
     """
 

@@ -39,7 +39,9 @@ _CONVERTED: Mapping[str, tuple[ColumnType, ...]] = {
 }  # fmt: skip
 _COMMON_ARGUMENTS = frozenset(("least", "greatest", "coalesce"))
 _ORDERED: Mapping[str, int] = {"min": 1, "max": 1, "earliest": 1, "latest": 1, "extent": 2}
-"""Of lattices that keep the least or greatest of values how many of their values, from the first on, have an order."""
+"""Of lattices that keep the least or greatest of values how many of their values, from the first
+on, have an order.
+"""
 
 
 def _turned(given: ColumnType, wanted: tuple[ColumnType, ...]) -> str:
@@ -104,9 +106,9 @@ def infer_types(
 ) -> Types:
     """Types of all columns, lattice values and variables; S120 where two do not meet.
 
-    `order` are the components of the predicates, sources first. Types only widen (any, then int, then
-    float), and a rule is looked at again only when what it reads has widened. Cost: O(program) where no
-    recursion widens.
+    `order` are the components of the predicates, sources first. Types only widen (any, then int,
+    then float), and a rule is looked at again only when what it reads has widened. Cost: O(program)
+    where no recursion widens.
     """
     types = Types({predicate: _unknown(len(columns)) for predicate, columns in names.items()})
     for name, schema in inputs.items():

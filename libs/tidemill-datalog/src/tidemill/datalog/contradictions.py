@@ -1,4 +1,6 @@
-"""Guards that contradict each other, and heads that end before they begin, as far as literals show it."""
+"""Guards that contradict each other, and heads that end before they begin, as far as literals show
+it.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ N = TypeVar("N", bound=Hashable)
 def strong_components(nodes: Iterable[N], successors: Callable[[N], Sequence[N]]) -> list[list[N]]:
     """The components of everything that `nodes` lead to, each after those it leads to.
 
-    Cost: O(nodes + edges); `successors` is asked once for each node. Source: Tarjan 1972, without recursion.
+    Cost: O(nodes + edges); `successors` is asked once for each node. Source: Tarjan 1972, without
+    recursion.
     """
     index: dict[N, int] = {}
     low: dict[N, int] = {}

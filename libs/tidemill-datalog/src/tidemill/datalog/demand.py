@@ -1,7 +1,7 @@
 """Which facts a question can depend on: patterns found backwards from the record that is asked for.
 
-A pattern is a predicate with a value or ANY for each argument. Facts outside the patterns cannot take part in
-any derivation of the record, so an explanation never looks at them.
+A pattern is a predicate with a value or ANY for each argument. Facts outside the patterns cannot
+take part in any derivation of the record, so an explanation never looks at them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def pattern_scan(checked: CheckedProgram, predicate: str, patterns: Iterable[Pat
 def matching_inputs(
     inputs: Mapping[str, Sequence[Presence]], patterns: Mapping[str, set[Pattern]]
 ) -> dict[str, list[Presence]]:
-    """The input facts that fit the patterns. Cost: one look at every fact of the predicates below."""
+    """The input facts that fit the patterns.
+
+    Cost: one look at every fact of the predicates below.
+    """
     kept: dict[str, list[Presence]] = {}
     for name, wanted in patterns.items():
         presences = inputs.get(name)

@@ -14,8 +14,8 @@ from tidemill.time import UsageError
 class Diagnostic:
     """One mistake, or with a code W… one warning; `codes.py` says what each code means.
 
-    `cycle` are the predicates on the cycle that the mistake is about, in order; `edges` say for each of
-    its edges where it is written.
+    `cycle` are the predicates on the cycle that the mistake is about, in order; `edges` say for
+    each of its edges where it is written.
     """
 
     code: str

@@ -49,7 +49,9 @@ def layers_of(checked: CheckedProgram) -> list[tuple[str, list[str]]]:
 
 
 def dot_of(checked: CheckedProgram) -> str:
-    """The drawing in the language DOT: a box for each stratum; dashed for `not`, bold for aggregates."""
+    """The drawing in the language DOT: a box for each stratum; dashed for `not`, bold for
+    aggregates.
+    """
     lines = ["digraph strata {", "  rankdir=BT;", "  node [shape=box, style=rounded];"]
     for number, (title, names) in enumerate(layers_of(checked)):
         lines.append(f"  subgraph cluster_{number} {{")

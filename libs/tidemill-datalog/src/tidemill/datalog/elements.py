@@ -1,4 +1,6 @@
-"""Elements of sets, which keep their types apart: to Python `1`, `1.0` and `True` are one key, here they are three."""
+"""Elements of sets, which keep their types apart: to Python `1`, `1.0` and `True` are one key, here
+they are three.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def element(value: Any) -> Any:
 
 
 def holds(elements: frozenset[Any], value: Any) -> bool:
-    """Whether some element equals the value as the language compares: a whole number its float, a truth no number.
+    """Whether some element equals the value as the language compares: a whole number its float, a
+    truth no number.
 
     Cost: O(1); O(n) for a float beyond 2^53, of which several whole numbers may be one.
     """

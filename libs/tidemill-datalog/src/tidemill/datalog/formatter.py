@@ -43,7 +43,10 @@ def format_program(program: Program) -> str:
 
 
 def format_rule(rule: Rule) -> str:
-    """One rule with its `;`. A rule too long for a line has its atoms, guards and definitions on their own."""
+    """One rule with its `;`.
+
+    A rule too long for a line has its atoms, guards and definitions on their own.
+    """
     head = _head(rule.head)
     atoms = list(map(_atom, rule.atoms))
     guards = list(map(format_expression, rule.guards))

@@ -38,8 +38,8 @@ from tidemill.datalog.values import (
 class ScalarFunction:
     """A pure function of values: how many arguments it takes and what it computes.
 
-    The docstring of `evaluate` is the function's line in the reference of the language. A function of
-    a host states the types of its arguments and of its value.
+    The docstring of `evaluate` is the function's line in the reference of the language. A function
+    of a host states the types of its arguments and of its value.
     """
 
     name: str

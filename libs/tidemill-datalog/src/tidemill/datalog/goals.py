@@ -1,4 +1,6 @@
-"""Goals: one atom that is asked, or bound to an action that runs once for each event that matches (language.md 8)."""
+"""Goals: one atom that is asked, or bound to an action that runs once for each event that matches
+(language.md 8).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from tidemill.time import UsageError, normal
 class Goal:
     """A pattern of records of one predicate.
 
-    `terms` and `parafacts` hold literals, variables and wildcards; `name` is what the user calls it, by
-    default its text.
+    `terms` and `parafacts` hold literals, variables and wildcards; `name` is what the user calls
+    it, by default its text.
     """
 
     name: str
@@ -57,7 +59,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One run of an action: the goal, the instant at which the event's presence starts, the record then."""
+    """One run of an action: the goal, the instant at which the event's presence starts, the record
+    then.
+    """
 
     at: Instant
     goal: str
@@ -71,8 +75,8 @@ class Firing:
 def compile_goal(text: str, checked: CheckedProgram, name: str | None = None) -> Goal:
     """The goal that `text` writes: one atom over a derived or an input predicate.
 
-    Arguments may be named by columns; those left out match anything. Raises: ProgramErrors for text that
-    is no atom, UsageError for an atom that does not fit the program.
+    Arguments may be named by columns; those left out match anything. Raises: ProgramErrors for text
+    that is no atom, UsageError for an atom that does not fit the program.
     """
     return goal_over(text, checked.columns, name, checked.lattice_types)
 
@@ -118,7 +122,9 @@ def goal_over(
 
 
 def _refuse_types(text: str, typed: Iterable[tuple[ast.Expression, ColumnType]]) -> None:
-    """Raises: UsageError for a literal, or a variable that stands twice, whose types are never one value."""
+    """Raises: UsageError for a literal, or a variable that stands twice, whose types are never one
+    value.
+    """
     known: dict[str, ColumnType] = {}
     for term, kind in typed:
         if isinstance(term, ast.Literal):
@@ -206,9 +212,9 @@ def _values_of(record: Record, lattice: str) -> tuple[Value, ...] | None:
 def fired(goals: Iterable[Goal], presences: Mapping[str, Sequence[Presence]]) -> list[Firing]:
     """The actions of a history: for each goal, each distinct event that matches it fires once.
 
-    An event fires at the first instant at which it matches, with its record as of then; ordered by that
-    instant, then by the text of the record. Presence that begins at the lower end of a window may have begun
-    before: the caller keeps the keys that have fired.
+    An event fires at the first instant at which it matches, with its record as of then; ordered by
+    that instant, then by the text of the record. Presence that begins at the lower end of a window
+    may have begun before: the caller keeps the keys that have fired.
     """
     firings: list[Firing] = []
     for goal in goals:
@@ -231,7 +237,8 @@ def action_key(goal_name: str, record: Record) -> str:
     """The identity of one firing: the same on every machine and in every release.
 
     SHA-256 over a version, the goal's name, the predicate, the typed arguments and the time; other
-    parafacts are not in it. Arguments of a float column have to be floats, as evaluation makes them.
+    parafacts are not in it. Arguments of a float column have to be floats, as evaluation makes
+    them.
     """
     parts = [
         f"tidemill action {ACTION_KEY_VERSION}".encode(),
@@ -244,7 +251,9 @@ def action_key(goal_name: str, record: Record) -> str:
 
 
 def encode_value(value: Value) -> bytes:
-    """A value as bytes, one form for each value: tag, then text in UTF-8, decimal digits or IEEE bits."""
+    """A value as bytes, one form for each value: tag, then text in UTF-8, decimal digits or IEEE
+    bits.
+    """
     if value is None:
         return b"n"
     if value is True or value is False:

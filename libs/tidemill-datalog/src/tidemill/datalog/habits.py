@@ -1,4 +1,6 @@
-"""What people write by habit from other languages where the grammar refuses it, and what to write here."""
+"""What people write by habit from other languages where the grammar refuses it, and what to write
+here.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ _UNITS_MS: Mapping[str, int] = {
 def habit(token: str, doubled: str, number: str, *, begins: bool) -> str:
     """What to write instead of a token that was refused; empty where it is no known habit.
 
-    `doubled` is the token with the one that touches it, `number` the digits that it touches, each empty
-    if there are none; `begins` says whether a rule begins with the token.
+    `doubled` is the token with the one that touches it, `number` the digits that it touches, each
+    empty if there are none; `begins` says whether a rule begins with the token.
     """
     word = token.lower()
     if number and word in _UNITS_MS:

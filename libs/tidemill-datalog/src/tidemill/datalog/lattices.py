@@ -1,9 +1,10 @@
 """Lattices: the values that ride beside a fact.
 
-A lattice says how a written value enters (`inject`), how two values of one fact or of one solution become
-one (`merge`: commutative, associative, idempotent) and what is seen of it (`observe`). `count`, `sum` and
-`average` are not idempotent on numbers, so inside they are sets of contributions, each with the identity of
-the solution that made it (`Tally`): merging is union, and the number is observed only at the end.
+A lattice says how a written value enters (`inject`), how two values of one fact or of one solution
+become one (`merge`: commutative, associative, idempotent) and what is seen of it (`observe`).
+`count`, `sum` and `average` are not idempotent on numbers, so inside they are sets of
+contributions, each with the identity of the solution that made it (`Tally`): merging is union, and
+the number is observed only at the end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ TALLIES = frozenset({"count", "sum", "average"})
 class Tally:
     """A set of contributions and the number observed of it.
 
-    The contributions are asked for only when two different tallies meet; until then a tally of a group of
-    n solutions costs O(1).
+    The contributions are asked for only when two different tallies meet; until then a tally of a
+    group of n solutions costs O(1).
     """
 
     __slots__ = ("_contributions", "_members", "kind", "value")
@@ -123,7 +124,9 @@ def _singleton(value: Value) -> frozenset[Value]:
 
 
 def _members(value: Value) -> frozenset[Value]:
-    """A set as it is, so that one that is matched and set again merges; anything else as the only member."""
+    """A set as it is, so that one that is matched and set again merges; anything else as the only
+    member.
+    """
     return value if isinstance(value, frozenset) else _singleton(value)
 
 
@@ -200,7 +203,10 @@ INSTANTS: Mapping[str, str] = {
 
 
 def merge_parafacts(a: Parafacts, b: Parafacts, lattices: Mapping[str, Lattice]) -> Parafacts:
-    """The values of both, merged where both have one. Raises: Failed where a merged sum overflows."""
+    """The values of both, merged where both have one.
+
+    Raises: Failed where a merged sum overflows.
+    """
     if a is None or a is b:
         return b
     if b is None:

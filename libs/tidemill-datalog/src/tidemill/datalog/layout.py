@@ -1,6 +1,7 @@
 """A program laid out canonically with its comments where they were.
 
-A rule with a comment inside it stays as its author wrote it; all others are printed by the formatter.
+A rule with a comment inside it stays as its author wrote it; all others are printed by the
+formatter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class _Stretch:
 def format_text(text: str, file: str = "<program>") -> str:
     """The same rules in canonical text, with every comment; formatting it again changes nothing.
 
-    At most one empty line stays between two rules. Raises: ProgramErrors for text that is no program.
+    At most one empty line stays between two rules. Raises: ProgramErrors for text that is no
+    program.
     """
     rules = parse(text, file).rules
     lines: list[str] = []

@@ -1,4 +1,6 @@
-"""Matches of one rule at one instant, found by interpretation: for explanations, where few facts are looked at."""
+"""Matches of one rule at one instant, found by interpretation: for explanations, where few facts
+are looked at.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class Match:
 class Matcher:
     """Finds matches over tables that hold the facts of one instant.
 
-    `last` is the latest tick of a clock that may match. Each fact that is tried is a look at the allowance,
-    so that looking ends once it is called off.
+    `last` is the latest tick of a clock that may match. Each fact that is tried is a look at the
+    allowance, so that looking ends once it is called off.
     """
 
     def __init__(

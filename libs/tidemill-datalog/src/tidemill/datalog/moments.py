@@ -1,4 +1,6 @@
-"""The facts of single instants, with the solutions that live on from earlier ones: what explanations read."""
+"""The facts of single instants, with the solutions that live on from earlier ones: what
+explanations read.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tidemill.datalog.values import INT_MIN
 
 
 class History(Protocol):
-    """Where an explanation gets facts from: the inputs of any instant, and the state just before it."""
+    """Where an explanation gets facts from: the inputs of any instant, and the state just before
+    it.
+    """
 
     def inputs_at(self, at: int) -> Mapping[str, Sequence[Record]]:
         """The input records present at an instant; more than needed does no harm."""
@@ -37,7 +41,9 @@ class History(Protocol):
 
 
 class RecordedHistory:
-    """A history given as presences; solutions that live on are found by one evaluation up to `upper`."""
+    """A history given as presences; solutions that live on are found by one evaluation up to
+    `upper`.
+    """
 
     def __init__(
         self,
@@ -170,7 +176,9 @@ class Moment:
     def ranks(
         self, component: tuple[str, ...], excluded: frozenset[tuple[str, Key]]
     ) -> Mapping[tuple[str, Key], int]:
-        """In which round of its fixed point each fact of a component comes, without the excluded ones."""
+        """In which round of its fixed point each fact of a component comes, without the excluded
+        ones.
+        """
         known = self._ranks.get((component, excluded))
         if known is None:
             planned = next(c for c in self.engine.plan.components if component[0] in c.predicates)
@@ -185,7 +193,9 @@ class Moment:
         return known
 
     def established(self, form: RuleForm) -> list[tuple[EstablishedSolution, Instant]]:
-        """The living solutions of a rule that outlives its facts, each with when it was established."""
+        """The living solutions of a rule that outlives its facts, each with when it was
+        established.
+        """
         known = self.strata.established.get(form.number)
         if known is None:
             return []

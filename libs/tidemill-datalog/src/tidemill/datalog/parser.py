@@ -1,4 +1,7 @@
-"""From text to the syntax tree. The grammar is grammar.lark; syntax_errors.py names what it refuses."""
+"""From text to the syntax tree.
+
+The grammar is grammar.lark; syntax_errors.py names what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,8 @@ _DIGITS_MAX = 30
 def parse(text: str, file: str = "<program>") -> Program:
     """The rules of `text`, every piece with its place.
 
-    Raises: ProgramErrors with the mistakes of its syntax, codes E… of the language, the first in the text
-    first. Cost: O(length).
+    Raises: ProgramErrors with the mistakes of its syntax, codes E… of the language, the first in
+    the text first. Cost: O(length).
     """
     try:
         rules: tuple[Rule, ...] = _grammar().parse(text)

@@ -1,8 +1,10 @@
-"""Functions and lattices of a host: what they declare, what a program may count on, and the laws they have to keep.
+"""Functions and lattices of a host: what they declare, what a program may count on, and the laws
+they have to keep.
 
-A plugin never sees null, nor a value of another type than it declares, and what it gives is held to its own
-declaration. What it raises is an error of the solution, as a division by zero is. A value of a host's lattice
-is kept as what is seen of it: that is a value of the language, so it is stored, sent and read as one.
+A plugin never sees null, nor a value of another type than it declares, and what it gives is held to
+its own declaration. What it raises is an error of the solution, as a division by zero is. A value
+of a host's lattice is kept as what is seen of it: that is a value of the language, so it is stored,
+sent and read as one.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ Samples: TypeAlias = "Callable[[Random], Iterable[tuple[Any, ...]]]"
 SET_MAX = 100_000
 """Values in a set that a plugin may give; a larger one fails with `overflow`.
 
-No setting of a process, as TEXT_MAX is none: where it lies decides what a view says, and every process that ever
-computes a view has to say the same.
+No setting of a process, as TEXT_MAX is none: where it lies decides what a view says, and every
+process that ever computes a view has to say the same.
 """
 
 _TYPES = ("int", "float", "text", "bool", "set")
@@ -55,10 +57,12 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PluginFunction:
-    """A pure function: equal arguments give equal values, in every process and for ever in one `version`.
+    """A pure function: equal arguments give equal values, in every process and for ever in one
+    `version`.
 
-    `takes` are the types of its arguments, `gives` that of its value: int, float, text, bool or set. `samples`
-    gives arguments that the check at load tries, where values drawn by type would say little.
+    `takes` are the types of its arguments, `gives` that of its value: int, float, text, bool or
+    set. `samples` gives arguments that the check at load tries, where values drawn by type would
+    say little.
     """
 
     version: str
@@ -72,9 +76,10 @@ class PluginFunction:
 class PluginLattice:
     """A semilattice: `merge` is commutative, associative and idempotent.
 
-    `inject(*written)` makes an element of what a head writes, of the types `takes`; `observe(element)` is the tuple
-    that is seen, of the types `gives`, by default the same. What is seen says all of an element: injected
-    once more it gives an equal one. `samples` gives written values for the check at load.
+    `inject(*written)` makes an element of what a head writes, of the types `takes`;
+    `observe(element)` is the tuple that is seen, of the types `gives`, by default the same. What is
+    seen says all of an element: injected once more it gives an equal one. `samples` gives written
+    values for the check at load.
     """
 
     version: str
@@ -92,7 +97,10 @@ class PluginLattice:
 
 
 def function_of(name: str, plugin: PluginFunction) -> ScalarFunction:
-    """The function as programs call it: of null it is null. Raises: UsageError for a declaration without sense."""
+    """The function as programs call it: of null it is null.
+
+    Raises: UsageError for a declaration without sense.
+    """
     _declared("function", name, plugin.version, (*plugin.takes, plugin.gives), len(plugin.takes))
     takes, gives = plugin.takes, plugin.gives
 
@@ -106,7 +114,10 @@ def function_of(name: str, plugin: PluginFunction) -> ScalarFunction:
 
 
 def lattice_of(name: str, plugin: PluginLattice) -> Lattice:
-    """The lattice as programs carry it: null is its least value. Raises: UsageError as `function_of`."""
+    """The lattice as programs carry it: null is its least value.
+
+    Raises: UsageError as `function_of`.
+    """
     takes, gives = plugin.takes, plugin.seen
     _declared("lattice", name, plugin.version, (*takes, *gives), len(takes))
     if len(gives) != len(takes):
@@ -243,7 +254,8 @@ SAMPLES = 40
 
 
 def check_function(name: str, plugin: PluginFunction, rng: Random) -> None:
-    """Refuse a function that gives two values of equal arguments, or one of another type than it declares.
+    """Refuse a function that gives two values of equal arguments, or one of another type than it
+    declares.
 
     Raises: UsageError with the arguments.
     """
@@ -258,7 +270,10 @@ def check_function(name: str, plugin: PluginFunction, rng: Random) -> None:
 
 
 def check_lattice(name: str, plugin: PluginLattice, rng: Random) -> None:
-    """Refuse a lattice that breaks a law on values drawn. Raises: UsageError with the counterexample."""
+    """Refuse a lattice that breaks a law on values drawn.
+
+    Raises: UsageError with the counterexample.
+    """
     lattice = lattice_of(name, plugin)
     elements: list[Any] = []
     for written in _drawn(plugin.samples, plugin.takes, rng):

@@ -1,8 +1,9 @@
-"""Presence: sets of half-open intervals [start, end) of instants, and values that are functions of the instant.
+"""Presence: sets of half-open intervals [start, end) of instants, and values that are functions of
+the instant.
 
-An instant is a whole number of milliseconds of the timeline; `-inf` is before all of them and `inf` after.
-A set of intervals is a list in ascending order, without empty intervals and without two that touch, so
-equal sets are equal lists.
+An instant is a whole number of milliseconds of the timeline; `-inf` is before all of them and `inf`
+after. A set of intervals is a list in ascending order, without empty intervals and without two that
+touch, so equal sets are equal lists.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ END: float = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One stretch of a record: present at every T with start <= T < end, and at neither border beyond."""
+    """One stretch of a record: present at every T with start <= T < end, and at neither border
+    beyond.
+    """
 
     record: Record
     start: Instant = BEGINNING
@@ -87,7 +90,9 @@ def subtract(left: Sequence[Interval], right: Sequence[Interval]) -> list[Interv
 
 
 def clip(intervals: Sequence[Interval], lower: Instant, upper: Instant) -> list[Interval]:
-    """The instants of the set in [lower, upper); what does not end below `upper` is left without end."""
+    """The instants of the set in [lower, upper); what does not end below `upper` is left without
+    end.
+    """
     clipped: list[Interval] = []
     for start, end in intervals:
         if start < upper and end > lower:
@@ -103,10 +108,11 @@ def contains(intervals: Sequence[Interval], at: Instant) -> bool:
 def row_presences(
     updates: Iterable[tuple[tuple[object, ...], int, int]], upper: Instant = END
 ) -> dict[tuple[object, ...], list[Interval]] | NegativeMultiplicity:
-    """When each row of a relation is present: while the sum of its diffs at instants <= T is above zero.
+    """When each row of a relation is present: while the sum of its diffs at instants <= T is above
+    zero.
 
-    Updates at or above `upper` have no effect. If a sum goes below zero, the earliest such instant of any
-    row is returned instead, and there is no answer. Shapes: (row, time, diff) in any order.
+    Updates at or above `upper` have no effect. If a sum goes below zero, the earliest such instant
+    of any row is returned instead, and there is no answer. Shapes: (row, time, diff) in any order.
     """
     diffs: dict[tuple[object, ...], dict[int, int]] = {}
     for row, time, diff in updates:

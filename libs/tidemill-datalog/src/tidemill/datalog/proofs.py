@@ -11,7 +11,10 @@ from tidemill.datalog.presence import Instant
 from tidemill.datalog.records import Record, format_record
 
 Kind: TypeAlias = Literal["input", "stated", "clock", "absent", "derived", "handed", "view"]
-"""`handed`: handed on by ticks that are before the history which is known. `view`: derived by another program."""
+"""`handed`: handed on by ticks that are before the history which is known.
+
+`view`: derived by another program.
+"""
 
 DEPTH_MAX = 60
 """How deep a drawn tree goes before it goes on in another."""
@@ -21,9 +24,10 @@ DEPTH_MAX = 60
 class Proof:
     """One fact at one instant and what it follows from.
 
-    `solutions` is empty for leaves, has one list of premises for a plain derivation and one for each solution
-    of an aggregate. `text` is the fact with its time, or the atom under `not`; `rule` the number of the rule
-    and `rule_text` its text; `place` names the tick in proofs over ticks, and the other program of a `view`. Proofs share equal parts; no fact stands above itself.
+    `solutions` is empty for leaves, has one list of premises for a plain derivation and one for
+    each solution of an aggregate. `text` is the fact with its time, or the atom under `not`; `rule`
+    the number of the rule and `rule_text` its text; `place` names the tick in proofs over ticks,
+    and the other program of a `view`. Proofs share equal parts; no fact stands above itself.
     """
 
     text: str
@@ -60,8 +64,8 @@ class Proof:
     def render(self) -> str:
         """The proof as a tree for people; a part that was shown before is only named again.
 
-        What lies `DEPTH_MAX` lines below goes on in a tree of its own under a number, so that no line grows
-        with the depth. Cost: O(parts of the proof).
+        What lies `DEPTH_MAX` lines below goes on in a tree of its own under a number, so that no
+        line grows with the depth. Cost: O(parts of the proof).
         """
         lines: list[str] = []
         shown: set[int] = set()
@@ -87,7 +91,9 @@ class Proof:
         return "\n".join(lines)
 
     def _lines_below(self, rest: str, depth: int) -> list[tuple[Proof, str, str, int]]:
-        """The parts below with what stands before their first line and the lines under it, the last first."""
+        """The parts below with what stands before their first line and the lines under it, the last
+        first.
+        """
         below = [(part, rest + "├─ ", rest + "│  ", depth) for part in self._branches()]
         if below:
             below[-1] = (below[-1][0], rest + "└─ ", rest + "   ", depth)

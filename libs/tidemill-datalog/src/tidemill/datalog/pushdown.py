@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 from tidemill.datalog.evaluation.scans import TIME_AT, AllOf, AnyOf, Comparison, Scan, Test
 
 TESTS_MAX = 1_000
-"""Arrow takes time quadratic in the tests of a filter, and goes down them on its stack: ten thousand, as of a program
-with so many rules over one input, end the process."""
+"""Arrow takes time quadratic in the tests of a filter, and goes down them on its stack: ten
+thousand, as of a program with so many rules over one input, end the process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read of a collection: rows with the values `equal` for which `where` is true, in `columns`.
+    """What to read of a collection: rows with the values `equal` for which `where` is true, in
+    `columns`.
 
     None asks for all. What is left out is filled in by `whole`.
     """
@@ -49,8 +51,8 @@ EVERYTHING = Reading()
 def reading_of(scan: Scan, schema: pa.Schema, arguments: int, *, columns: bool = True) -> Reading:
     """How a collection is read of which a program needs only the scan.
 
-    `schema` are its data columns, the first `arguments` of them arguments; what follows (time, expiry,
-    parafacts) is always read. Without `columns` all columns are.
+    `schema` are its data columns, the first `arguments` of them arguments; what follows (time,
+    expiry, parafacts) is always read. Without `columns` all columns are.
     """
     names = schema.names
     timed = len(names) > arguments and names[arguments] == "time"
@@ -76,7 +78,10 @@ def _tests(test: Test) -> int:
 
 
 def expression_of(test: Test, names: Sequence[str], time: str | None) -> pc.Expression | None:
-    """The test as a filter; None where it says nothing of the rows. Null fails every comparison by order."""
+    """The test as a filter; None where it says nothing of the rows.
+
+    Null fails every comparison by order.
+    """
     if isinstance(test, Comparison):
         if test.position == TIME_AT and time is None:
             return None

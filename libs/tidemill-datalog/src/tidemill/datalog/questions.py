@@ -21,9 +21,9 @@ def answer(
 ) -> list[Answer]:
     """The records that match the goal at the instant `at`, by their text.
 
-    `facts` are the input records present then; only predicates that the goal needs are evaluated. Solutions
-    that outlive their facts are in the answer as far as `state`, the state just before `at`, has them.
-    Raises: LimitPassed. Cost: that of the program over the facts of one instant.
+    `facts` are the input records present then; only predicates that the goal needs are evaluated.
+    Solutions that outlive their facts are in the answer as far as `state`, the state just before
+    `at`, has them. Raises: LimitPassed. Cost: that of the program over the facts of one instant.
     """
     failures = Failures()
     given = {

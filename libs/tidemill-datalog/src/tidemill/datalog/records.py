@@ -1,4 +1,6 @@
-"""Facts with their parafacts, and the one text form in which cases, answers and questions write them."""
+"""Facts with their parafacts, and the one text form in which cases, answers and questions write
+them.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ Value: TypeAlias = "int | float | str | bool | frozenset[Value] | None"
 class Record:
     """A fact and the values that ride beside it.
 
-    `time` is None for a timeless fact, `expires` None for one that does not end. `parafacts` are the
-    other lattices by name; a lattice of several values, like `extent`, has a tuple of them.
+    `time` is None for a timeless fact, `expires` None for one that does not end. `parafacts` are
+    the other lattices by name; a lattice of several values, like `extent`, has a tuple of them.
     """
 
     predicate: str
@@ -103,7 +105,9 @@ def elements_of(value: frozenset[Value]) -> list[Value]:
 
 
 def _rank(value: Value) -> tuple[Any, ...]:
-    """A total order of values: null, booleans, numbers by value, the whole one first, text by code point, sets."""
+    """A total order of values: null, booleans, numbers by value, the whole one first, text by code
+    point, sets.
+    """
     if value is None:
         return (0, 0)
     if isinstance(value, bool | TruthElement):

@@ -60,7 +60,9 @@ class Resolution:
         self.mistakes.append(Diagnostic(code, message, span, self._program.file, hint))
 
     def _declare_head(self, rule: Rule) -> None:
-        """The first rule of a predicate says how many columns it has, the first named one their names."""
+        """The first rule of a predicate says how many columns it has, the first named one their
+        names.
+        """
         head = rule.head.application
         known = self._catalog.inputs.get(head.name)
         if head.name == CLOCK:

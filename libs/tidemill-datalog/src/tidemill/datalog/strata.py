@@ -36,8 +36,8 @@ class Edge:
 class PredicateGraph:
     """The dependencies of one program. Cost of building: O(atoms).
 
-    Rules with @next and @async count only if `over_ticks`: what holds in a later tick cannot feed the tick
-    it comes from.
+    Rules with @next and @async count only if `over_ticks`: what holds in a later tick cannot feed
+    the tick it comes from.
     """
 
     def __init__(self, rules: Iterable[ResolvedRule], *, over_ticks: bool = False) -> None:

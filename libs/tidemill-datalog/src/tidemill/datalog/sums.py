@@ -1,4 +1,6 @@
-"""Sums and averages that are exact inside, so that every engine gives the same digits (language.md 5.4)."""
+"""Sums and averages that are exact inside, so that every engine gives the same digits (language.md
+5.4).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tidemill.datalog.values import OVERFLOW, WRONG_TYPE, Failed, Value, whole
 
 
 class Wide(int):
-    """A whole number among floats that is none: a contribution that makes its sum a float, and is not rounded."""
+    """A whole number among floats that is none: a contribution that makes its sum a float, and is
+    not rounded.
+    """
 
 
 def among_floats(value: Value) -> Value:
@@ -23,9 +27,9 @@ def among_floats(value: Value) -> Value:
 class ExactSum:
     """The exact sum of the numbers added and not removed again, and how many they are.
 
-    Every finite float is a whole number of 2**-shift, so the total is one whole number and removal leaves
-    no residue. Nulls are skipped. While something is in it that cannot be added up, infinity or what is no number, the
-    sum fails. Cost: O(1) per number for numbers of like size.
+    Every finite float is a whole number of 2**-shift, so the total is one whole number and removal
+    leaves no residue. Nulls are skipped. While something is in it that cannot be added up, infinity
+    or what is no number, the sum fails. Cost: O(1) per number for numbers of like size.
     """
 
     __slots__ = ("_floats", "_shift", "_total", "_unsummed", "count")

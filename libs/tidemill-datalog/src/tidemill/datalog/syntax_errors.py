@@ -1,7 +1,9 @@
-"""What is wrong with a text that the grammar refused: codes E001 … E014, their places, and what to write.
+"""What is wrong with a text that the grammar refused: codes E001 … E014, their places, and what to
+write.
 
-The parser's tables say that a token is wrong, not why. So the tokens are read once more, from left to
-right, by functions that follow the grammar and know at each place what people write there by mistake.
+The parser's tables say that a token is wrong, not why. So the tokens are read once more, from left
+to right, by functions that follow the grammar and know at each place what people write there by
+mistake.
 """
 
 from __future__ import annotations

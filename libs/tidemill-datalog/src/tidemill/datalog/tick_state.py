@@ -1,7 +1,9 @@
-"""What one tick hands to the next, as rows that can be kept: whoever reads them goes on with the same answers.
+"""What one tick hands to the next, as rows that can be kept: whoever reads them goes on with the
+same answers.
 
-Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and messages that no
-tick has taken in yet. Rows of equal states are equal, whichever engine ran the tick.
+Three kinds: facts that rules with `@next` carry, solutions that live until their own expiry, and
+messages that no tick has taken in yet. Rows of equal states are equal, whichever engine ran the
+tick.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _NO_RULE = -1
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one node's last tick hands on: by fact what each reason says of it, and the living solutions."""
+    """What one node's last tick hands on: by fact what each reason says of it, and the living
+    solutions.
+    """
 
     carried: Mapping[Fact, Sequence[Told]] = field(default_factory=dict)
     solutions: EngineState = field(default_factory=EngineState)

@@ -1,7 +1,9 @@
-"""Ticked programs: one instant after the other, with what `@next` carries and `@async` sends (language.md 7).
+"""Ticked programs: one instant after the other, with what `@next` carries and `@async` sends
+(language.md 7).
 
-A tick sees the inputs as they are at its instant, what the last tick carried and what messages brought, runs the
-deductive rules to their fixed point, and then evaluates the rules with `@next` and `@async` once.
+A tick sees the inputs as they are at its instant, what the last tick carried and what messages
+brought, runs the deductive rules to their fixed point, and then evaluates the rules with `@next`
+and `@async` once.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class Message:
 class TickState:
     """What one tick hands to the next: facts carried by `@next`, solutions that live on.
 
-    `carried` are timelines without begin or end; a predicate that a rule `p(x) @next := p(x)` only keeps is
-    handed on as the same table, indexes included, at no cost.
+    `carried` are timelines without begin or end; a predicate that a rule `p(x) @next := p(x)` only
+    keeps is handed on as the same table, indexes included, at no cost.
     """
 
     carried: Mapping[str, Timelines] = field(default_factory=dict)
@@ -78,8 +80,9 @@ class Ticker:
     ) -> Tick:
         """The tick at the instant `at`; `inputs` are the facts present then, messages among them.
 
-        A carried fact that has expired by `at` is gone. Cost: that of evaluating the program on the facts of
-        the tick; facts that a rule only keeps cost nothing while nothing of their predicate changes.
+        A carried fact that has expired by `at` is gone. Cost: that of evaluating the program on the
+        facts of the tick; facts that a rule only keeps cost nothing while nothing of their
+        predicate changes.
         """
         engine = self._engine
         before = state or TickState()
@@ -170,7 +173,8 @@ def given_facts(
     inputs: Mapping[str, Iterable[Record]],
     carried: Mapping[Fact, Iterable[Told]],
 ) -> dict[str, Timelines]:
-    """The facts that a tick has before any rule: inputs, messages among them, and what was carried to it.
+    """The facts that a tick has before any rule: inputs, messages among them, and what was carried
+    to it.
 
     What has expired by `at` is gone; what several say of one fact is merged.
     """
@@ -217,7 +221,9 @@ def _timelines_of(table: Table) -> Timelines:
 
 
 def _keeps(form: RuleForm) -> bool:
-    """Whether the rule only keeps its predicate: `p(x, y) @next := p(x, y)`, perhaps with `not` atoms."""
+    """Whether the rule only keeps its predicate: `p(x, y) @next := p(x, y)`, perhaps with `not`
+    atoms.
+    """
     if not form.next_tick or len(form.atoms) != 1 or form.conditions or form.head.lattices:
         return False
     atom, head = form.atoms[0], form.head
@@ -233,7 +239,9 @@ def _keeps(form: RuleForm) -> bool:
 
 
 def change_instants(inputs: Mapping[str, Sequence[Presence]], upper: float = END) -> list[int]:
-    """The instants below `upper` at which the set of facts present in some input differs from just before."""
+    """The instants below `upper` at which the set of facts present in some input differs from just
+    before.
+    """
     stretches: dict[object, list[tuple[float, float]]] = {}
     for presences in inputs.values():
         for presence in presences:

@@ -1,10 +1,10 @@
 """Values of the language and the operators on them.
 
-Whole numbers have 64 bits: a result beyond them, or beyond the finite floats, fails with `overflow`.
-The quotient of two whole numbers truncates toward zero, and `%` matches it. Arithmetic with null
-gives null, a comparison by order with null is false, and `&&`, `||` take null for false. The
-instant `inf`, which `@expires(u)` binds where nothing ends, is compared and stored; arithmetic on
-it overflows.
+Whole numbers have 64 bits: a result beyond them, or beyond the finite floats, fails with
+`overflow`. The quotient of two whole numbers truncates toward zero, and `%` matches it. Arithmetic
+with null gives null, a comparison by order with null is false, and `&&`, `||` take null for false.
+The instant `inf`, which `@expires(u)` binds where nothing ends, is compared and stored; arithmetic
+on it overflows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ TOO_MANY_MARKS = "too many marks"
 class Failed(Exception):
     """An expression has no value; `reason` is one of the texts above.
 
-    Never leaves the library: the solution is dropped and the reason recorded in the error collection.
+    Never leaves the library: the solution is dropped and the reason recorded in the error
+    collection.
     """
 
     def __init__(self, reason: str) -> None:
@@ -149,7 +150,9 @@ def negate(a: Value) -> Value:
 
 
 def equal(a: Value, b: Value) -> bool:
-    """Whether the two are one value; null equals only itself, a whole number its float, a truth value no number."""
+    """Whether the two are one value; null equals only itself, a whole number its float, a truth
+    value no number.
+    """
     if type(a) is int and type(b) is float:
         return float(a) == b
     if type(a) is float and type(b) is int:
@@ -174,7 +177,8 @@ def _ordered(order: Callable[[int], bool]) -> Callable[[Value, Value], bool]:
 
 
 def compare(a: Value, b: Value) -> int:
-    """-1, 0 or 1 by the order of the language: numbers by value, text by code point, false before true.
+    """-1, 0 or 1 by the order of the language: numbers by value, text by code point, false before
+    true.
 
     Raises: Failed(wrong type) where the two have no common order.
     """

@@ -1,4 +1,6 @@
-"""The functions and lattices that a program may name: those of the language, and those of a host beside them."""
+"""The functions and lattices that a program may name: those of the language, and those of a host
+beside them.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Why a record is present at an instant: a proof down to inputs, for every kind of rule and any depth.
+"""Why a record is present at an instant: a proof down to inputs, for every kind of rule and any
+depth.
 
-Nothing is recorded while views are maintained: the facts of the instant are evaluated again, only those that
-the record can depend on. A solution that outlived its facts is proved at the instant at which it was
-established. The proof is built from the top with a list of open facts, so depth is bounded by memory alone.
+Nothing is recorded while views are maintained: the facts of the instant are evaluated again, only
+those that the record can depend on. A solution that outlived its facts is proved at the instant at
+which it was established. The proof is built from the top with a list of open facts, so depth is
+bounded by memory alone.
 """
 
 from __future__ import annotations
@@ -41,11 +43,15 @@ Context: TypeAlias = "frozenset[Fact] | None"
 """The facts above one in its cycle; None where solutions of earlier rounds are enough."""
 
 EXACT_WORK_MAX = 300_000
-"""Above this many facts and matches looked at again a proof of recursive groups keeps to earlier rounds."""
+"""Above this many facts and matches looked at again a proof of recursive groups keeps to earlier
+rounds.
+"""
 
 
 class TooCyclic(Exception):
-    """Telling which solutions of recursive groups stand without the facts above them takes too long."""
+    """Telling which solutions of recursive groups stand without the facts above them takes too
+    long.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,11 @@ def why(
 ) -> Proof | None:
     """A proof that the record is present at the instant `at`; None if it is not.
 
-    `inputs` are all presences up to `at`; only facts that the record can depend on are evaluated. The
-    record is a fact, with its time where facts differ by it; expiry and parafacts are not compared.
-    Cost: one look at the inputs, then the evaluation of what fits the arguments of the record, at the
-    instants of the proof; from the beginning on only for rules whose solutions outlive their facts.
+    `inputs` are all presences up to `at`; only facts that the record can depend on are evaluated.
+    The record is a fact, with its time where facts differ by it; expiry and parafacts are not
+    compared. Cost: one look at the inputs, then the evaluation of what fits the arguments of the
+    record, at the instants of the proof; from the beginning on only for rules whose solutions
+    outlive their facts.
     """
     engine = engine or Engine(checked)
     patterns = demanded(engine.forms, record.predicate, record.arguments)
@@ -201,7 +208,9 @@ class Builder:
         return self._cycles[predicate, key, at]
 
     def _facts_below(self, predicate: str, key: Key, at: Instant) -> list[Fact]:
-        """The facts of the same recursion that this one uses at the same instant, if not seen before."""
+        """The facts of the same recursion that this one uses at the same instant, if not seen
+        before.
+        """
         moment = self.moment(at)
         if moment.is_given(predicate, key):
             return []
@@ -292,7 +301,9 @@ class Builder:
         return known
 
     def _solutions(self, form: RuleForm, key: Key, moment: Moment) -> list[Solution]:
-        """As `solutions_anew`; those of recursive groups are kept, since every context asks for them."""
+        """As `solutions_anew`; those of recursive groups are kept, since every context asks for
+        them.
+        """
         if form.head.predicate not in self._grouping:
             return self.solutions_anew(form, key, moment)
         known = self._solved.get((form.number, key, moment.place))

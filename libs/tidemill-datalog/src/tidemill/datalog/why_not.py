@@ -1,4 +1,6 @@
-"""Why a record is absent at an instant: for each rule the furthest it came, and the reason (language.md 10)."""
+"""Why a record is absent at an instant: for each rule the furthest it came, and the reason
+(language.md 10).
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,14 @@ PARTIAL_MATCHES_MAX = 100_000
 class Reason:
     """Why one rule does not derive the record; `rule` is None where no rule is to blame.
 
-    `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts` are the
-    presences of facts that never meet at the instant, or those of an input fact at others; `values` the variables of the guard that is false;
-    `by` the fact that blocks, `blocker` the same with what it carries; `sought` is the atom with its values as far as
-    they are known, and `given` whether it is of an input; `upper` the frontier of an answer that is not definite yet. `withheld` is
-    beyond the five: all holds, but the head's own time has not come or its own expiry has passed. `tick` names
-    the earlier tick from which the record would have come; `no_tick`: there was none.
+    `atom` counts positive atoms from 1; `letter` is the dead letter that would have agreed; `facts`
+    are the presences of facts that never meet at the instant, or those of an input fact at others;
+    `values` the variables of the guard that is false; `by` the fact that blocks, `blocker` the same
+    with what it carries; `sought` is the atom with its values as far as they are known, and `given`
+    whether it is of an input; `upper` the frontier of an answer that is not definite yet.
+    `withheld` is beyond the five: all holds, but the head's own time has not come or its own expiry
+    has passed. `tick` names the earlier tick from which the record would have come; `no_tick`:
+    there was none.
     """
 
     rule: int | None
@@ -123,9 +127,10 @@ def why_not(
 ) -> list[Reason]:
     """For each rule whose head can be the record, why it does not derive it at the instant `at`.
 
-    `inputs` are all presences known below `upper`, `letters` the dead letters. Bind the head to the record,
-    take the positive atoms from left to right by values alone, and report the match that came furthest.
-    Cost: the evaluation of what fits the arguments of the record, from the beginning.
+    `inputs` are all presences known below `upper`, `letters` the dead letters. Bind the head to the
+    record, take the positive atoms from left to right by values alone, and report the match that
+    came furthest. Cost: the evaluation of what fits the arguments of the record, from the
+    beginning.
     """
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]
@@ -146,7 +151,9 @@ def why_not(
 def absent_input(
     record: Record, letters: Sequence[Record], presences: Sequence[Presence] = ()
 ) -> Reason:
-    """Why a fact that no rule derives is not there; `presences` are those of its input, at other instants."""
+    """Why a fact that no rule derives is not there; `presences` are those of its input, at other
+    instants.
+    """
     letter = next((each for each in letters if _is(each, record)), None)
     if letter is not None:
         return Reason(None, "late", letter=format_record(letter))
@@ -279,7 +286,9 @@ class Search:
     def _candidates(
         self, form: RuleForm, i: int, bound: Bindings
     ) -> Iterator[tuple[Row, Bindings]]:
-        """Facts that agree with an atom, those present at the instant first; a clock's nearest ticks."""
+        """Facts that agree with an atom, those present at the instant first; a clock's nearest
+        ticks.
+        """
         if form.atoms[i].clock is not None:
             yield from self._ticks(form, i, bound)
             return
@@ -350,7 +359,9 @@ class Search:
         return Reason(form.number, reason, i + 1, sought=sought, given=not derived)
 
     def _late_instead(self, form: RuleForm, match: Match) -> Reason | None:
-        """The dead letter of the asked time that a match would have had in the place of one of its facts."""
+        """The dead letter of the asked time that a match would have had in the place of one of its
+        facts.
+        """
         for letter in self._letters:
             for i, atom in enumerate(form.atoms):
                 if letter.predicate != atom.predicate or letter.time != self._record.time:

@@ -1,1 +1,3 @@
-"""Calling an API server of Kubernetes; what we know of its errors is in the classes of `tidemill.time`."""
+"""Calling an API server of Kubernetes; what we know of its errors is in the classes of
+`tidemill.time`.
+"""

@@ -38,7 +38,10 @@ class Expired(TidemillError):
 
 
 async def in_this_place() -> Configuration:
-    """How to reach the API server: as a pod of the cluster, else as kubectl would. Raises: UsageError."""
+    """How to reach the API server: as a pod of the cluster, else as kubectl would.
+
+    Raises: UsageError.
+    """
     configuration = Configuration()
     try:
         if in_cluster():
@@ -75,7 +78,10 @@ class KubernetesApi:
         self, method: str, path: str, body: Json | None = None,
         query: Mapping[str, str] | None = None, content_type: str = "application/json",
     ) -> Json:  # fmt: skip
-        """One call, and its answer. Raises: UnknownCollection, AlreadyUsed, Fenced, UsageError, Unavailable."""
+        """One call, and its answer.
+
+        Raises: UnknownCollection, AlreadyUsed, Fenced, UsageError, Unavailable.
+        """
         timeout = ClientTimeout(total=CALL_S, sock_connect=CONNECT_S)
         reply = await self._send(method, path, body, query, content_type, timeout)
         try:
@@ -95,7 +101,10 @@ class KubernetesApi:
     async def watch(
         self, path: str, version: str, seconds: int, only: Mapping[str, str] | None = None
     ) -> AsyncIterator[tuple[str, Json]]:
-        """Changes since a version, until the server ends it; `only` are selectors. Raises: Expired, and as `call`."""
+        """Changes since a version, until the server ends it; `only` are selectors.
+
+        Raises: Expired, and as `call`.
+        """
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)}
         query |= only or {}
         # The server ends the watch by itself; a connection that is dead without a word does not.

@@ -28,7 +28,10 @@ async def tell(
     api: KubernetesApi, component: str, about: About, now_ms: int, reason: str, message: str,
     *, warning: bool = False,
 ) -> None:  # fmt: skip
-    """An event at the object; the same one again is counted, not repeated. Raises: as `api.call`."""
+    """An event at the object; the same one again is counted, not repeated.
+
+    Raises: as `api.call`.
+    """
     said = hashlib.sha256(f"{about.uid}{reason}{message}".encode()).hexdigest()[:16]
     now, name = moment(now_ms), f"{about.name}.{said}"
     base = f"/api/v1/namespaces/{about.namespace}/events"

@@ -1,8 +1,8 @@
 """What the schemas of resources say beyond types: forms as patterns, rules between fields in CEL.
 
 Each form stands for one of tidemill.runtime.resources.words, each rule for one of
-tidemill.runtime.resources.rules or for what an existing resource may not change; the tests hold both
-sides against each other. Patterns are RE2: no look-ahead.
+tidemill.runtime.resources.rules or for what an existing resource may not change; the tests hold
+both sides against each other. Patterns are RE2: no look-ahead.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _immutable(kind: str, *fields: str) -> tuple[Rule, ...]:
 
 
 def _more_columns(kind: str) -> Rule:
-    """Which columns may come is decided by Tidemill and said in the status; to compare each with each costs too much."""
+    """Which columns may come is decided by Tidemill and said in the status; to compare each with
+    each costs too much.
+    """
     return Rule(
         "has(self.columns) == has(oldSelf.columns) && (!has(self.columns) || "
         "self.columns == oldSelf.columns || self.columns.size() > oldSelf.columns.size())",
@@ -411,7 +413,8 @@ _HOLD = (
         ".frontier",
     ),
     Rule(
-        # Texts of one form in UTC are ordered like the instants; others are compared by Tidemill itself.
+        # Texts of one form in UTC are ordered like the instants; others are compared by Tidemill
+        # itself.
         "!has(oldSelf.frontier) || !has(self.frontier) || type(self.frontier) != string || "
         "type(oldSelf.frontier) != string || "
         "self.frontier.size() != oldSelf.frontier.size() || !self.frontier.endsWith('Z') || "

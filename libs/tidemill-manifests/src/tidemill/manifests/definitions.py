@@ -1,7 +1,8 @@
 """The custom resource definitions, from the schemas that `tidemill apply` validates with.
 
-A structural schema has no formats of ours, no unknown fields and no types of two kinds: forms become
-patterns, text-or-number becomes int-or-string, and what no schema says becomes a rule in CEL.
+A structural schema has no formats of ours, no unknown fields and no types of two kinds: forms
+become patterns, text-or-number becomes int-or-string, and what no schema says becomes a rule in
+CEL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What the images hold of others: lists to install by hash, a bill of materials, and a notice of licences.
+"""What the images hold of others: lists to install by hash, a bill of materials, and a notice of
+licences.
 
     python -m tidemill.manifests.inventory ROOT       # make notice, and at the end of make lock
 
-All these files are made of the lock, the members, what is installed here by them, and the sums of jars.
+All these files are made of the lock, the members, what is installed here by them, and the sums of
+jars.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ def locked(text: str) -> dict[str, tuple[str, str]]:
 
 
 def closure(wanted: Iterable[str], lock: Mapping[str, tuple[str, str]]) -> set[str]:
-    """The names of what requirements bring, and all that needs. Raises: KeyError for what is not locked."""
+    """The names of what requirements bring, and all that needs.
+
+    Raises: KeyError for what is not locked.
+    """
     found: set[str] = set()
     open_: list[tuple[str, frozenset[str]]] = [
         (canonicalize_name(each.name), frozenset(each.extras)) for each in map(Requirement, wanted)

@@ -57,7 +57,8 @@ def _spread(
 ) -> bool:  # fmt: skip
     """Rows by owner, in their order; whether the offsets of each then ascend.
 
-    One diff for all rows stays that. `ends` holds where the rows of each owner start, and afterwards where they end.
+    One diff for all rows stays that. `ends` holds where the rows of each owner start, and
+    afterwards where they end.
     """
     ascending, each = True, diffs.size == owners.size
     starts = ends.copy()

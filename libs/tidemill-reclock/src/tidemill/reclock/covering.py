@@ -1,4 +1,6 @@
-"""From source offsets to our times over whole columns of bindings: since when everything asked for is in."""
+"""From source offsets to our times over whole columns of bindings: since when everything asked for
+is in.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ def covered_since(bindings: pa.Table, wanted: Sequence[Partitions], since: int) 
     This is the lower adjoint of R: for t ≥ `since` it is at most t exactly if R(t) says at least
     `wanted`.
 
-    Shapes: the updates of a remap collection, its contents at `since` among them: lo, hi, offset, _time,
+    Shapes: the updates of a remap collection, its contents at `since` among them: lo, hi, offset,
+    _time,
         _diff. The ranges of `wanted` are disjoint and ascend.
     Raises: UsageError for ranges that do not.
     Cost: O(n log m) for n updates and m ranges; no Python per update.
     Source: twin `covered_at` in tidemill.testkit.twins.reclocking.
     """
     _refuse_overlaps(wanted)
-    # What says less goes as R advances, and what takes its place says more: the last that goes decides.
+    # What says less goes as R advances, and what takes its place says more: the last that goes
+    # decides.
     less = _say_less(bindings, wanted)
     if int(bindings.column(DIFF).to_numpy()[less].sum()) > 0:
         return None

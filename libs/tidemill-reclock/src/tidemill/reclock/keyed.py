@@ -1,8 +1,8 @@
 """Sources whose records replace each other: changes of rows by their keys in, updates out.
 
-The state is what the output collection holds, so a restart reads it from there. What the output of an
-interval is depends on that content and on the changes of the interval alone: whoever writes it, in
-whichever pieces, writes the same.
+The state is what the output collection holds, so a restart reads it from there. What the output of
+an interval is depends on that content and on the changes of the interval alone: whoever writes it,
+in whichever pieces, writes the same.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Keyed:
 
 
 def letters_of(broken: Sequence[BrokenChange], schema: pa.Schema) -> pa.Table:
-    """Dead letters of broken changes as updates; `schema` has `partition`, `offset`, `reason`, `raw`."""
+    """Dead letters of broken changes as updates; `schema` has `partition`, `offset`, `reason`,
+    `raw`.
+    """
     columns = {
         "partition": [each.partition for each in broken],
         "offset": [each.offset for each in broken],
@@ -90,11 +92,11 @@ def unpack_row(packed: bytes) -> list[object]:
 class KeyedRows:
     """What is held of a keyed source: one row to a key.
 
-    Changes of a database are checked against it. One that has happened already changes nothing, so a
-    history that is delivered again from any point ends as it ended the first time. One that does not
-    follow from the row that is held is reported and not applied: the row stays as the last unbroken
-    change left it, until a snapshot states it anew. Deletions of rows that are not there have happened
-    already.
+    Changes of a database are checked against it. One that has happened already changes nothing, so
+    a history that is delivered again from any point ends as it ended the first time. One that does
+    not follow from the row that is held is reported and not applied: the row stays as the last
+    unbroken change left it, until a snapshot states it anew. Deletions of rows that are not there
+    have happened already.
 
     Cost: about two microseconds a change; memory for the packed row of each key.
     """

@@ -89,7 +89,8 @@ class LiveReclock:
         Shapes: `rows` has the offset column (uint64), the data columns, possibly the partition
             column (int64; absent: partition 0) and possibly `_diff` (absent: 1). The answer has the
             data columns, `_time` and `_diff`.
-        Raises: UsageError for rows or bindings behind their frontier and for frontiers that go back;
+        Raises: UsageError for rows or bindings behind their frontier and for frontiers that go
+        back;
             Corrupt for bindings that are no antichain.
         """
         before = self._remap.upper

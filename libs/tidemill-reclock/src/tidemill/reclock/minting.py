@@ -1,7 +1,8 @@
 """Minting: bind what a probe of the source saw to one of our times, whoever else does the same.
 
-There is no leader. Every minter writes with compare-and-append on the upper of the remap collection;
-one that lost reads what the others wrote and proposes again, or finds that nothing is left to do.
+There is no leader. Every minter writes with compare-and-append on the upper of the remap
+collection; one that lost reads what the others wrote and proposes again, or finds that nothing is
+left to do.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ class Wait:
 def mint_time(now: int, interval: int, upper: Frontier) -> MintAt | Wait:
     """`now` rounded up to the interval, so that many sources share times, unless it is closed.
 
-    Units: milliseconds.
-    Raises: UsageError if the interval is not positive, the collection has ended, or the rounded time
+    Units: milliseconds. Raises: UsageError if the interval is not positive, the collection has
+    ended, or the rounded time
         does not fit in 64 bits.
     """
     if interval <= 0:

@@ -125,7 +125,8 @@ class RemapTrace(Generic[F]):
     def steps(self) -> Iterator[tuple[int, Antichain[F]]]:
         """Since and each later closed time of a binding, ascending, with R there.
 
-        Between two of them R does not change. None if upper has not passed since, or since is empty.
+        Between two of them R does not change. None if upper has not passed since, or since is
+        empty.
         """
         if not self.readable or self._since.empty:
             return

@@ -36,8 +36,9 @@ def bindings_of_rows(updates: pa.Table) -> list[Binding[Partitions]]:
 def remap_problems(updates: pa.Table, since: Frontier, upper: Frontier) -> Iterator[str]:
     """The first thing by which a collection, of which these are all updates, is no remap.
 
-    At each time between since and upper it is an antichain that has each element once, and never goes back;
-    so each update of a source comes at one time at most. Cost: linear in the updates, ROWS_MAX at once.
+    At each time between since and upper it is an antichain that has each element once, and never
+    goes back; so each update of a source comes at one time at most. Cost: linear in the updates,
+    ROWS_MAX at once.
     """
     if since.empty:
         return

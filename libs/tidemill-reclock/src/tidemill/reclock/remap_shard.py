@@ -70,7 +70,8 @@ class RemapShard(Generic[F]):
 
         The first to open writes the minimum source frontier at time 0.
 
-        Raises: UsageError if the name is open; BeforeSince if `as_of` is not beyond since; NotYet if
+        Raises: UsageError if the name is open; BeforeSince if `as_of` is not beyond since; NotYet
+        if
             it is beyond upper, except 0.
         """
         if name in self._operators:

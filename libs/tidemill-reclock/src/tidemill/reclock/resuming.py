@@ -96,7 +96,10 @@ class CommitFeedback(Generic[F]):
         return source_upper(self._remap, *known)
 
     def source(self) -> Antichain[F] | None:
-        """What all outputs have committed; None while one is not known. Closed ones hold nothing."""
+        """What all outputs have committed; None while one is not known.
+
+        Closed ones hold nothing.
+        """
         points = [self.point(output) for output in self._committed]
         known = [point for point in points if point is not None]
         return resume_source(known, self._remap.domain) if len(known) == len(points) else None

@@ -1,4 +1,5 @@
-"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the others go on.
+"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the
+others go on.
 
 Within the limits users share the event loop: see `fair_steps`.
 """
@@ -20,8 +21,8 @@ USERS_MAX = 10_000
 class CallLimits:
     """Limits of one port; a user is a name of a token file, and everybody where there is none.
 
-    Calls are those that end by themselves; subscriptions are counted apart. A rate lets twice what comes
-    in a second be spent at once.
+    Calls are those that end by themselves; subscriptions are counted apart. A rate lets twice what
+    comes in a second be spent at once.
     """
 
     calls: int = 2_000
@@ -35,7 +36,10 @@ class CallLimits:
 
 @dataclass(slots=True)
 class Bucket:
-    """Tokens that come at a rate and are spent. A cost is known late, so that it may leave a debt."""
+    """Tokens that come at a rate and are spent.
+
+    A cost is known late, so that it may leave a debt.
+    """
 
     per_s: float
     left: float

@@ -1,7 +1,7 @@
 """Which calls are told to an auditor: what changed something, and whatever was refused.
 
-An entry names who called, from where, what it was about and why it was refused. It has no contents of rows and
-documents, and nothing of what was sent as a token.
+An entry names who called, from where, what it was about and why it was refused. It has no contents
+of rows and documents, and nothing of what was sent as a token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ TARGETS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
-    """One call about one thing. `action` is the name of the method; `outcome` is done, refused or failed."""
+    """One call about one thing.
+
+    `action` is the name of the method; `outcome` is done, refused or failed.
+    """
 
     who: str
     address: str
@@ -46,7 +49,9 @@ class NoAuditor:
 
 @dataclass(frozen=True, slots=True)
 class RefusalsAlone:
-    """Tells `kept` of what was refused: for ports on which services do each other's work all the time."""
+    """Tells `kept` of what was refused: for ports on which services do each other's work all the
+    time.
+    """
 
     kept: Auditor
 

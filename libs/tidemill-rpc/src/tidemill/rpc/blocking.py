@@ -106,7 +106,9 @@ class BlockingClient:
         return self._wait(self._client.why_not(record, as_of))
 
     def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
+        strata).
+        """
         return self._wait(self._client.explain(view, form))
 
     def tables(
@@ -127,7 +129,9 @@ class BlockingClient:
         wanted: int | SourceFrontier | None = None,
         wait_s: float | None = None,
     ) -> Translation:
-        """What a source's answer as of an instant is made of; of offsets, from which instant on they are in."""
+        """What a source's answer as of an instant is made of; of offsets, from which instant on
+        they are in.
+        """
         return self._wait(self._client.translate(source, wanted, wait_s))
 
     def collections(self) -> Sequence[CollectionInfo]:

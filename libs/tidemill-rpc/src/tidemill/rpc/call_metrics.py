@@ -1,7 +1,7 @@
 """Calls as the metrics that gRPC dashboards know: `grpc_server_*`, with their usual labels.
 
-The recorder is handed in, so that this library needs no metrics library; `COUNTERS` and `HISTOGRAMS`
-say which names it is asked for.
+The recorder is handed in, so that this library needs no metrics library; `COUNTERS` and
+`HISTOGRAMS` say which names it is asked for.
 """
 
 from __future__ import annotations

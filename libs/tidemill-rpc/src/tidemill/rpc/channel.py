@@ -60,7 +60,8 @@ _OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.service_config", SERVICE_CONFIG),
-    # A server that is away is looked for every two seconds at least; the library would come to wait two minutes.
+    # A server that is away is looked for every two seconds at least; the library would come to wait
+    # two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -71,10 +72,10 @@ _OPTIONS: Sequence[tuple[str, int | str]] = (
 class Dialer:
     """How servers are called. `tls` None is in the clear, and then no token is ever sent.
 
-    `server_name` is the name that certificates are checked for, where addresses are not names; `token_file`
-    is read anew for each call, so that a token may be changed without a restart. A call to a server that says
-    nothing for `silence_s`, and then does not answer a ping for as long, ends as Unavailable: a machine that
-    went away closes no connection.
+    `server_name` is the name that certificates are checked for, where addresses are not names;
+    `token_file` is read anew for each call, so that a token may be changed without a restart. A
+    call to a server that says nothing for `silence_s`, and then does not answer a ping for as long,
+    ends as Unavailable: a machine that went away closes no connection.
     """
 
     tls: TlsFiles | None = None

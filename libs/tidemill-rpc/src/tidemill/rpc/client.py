@@ -114,7 +114,9 @@ class AsyncClient:
         return codecs_proof.explanation_in(found)
 
     async def explain(self, view: str, form: str = "plan") -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
+        strata).
+        """
         request = query.ExplainRequest(view=view, form=form)
         found = await self._ended(self._query.Explain, request)
         return str(found.text)
@@ -143,7 +145,9 @@ class AsyncClient:
         wanted: int | SourceFrontier | None = None,
         wait_s: float | None = None,
     ) -> Translation:
-        """What a source's answer as of an instant is made of; of offsets, from which instant on they are in."""
+        """What a source's answer as of an instant is made of; of offsets, from which instant on
+        they are in.
+        """
         request = query.TranslateRequest(source=source, wait_s=wait_s)
         if isinstance(wanted, int):
             request.as_of = wanted
@@ -195,7 +199,8 @@ class AsyncClient:
     async def push(self, source: str, rows: Iterable[bytes], *, token: str | None = None) -> Pushed:
         """Write raw rows to the log of a source, durable when this returns.
 
-        With a token of 16 characters or more the same call may be made again: each row is there once.
+        With a token of 16 characters or more the same call may be made again: each row is there
+        once.
         """
         request = catalog.PushRequest(source=source, rows=rows, token=token)
         found = await self._ended(self._catalog.Push, request, writes=True)

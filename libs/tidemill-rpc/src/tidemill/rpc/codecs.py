@@ -74,7 +74,10 @@ def table_out(table: pa.Table) -> bytes:
 
 
 def table_in(data: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream, every value looked at. Raises UsageError if it is not one."""
+    """The table of an Arrow IPC stream, every value looked at.
+
+    Raises UsageError if it is not one.
+    """
     try:
         return read_stream(data)
     except pa.ArrowInvalid as error:

@@ -22,7 +22,10 @@ def view_out(view: MaintainedView, token: str | None) -> compute.MaintainViewReq
 
 
 def view_in(request: compute.MaintainViewRequest) -> MaintainedView:
-    """The view of a request. Raises: UsageError for a capability that does not say what it allows."""
+    """The view of a request.
+
+    Raises: UsageError for a capability that does not say what it allows.
+    """
     return MaintainedView(
         request.name, request.program,
         {predicate: capability_in(held) for predicate, held in request.inputs.items()},

@@ -1,8 +1,8 @@
 """Delivery to a subscriber at its own pace, within bounds: one that stops reading is cut off.
 
-The handler's events wait in a queue of a few messages. While that is full the handler waits too, with
-whatever it holds back; after `patience_s` it is closed, which ends its hold on history, and the
-subscriber finds a CutOff behind what was queued.
+The handler's events wait in a queue of a few messages. While that is full the handler waits too,
+with whatever it holds back; after `patience_s` it is closed, which ends its hold on history, and
+the subscriber finds a CutOff behind what was queued.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
-    """How far a subscriber may stay behind: messages of about 1 MiB, and seconds without taking one."""
+    """How far a subscriber may stay behind: messages of about 1 MiB, and seconds without taking
+    one.
+    """
 
     messages_max: int = 8
     patience_s: float = 60.0
@@ -96,7 +98,9 @@ class Delivery(Generic[M]):
         self._queue.put_nowait((message,))
 
     def _cut_off(self) -> CutOff:
-        """The error; `resume_at` starts a subscription without snapshot that repeats nothing sealed."""
+        """The error; `resume_at` starts a subscription without snapshot that repeats nothing
+        sealed.
+        """
         sealed = self._sealed
         before = "nothing was sealed" if sealed is None else f"all before {sealed} was sent"
         return CutOff(

@@ -1,7 +1,9 @@
-"""Fair queueing of the event loop: of the users whose calls can go on, the one that has had least goes first.
+"""Fair queueing of the event loop: of the users whose calls can go on, the one that has had least
+goes first.
 
-A step of a call is what it does between two of its waits. A flood of calls is many steps that can be done at once;
-without an order of users, a single question waits for all of them each time it goes on.
+A step of a call is what it does between two of its waits. A flood of calls is many steps that can
+be done at once; without an order of users, a single question waits for all of them each time it
+goes on.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ FORGET_AT = 10_000
 
 
 class FairSteps:
-    """Start-time fair queueing over users: steps of one loop, each measured, the next one of who has had least.
+    """Start-time fair queueing over users: steps of one loop, each measured, the next one of who
+    has had least.
 
-    Nothing is left idle: a step waits only while others can be done. Cost: a microsecond for a step that need
-    not wait, two turns of the loop for one that does. Source: Goyal, Vin and Cheng, "Start-time Fair Queueing",
-    SIGCOMM 1996.
+    Nothing is left idle: a step waits only while others can be done. Cost: a microsecond for a step
+    that need not wait, two turns of the loop for one that does. Source: Goyal, Vin and Cheng,
+    "Start-time Fair Queueing", SIGCOMM 1996.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -43,7 +46,10 @@ class FairSteps:
         self._crowded = False
 
     def steps_of(self, user: str, call: Awaitable[T]) -> Awaitable[T]:
-        """The same call, whose steps wait for their turn while other users are active. Raises: what it raises."""
+        """The same call, whose steps wait for their turn while other users are active.
+
+        Raises: what it raises.
+        """
         return _Queued(self, user, call)
 
     def goes_at_once(self, user: str) -> bool:
@@ -83,7 +89,9 @@ class FairSteps:
         return max(self._had_s.get(user, floor_s), floor_s)
 
     def _schedule(self) -> None:
-        """Choose behind everything that is ready now: who goes on in this turn of the loop has its say."""
+        """Choose behind everything that is ready now: who goes on in this turn of the loop has its
+        say.
+        """
         if self._queues and not self._scheduled and not self._handed_out:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._hand_out)

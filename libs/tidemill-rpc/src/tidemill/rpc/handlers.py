@@ -72,7 +72,9 @@ class QueryHandlers(Protocol):
         ...
 
     async def explain(self, view: str, form: str) -> str:
-        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its strata)."""
+        """A view as `plan`, `analyze` (the plan with rows, bytes and time), `dot` or `svg` (its
+        strata).
+        """
         ...
 
     async def tables(
@@ -87,7 +89,9 @@ class QueryHandlers(Protocol):
     async def explain_timestamp(
         self, names: Sequence[str], as_of: int | None
     ) -> TimestampExplanation:
-        """Which instant a question over these collections, goals or views gets, and what decides it."""
+        """Which instant a question over these collections, goals or views gets, and what decides
+        it.
+        """
         ...
 
     async def translate(
@@ -243,7 +247,9 @@ class ComputeHandlers(Protocol):
 
 
 class ActingCatalog(CatalogHandlers, Protocol):
-    """A catalog that decides itself what `by` may have it read and write, once it knows what that is."""
+    """A catalog that decides itself what `by` may have it read and write, once it knows what that
+    is.
+    """
 
     async def apply(
         self, documents: Sequence[ResourceDocument], by: Principal = PROCESS
@@ -271,7 +277,10 @@ class ActingCompute(ComputeHandlers, Protocol):
 
 
 class IngestHandlers(Protocol):
-    """Sources that this process reads. Unavailable with reason `elsewhere` for one that it does not."""
+    """Sources that this process reads.
+
+    Unavailable with reason `elsewhere` for one that it does not.
+    """
 
     async def probe(self, source: str) -> Mapping[int, int]:
         """The offset that the next record of each partition will get."""

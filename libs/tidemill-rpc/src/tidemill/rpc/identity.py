@@ -74,7 +74,9 @@ class Principal:
         return any(grant.covers(role, name) for grant in self.grants)
 
     def demand(self, role: Role, *names: str, shown: str | None = None) -> None:
-        """Raises: Denied if it lacks the role over one of the collections, which is then called `shown`."""
+        """Raises: Denied if it lacks the role over one of the collections, which is then called
+        `shown`.
+        """
         for name in names:
             if not self.has(role, name):
                 said = name if shown is None else shown
@@ -164,14 +166,17 @@ _WORDS = (
     "reader", "root", "secret", "test", "tidemill", "token", "user", "writer", "123", "1234", "12345",
     "123456", "12345678", "123456789",
 )  # fmt: skip
-"""What people write where a token should be. Hashes tell no other weak one: only random tokens are right."""
+"""What people write where a token should be.
+
+Hashes tell no other weak one: only random tokens are right.
+"""
 
 
 class Tokens:
     """The users of a token file; a changed file counts from the next call on.
 
-    While the file cannot be read, or has a mistake, those of before count for `grace_s`, and `told` hears of it;
-    then nobody is let in, since a token may have been withdrawn meanwhile.
+    While the file cannot be read, or has a mistake, those of before count for `grace_s`, and `told`
+    hears of it; then nobody is let in, since a token may have been withdrawn meanwhile.
     """
 
     def __init__(
@@ -182,7 +187,10 @@ class Tokens:
         now_ms: Callable[[], int] = lambda: 0,
         grace_s: float = GRACE_S,
     ) -> None:
-        """Without `now_ms` nothing ends by itself. Raises: UsageError that names what is wrong in the file."""
+        """Without `now_ms` nothing ends by itself.
+
+        Raises: UsageError that names what is wrong in the file.
+        """
         self._now_ms = now_ms
         self._grace_ms = int(grace_s * 1000)
         self._unread_since: int | None = None

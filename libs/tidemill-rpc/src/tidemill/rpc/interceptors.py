@@ -1,4 +1,5 @@
-"""What surrounds every call of our own services: metrics, who calls, the deadline, validation, errors as status.
+"""What surrounds every call of our own services: metrics, who calls, the deadline, validation,
+errors as status.
 
 Health and reflection are left alone; they keep the conventions of their own packages.
 """
@@ -98,8 +99,9 @@ class DeadlinePolicy:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Observes each call, asks who makes it and whether they may, ends it at its deadline, looks at its
-    request, and turns what it raises into a status. Handlers find the caller in `identity.caller`.
+    """Observes each call, asks who makes it and whether they may, ends it at its deadline, looks at
+    its request, and turns what it raises into a status. Handlers find the caller in
+    `identity.caller`.
     """
 
     def __init__(
@@ -149,7 +151,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _watching(self, found: Any) -> grpc.RpcMethodHandler[Any, Any]:
-        """A call of another package: one that does not end by itself is counted, since nobody is asked who it is."""
+        """A call of another package: one that does not end by itself is counted, since nobody is
+        asked who it is.
+        """
         admissions = self._admissions
         if admissions is None or not found.response_streaming or found.request_streaming:
             return found  # type: ignore[no-any-return]  # a handler as it came
@@ -227,7 +231,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         ended: BaseException | None = None
         message: Any = None
         self._observer.started(method)
-        # IMPORTANT: asked now. Once the call is over gRPC has freed what knows, and to ask ends the process.
+        # IMPORTANT: asked now. Once the call is over gRPC has freed what knows, and to ask ends the
+        # process.
         peer = str(context.peer())
         begin()
         try:
@@ -258,7 +263,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             code, fault = "INTERNAL", error
             ended = error
             says = sayable(f"{type(error).__name__}: {error}"[:1000])
-            # With details of ours: without, it would be a connection that broke, and be tried again.
+            # With details of ours: without, it would be a connection that broke, and be tried
+            # again.
             status, details = to_status(TidemillError(f"the server failed: {says}"))
             await context.abort(status, says, ((DETAILS_KEY, details),))
         finally:

@@ -65,7 +65,8 @@ class Explanation:
 class HolderInfo:
     """Who holds since or upper, the frontier held, when the lease ends (None: never).
 
-    It holds something since `since_ms`, and this frontier since `moved_ms`. `key` is what an administrator names to end it; it gives no right.
+    It holds something since `since_ms`, and this frontier since `moved_ms`. `key` is what an
+    administrator names to end it; it gives no right.
     """
 
     owner: str
@@ -121,7 +122,8 @@ class TimestampExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a source's answer as of an instant is made of: all its records before `offsets`, and no others.
+    """What a source's answer as of an instant is made of: all its records before `offsets`, and no
+    others.
 
     They were bound at `bound_at`, by the clock of the system; `timeline` is that of `as_of`.
     """
@@ -233,9 +235,9 @@ class HeldCapability:
 class MaintainedView:
     """A program over what is held, by predicate, that is to be maintained under a name.
 
-    `at` is where its outputs begin, None where all that is held does; no `outputs` are all that is derived;
-    a retention of None keeps everything, a lease of None is the longest there is. `into` are what outputs are
-    written on by.
+    `at` is where its outputs begin, None where all that is held does; no `outputs` are all that is
+    derived; a retention of None keeps everything, a lease of None is the longest there is. `into`
+    are what outputs are written on by.
     """
 
     name: str
@@ -299,7 +301,9 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Decoded rows and dead letters of a source; everything below `positions` came with it or before."""
+    """Decoded rows and dead letters of a source; everything below `positions` came with it or
+    before.
+    """
 
     rows: pa.Table
     letters: pa.Table

@@ -26,7 +26,10 @@ async def _nothing() -> str | None:
 
 
 def begun(method: Any, request: Any, **options: Any) -> Any:
-    """A call that is under way. Raises: Unavailable if somebody has closed the channel meanwhile."""
+    """A call that is under way.
+
+    Raises: Unavailable if somebody has closed the channel meanwhile.
+    """
     try:
         return method(request, **options)
     except grpc.aio.UsageError as error:

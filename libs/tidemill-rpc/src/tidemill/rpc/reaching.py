@@ -1,4 +1,6 @@
-"""Why a server cannot be reached: gRPC says that a connection broke, a handshake of our own says why."""
+"""Why a server cannot be reached: gRPC says that a connection broke, a handshake of our own says
+why.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def _attempted(host: str, port: int, dialer: Dialer) -> str | None:
 
 
 def _ended_at_once(secured: ssl.SSLSocket) -> bool:
-    """Whether the server ends the connection once it has seen our certificate, or that there is none."""
+    """Whether the server ends the connection once it has seen our certificate, or that there is
+    none.
+    """
     secured.settimeout(ALERT_S)
     try:
         return secured.recv(1) == b""

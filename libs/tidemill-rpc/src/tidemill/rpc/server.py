@@ -63,7 +63,9 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 
 
 CONNECTION_AGE_S = 300.0
-"""Older connections take no new calls: clients look up the name anew and find processes that came since."""
+"""Older connections take no new calls: clients look up the name anew and find processes that came
+since.
+"""
 
 
 @dataclass(slots=True)
@@ -153,12 +155,12 @@ async def serve(
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
     A service whose handlers are None is not offered; `delivery` says when a subscriber that does
-    not read is cut off; `services` are those that only other services call. Without `credentials` it
-    listens in the clear, without `authenticator` it answers everybody. After `connection_age_s` a
-    connection takes no new calls; those that run, streams as well, go on to their end. The health
-    service knows `states` beside the services that are offered. `admissions` refuse callers that ask
-    too much; without them nothing is counted. `auditor` hears of changes and refusals.
-    Raises Unavailable if the address is taken.
+    not read is cut off; `services` are those that only other services call. Without `credentials`
+    it listens in the clear, without `authenticator` it answers everybody. After `connection_age_s`
+    a connection takes no new calls; those that run, streams as well, go on to their end. The health
+    service knows `states` beside the services that are offered. `admissions` refuse callers that
+    ask too much; without them nothing is counted. `auditor` hears of changes and refusals. Raises
+    Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(
         observer or SilentObserver(), deadlines or DeadlinePolicy(), authenticator or Open(),

@@ -55,7 +55,9 @@ async def _table_in(data: bytes) -> pa.Table:
 
 
 async def _proof_out(found: Explanation, write: Callable[[Explanation], T]) -> T:
-    """The message of an explanation: some 10 µs for each part, of which each has a line of the text."""
+    """The message of an explanation: some 10 µs for each part, of which each has a line of the
+    text.
+    """
     return await beside(len(found.text) * TEXT_WEIGHT, partial(write, found))
 
 

@@ -22,7 +22,9 @@ CREDIT_MAX = 64
 
 
 class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
-    """IngestService over `IngestHandlers`: nothing is read ahead of the credit that the receiver gives."""
+    """IngestService over `IngestHandlers`: nothing is read ahead of the credit that the receiver
+    gives.
+    """
 
     def __init__(self, handlers: IngestHandlers) -> None:
         self._handlers = handlers

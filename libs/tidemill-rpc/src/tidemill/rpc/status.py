@@ -120,7 +120,9 @@ def from_status(
 
 
 def _raised(details: bytes) -> TidemillError | None:
-    """The error that the details of a status hold; None if they are not ours, or nobody can read them."""
+    """The error that the details of a status hold; None if they are not ours, or nobody can read
+    them.
+    """
     try:
         status = status_pb2.Status.FromString(details)
         info = error_details_pb2.ErrorInfo()
@@ -136,7 +138,8 @@ def _raised(details: bytes) -> TidemillError | None:
 def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            # NB: "Connection reset by peer" is of a connection that was there: the call may have arrived.
+            # NB: "Connection reset by peer" is of a connection that was there: the call may have
+            # arrived.
             if writes and "failed to connect" not in text.lower():
                 return Indeterminate(f"the connection broke during the call: {text}")
             cause = text.rpartition(": ")[2]
@@ -158,14 +161,17 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
         case grpc.StatusCode.PERMISSION_DENIED:
             return Denied(text)
         case _:
-            # Our servers say with details what failed in them: this is a connection, or something between.
+            # Our servers say with details what failed in them: this is a connection, or something
+            # between.
             return away(
                 f"the connection broke during the call ({code.name}): {text}", writes=writes
             )
 
 
 def away(message: str, *, writes: bool) -> TidemillError:
-    """A call of which no answer came: it may be made again if it reads, and may have happened if it `writes`."""
+    """A call of which no answer came: it may be made again if it reads, and may have happened if it
+    `writes`.
+    """
     return Indeterminate(message) if writes else Unavailable(message)
 
 

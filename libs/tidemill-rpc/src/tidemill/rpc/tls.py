@@ -1,8 +1,8 @@
 """Certificates from files, for both ends of a connection, and new ones without a restart.
 
-A server looks at the files when a connection begins, and takes what has changed if it is whole: while a
-key does not yet belong to its certificate, connections go on with the pair before. A client looks when it
-opens a channel, and whenever a connection could not be made.
+A server looks at the files when a connection begins, and takes what has changed if it is whole:
+while a key does not yet belong to its certificate, connections go on with the pair before. A client
+looks when it opens a channel, and whenever a connection could not be made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from tidemill.time import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: our certificate with its chain, its key, and the authority that the other end must be of.
+    """PEM files: our certificate with its chain, its key, and the authority that the other end must
+    be of.
 
-    A server has certificate and key; with an authority it asks everybody for a certificate. A client has
-    an authority (None: those of the machine), and a certificate with its key if servers ask for one.
+    A server has certificate and key; with an authority it asks everybody for a certificate. A
+    client has an authority (None: those of the machine), and a certificate with its key if servers
+    ask for one.
     """
 
     certificate: Path | None = None
@@ -87,7 +89,10 @@ def _stamp(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
 
 
 class ServerCredentials:
-    """Credentials of a server that follow their files. `told` hears of files that cannot be used yet."""
+    """Credentials of a server that follow their files.
+
+    `told` hears of files that cannot be used yet.
+    """
 
     def __init__(self, files: TlsFiles, told: Callable[[str], None] = lambda says: None) -> None:
         self._files = files
@@ -122,7 +127,8 @@ class ServerCredentials:
 
 
 def server_context(files: TlsFiles, told: Callable[[str], None]) -> ssl.SSLContext:
-    """What a server that is not gRPC's listens with; it follows its files as `ServerCredentials` do.
+    """What a server that is not gRPC's listens with; it follows its files as `ServerCredentials`
+    do.
 
     Raises: UsageError without a certificate, or for files that cannot be used.
     """

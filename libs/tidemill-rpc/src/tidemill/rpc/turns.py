@@ -1,7 +1,8 @@
-"""Threads beside the event loop for what users ask: a few for all of them, and of each user one thing at a time.
+"""Threads beside the event loop for what users ask: a few for all of them, and of each user one
+thing at a time.
 
-Every thread that computes has a share of the interpreter. So whoever asks for much slows the others down by one
-share, however much that is; what else it has asked for waits.
+Every thread that computes has a share of the interpreter. So whoever asks for much slows the others
+down by one share, however much that is; what else it has asked for waits.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semap
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:
-    """What `work` on about `size` bytes returns: done here if they are few, else in turn on a thread."""
+    """What `work` on about `size` bytes returns: done here if they are few, else in turn on a
+    thread.
+    """
     return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
 
 
 async def in_turn(work: Callable[[], T], call_off: Callable[[], None] | None = None) -> T:
     """What `work` returns, done on a thread once nothing else is done for the caller.
 
-    Whoever goes away leaves its turn to others when the thread is free, not before. With `call_off`, which is to
-    end the work soon, it waits for that.
+    Whoever goes away leaves its turn to others when the thread is free, not before. With
+    `call_off`, which is to end the work soon, it waits for that.
     """
     loop, name = asyncio.get_running_loop(), caller.get().name
     turn = _TURNS.get((loop, name))

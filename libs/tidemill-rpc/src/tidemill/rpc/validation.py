@@ -1,6 +1,8 @@
-"""Requests that no handler has to look at: a name that is missing, a time to wait that is none, too much of a thing.
+"""Requests that no handler has to look at: a name that is missing, a time to wait that is none, too
+much of a thing.
 
-Two bytes of a message may stand for an object of a hundred: what there are many of is counted before it is looked at.
+Two bytes of a message may stand for an object of a hundred: what there are many of is counted
+before it is looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from tidemill.time import UsageError
 NAME_CHARS_MAX = 500
 TEXT_CHARS_MAX = 64_000
 DOCUMENT_CHARS_MAX = 1 << 26
-"""Documents and programs have limits of their own, which are settings: no message is longer than this."""
+"""Documents and programs have limits of their own, which are settings: no message is longer than
+this.
+"""
 
 ITEMS_MAX = 100_000
 _ITEMS_MAX = {
@@ -31,7 +35,10 @@ _CHARS_MAX = {
 
 
 def validate(request: Any) -> None:
-    """Raises: UsageError naming the field. Fields that a request leaves unset on purpose may be so."""
+    """Raises: UsageError naming the field.
+
+    Fields that a request leaves unset on purpose may be so.
+    """
     _refuse_many(request)
     for field in request.DESCRIPTOR.fields:
         rule = _RULES.get(field.name)
@@ -45,7 +52,9 @@ def validate(request: Any) -> None:
 
 
 def _refuse_many(message: Any) -> None:
-    """Raises: UsageError for a field with too many items, or too long a text, also of what is in the message."""
+    """Raises: UsageError for a field with too many items, or too long a text, also of what is in
+    the message.
+    """
     for field, value in message.ListFields():
         texts = [value] if field.type == field.TYPE_STRING else ()
         if field.is_repeated:

@@ -1,4 +1,6 @@
-"""Addresses as they may be shown: to people who may see where something goes, and not by which secret."""
+"""Addresses as they may be shown: to people who may see where something goes, and not by which
+secret.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What nobody foresaw, said without what it was about: the class of an error, and where it was raised.
+"""What nobody foresaw, said without what it was about: the class of an error, and where it was
+raised.
 
 The text of a foreign error may hold rows or secrets of users, so it goes into no status and no log.
 """
@@ -14,7 +15,9 @@ OURS = "tidemill"
 
 
 def unforeseen(error: BaseException) -> BaseException | None:
-    """The error, or the first one in a group, that is neither of our tree nor a cancellation; None if all are."""
+    """The error, or the first one in a group, that is neither of our tree nor a cancellation; None
+    if all are.
+    """
     if isinstance(error, BaseExceptionGroup):
         found = (unforeseen(each) for each in error.exceptions)
         return next((each for each in found if each is not None), None)
@@ -49,7 +52,8 @@ def _traced(error: BaseException, seen: set[int]) -> list[str]:
 
 
 def told(error: BaseException) -> str:
-    """Class and place of an error: `ValueError in json.decoder:355 below tidemill_compute.views.view:120`.
+    """Class and place of an error:
+    `ValueError in json.decoder:355 below tidemill_compute.views.view:120`.
 
     The place is where it was raised; if that is not in our own code, also where ours went there.
     """

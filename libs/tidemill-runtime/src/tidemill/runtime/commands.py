@@ -9,7 +9,10 @@ from typing import Any
 
 
 def run_command(name: str, *arguments: str) -> None:
-    """Be `tidemill NAME ARGUMENTS…`. Raises: SystemExit with its code, or if the command is not here."""
+    """Be `tidemill NAME ARGUMENTS…`.
+
+    Raises: SystemExit with its code, or if the command is not here.
+    """
     found = entry_points(group="console_scripts", name="tidemill")
     if not found:
         raise SystemExit("the command tidemill is not installed here: install tidemill-embedded")

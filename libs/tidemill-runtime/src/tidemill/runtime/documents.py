@@ -1,7 +1,7 @@
 """YAML documents as plain values, with the place of every key and value.
 
-Only what JSON can say is accepted, plus dates, which stay text. A key twice, a tag, or an alias that
-contains itself is a problem with a place.
+Only what JSON can say is accepted, plus dates, which stay text. A key twice, a tag, or an alias
+that contains itself is a problem with a place.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _HINTS = {
 class Document:
     """One document: its value, and where each path is; a key's place is where its name is written.
 
-    `blocks` says where the first line of a text in literal style (`|`) begins. `flawed` says that the
-    value is not all that was written, because something there has no meaning.
+    `blocks` says where the first line of a text in literal style (`|`) begins. `flawed` says that
+    the value is not all that was written, because something there has no meaning.
     """
 
     file: str

@@ -1,7 +1,7 @@
 """Which requests are of a page in somebody's browser, and refused before their body is read.
 
-A page of another site may send requests to a port that its reader reaches, and by a name that changes its
-address (DNS rebinding) also read the answers. Neither may push rows or read metrics.
+A page of another site may send requests to a port that its reader reaches, and by a name that
+changes its address (DNS rebinding) also read the answers. Neither may push rows or read metrics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _address(bare: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class HttpGuard:
-    """What requests have to look like. `names` are hosts by which the server may be asked; None is any.
+    """What requests have to look like.
+
+    `names` are hosts by which the server may be asked; None is any.
 
     With `numbers` it may be asked by any address as a number, which no page of another name has.
     """
@@ -50,7 +52,10 @@ class HttpGuard:
     numbers: bool = False
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Status and reason of a refusal; None for a request that may be. Names of headers in lower case."""
+        """Status and reason of a refusal; None for a request that may be.
+
+        Names of headers in lower case.
+        """
         host = headers.get("host", "")
         if self.names is not None and not self._may_be_asked_by(host):
             return 403, (

@@ -1,7 +1,7 @@
 """A small HTTP server: /metrics, /healthz, /readyz, and routes that services add.
 
-Services see requests and replies of ours; aiohttp stays in here. An error of ours that a route raises
-becomes the status that tells the client what to do next, with the message as JSON.
+Services see requests and replies of ours; aiohttp stays in here. An error of ours that a route
+raises becomes the status that tells the client what to do next, with the message as JSON.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ _FULL = (
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What clients may take of a server at once; whoever passes a limit is refused, the others go on."""
+    """What clients may take of a server at once; whoever passes a limit is refused, the others go
+    on.
+    """
 
     body_bytes: int = 16 << 20
     """The largest body."""
@@ -86,7 +88,10 @@ class HttpLimits:
     """How long a body may take to arrive, and a connection to ask for anything."""
 
     connections: int = 1_000
-    """Connections that are open at once. One too many takes the place of one that asks for nothing."""
+    """Connections that are open at once.
+
+    One too many takes the place of one that asks for nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +149,8 @@ class HttpServer:
     ) -> None:
         """Port 0 takes a free one; `start` tells which. Without `tls` it listens in the clear.
 
-        Requests that `guard` refuses are not read any further; `refused` hears of these, and of bodies
-        that are too large or of a kind that is not taken.
+        Requests that `guard` refuses are not read any further; `refused` hears of these, and of
+        bodies that are too large or of a kind that is not taken.
         """
         self._tls = tls
         self._limits = limits or HttpLimits()
@@ -315,9 +320,11 @@ class HttpServer:
         return connection
 
     def _idle_ended(self) -> bool:
-        """End the connection that has waited longest of those that ask for nothing; whether there is one.
+        """End the connection that has waited longest of those that ask for nothing; whether there
+        is one.
 
-        Nobody is asked who they are before they ask for something: else whoever opens many shuts out probes.
+        Nobody is asked who they are before they ask for something: else whoever opens many shuts
+        out probes.
         """
         assert self._runner.server is not None
         for connection in self._runner.server.connections:
@@ -343,7 +350,8 @@ class HttpServer:
     async def _show_metrics(self, request: HttpRequest) -> HttpReply:
         """Metrics of the process in the text form of Prometheus.
 
-        A scrape takes at most `SCRAPES_SHARE` of the event loop: a sooner one gets the last text again.
+        A scrape takes at most `SCRAPES_SHARE` of the event loop: a sooner one gets the last text
+        again.
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()

@@ -13,6 +13,8 @@ def random_id() -> str:
 
 
 def counted_ids(prefix: str = "") -> Callable[[], str]:
-    """A source of ids that gives prefix + 1, prefix + 2, …; for tests, since anybody can guess them."""
+    """A source of ids that gives prefix + 1, prefix + 2, …; for tests, since anybody can guess
+    them.
+    """
     numbers = count(1)
     return lambda: f"{prefix}{next(numbers)}"

@@ -1,6 +1,8 @@
-"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks, and only where it may be.
+"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks, and
+only where it may be.
 
-What is said of a cluster is a KafkaPlace: names of files, which may go to a job, and never what these hold.
+What is said of a cluster is a KafkaPlace: names of files, which may go to a job, and never what
+these hold.
 """
 
 from __future__ import annotations

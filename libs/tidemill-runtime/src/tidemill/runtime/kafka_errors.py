@@ -57,7 +57,9 @@ _FORBIDDEN = (
 )
 
 FOREIGN = (KafkaError, ConsumerStoppedError, TimeoutError, asyncio.TimeoutError, OSError)
-"""Everything that a call of aiokafka may raise when the broker, the network or the call is to blame."""
+"""Everything that a call of aiokafka may raise when the broker, the network or the call is to
+blame.
+"""
 
 
 def translate(tried: str, error: BaseException, *, writing: bool = False) -> TidemillError:

@@ -1,8 +1,10 @@
-"""A writer that a later one of its name ends, whatever it is doing: transactions of Kafka, one for each append.
+"""A writer that a later one of its name ends, whatever it is doing: transactions of Kafka, one for
+each append.
 
-The broker counts the writers of a transactional id. Opening one ends the transaction of the one before, so
-that a process which was paused between sending and committing finds its commit refused when it goes on, and
-readers never see what it sent. What it had committed is complete before the new writer is open.
+The broker counts the writers of a transactional id. Opening one ends the transaction of the one
+before, so that a process which was paused between sending and committing finds its commit refused
+when it goes on, and readers never see what it sent. What it had committed is complete before the
+new writer is open.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class KafkaFencedWriter:
                 raise
 
     async def close(self) -> None:
-        """Drop the producer; a transaction that it has open is ended by the next writer or the broker."""
+        """Drop the producer; a transaction that it has open is ended by the next writer or the
+        broker.
+        """
         producer, self._producer = self._producer, None
         self._closed(self)
         if producer is not None:

@@ -1,7 +1,9 @@
-"""Where the clients of Kafka may connect: checked for every connection, also to brokers that another one names.
+"""Where the clients of Kafka may connect: checked for every connection, also to brokers that
+another one names.
 
-aiokafka resolves names itself and has no place to look at what comes out. Its connections are made by one
-function, which is told the name of the client: this module takes its place, and is tied to one minor version.
+aiokafka resolves names itself and has no place to look at what comes out. Its connections are made
+by one function, which is told the name of the client: this module takes its place, and is tied to
+one minor version.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def new_producer(
 ) -> AIOKafkaProducer:
     """An idempotent producer that waits for all replicas; not started.
 
-    `options` say how the cluster is reached. With a `transactional_id` starting it ends others that have it.
+    `options` say how the cluster is reached. With a `transactional_id` starting it ends others that
+    have it.
     """
     return AIOKafkaProducer(
         bootstrap_servers=bootstrap,

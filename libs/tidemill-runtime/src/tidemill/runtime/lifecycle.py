@@ -1,8 +1,9 @@
 """From start to stop: the components of a process, in order, and what ends it.
 
-Components start one after the other and stop in the opposite order. SIGTERM or SIGINT asks for a graceful
-stop; a second signal, or the end of the time for it, cancels what still runs. The first component that
-fails stops the process and is named. Here stands the only `except Exception` of a process.
+Components start one after the other and stop in the opposite order. SIGTERM or SIGINT asks for a
+graceful stop; a second signal, or the end of the time for it, cancels what still runs. The first
+component that fails stops the process and is named. Here stands the only `except Exception` of a
+process.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from tidemill.time.errors import TidemillError, UsageError
 STOP_S_MAX = 10.0
 SWITCH_S = 0.0005
 _MALLOC_OPTIONS = {-1: 64 << 20, -2: 4 << 20, -3: 32 << 20}
-"""M_TRIM_THRESHOLD: so much stays free at the end of the heap. M_TOP_PAD: by so much more it grows than is asked for.
-M_MMAP_THRESHOLD: what is smaller comes from the heap; this is the most that glibc takes.
+"""M_TRIM_THRESHOLD: so much stays free at the end of the heap.
+
+M_TOP_PAD: by so much more it grows than is asked for. M_MMAP_THRESHOLD: what is smaller comes from
+the heap; this is the most that glibc takes.
 """
 
 log = get_logger("lifecycle")
@@ -62,20 +65,23 @@ Outcome: TypeAlias = Stopped | Failed
 def collect_rarely() -> None:
     """Let this process look for garbage in cycles less often.
 
-    Engines make many objects that stay, and hardly any cycles: with the interpreter's own thresholds a third
-    of a backlog's time went into looking at them again. What is not in a cycle is freed at once as ever.
-    For the main function of a process. Cost: cycles wait until 50,000 objects more were made than freed. All threads
-    wait meanwhile: objects of the second generation are looked at 200,000 at a time, some 30 ms, not a million.
+    Engines make many objects that stay, and hardly any cycles: with the interpreter's own
+    thresholds a third of a backlog's time went into looking at them again. What is not in a cycle
+    is freed at once as ever. For the main function of a process. Cost: cycles wait until 50,000
+    objects more were made than freed. All threads wait meanwhile: objects of the second generation
+    are looked at 200,000 at a time, some 30 ms, not a million.
     """
     gc.set_threshold(50_000, 4, 100)
 
 
 def give_way_often() -> None:
-    """Let a thread that computes give way to one that has waited for half a millisecond, not for five.
+    """Let a thread that computes give way to one that has waited for half a millisecond, not for
+    five.
 
-    Whatever is answered goes over several threads: the event loop, the store's, one that decodes. At each of them it
-    waits for the interpreter while another thread computes. For the main function of a process. Cost: a few
-    hundredths of what is computed while others wait; nothing else.
+    Whatever is answered goes over several threads: the event loop, the store's, one that decodes.
+    At each of them it waits for the interpreter while another thread computes. For the main
+    function of a process. Cost: a few hundredths of what is computed while others wait; nothing
+    else.
     """
     sys.setswitchinterval(SWITCH_S)
 
@@ -83,9 +89,9 @@ def give_way_often() -> None:
 def keep_freed_memory() -> None:
     """Let this process keep memory that it has freed, up to 64 MB, and use it again.
 
-    Each window makes columns of a few hundred kilobytes and frees them: given back to the kernel every time, and
-    cleared by it when they are taken again, they cost two fifths of a window's time. For the main function of a
-    process; does nothing where the C library has no such settings.
+    Each window makes columns of a few hundred kilobytes and frees them: given back to the kernel
+    every time, and cleared by it when they are taken again, they cost two fifths of a window's
+    time. For the main function of a process; does nothing where the C library has no such settings.
     """
     with suppress(AttributeError, OSError):
         set_option = ctypes.CDLL(None).mallopt

@@ -1,9 +1,9 @@
 """The log port: durable, partitioned, replayable topics, with the contract of Kafka.
 
 A topic has a fixed number of partitions. A partition is a sequence of records with increasing
-offsets; offsets may have gaps (Kafka keeps markers of transactions there), so a reader's progress is
-its `position`, never the offset of the last record plus one. Readers choose partitions and offsets
-themselves; nothing rebalances. Committed offsets are information for people and tools.
+offsets; offsets may have gaps (Kafka keeps markers of transactions there), so a reader's progress
+is its `position`, never the offset of the last record plus one. Readers choose partitions and
+offsets themselves; nothing rebalances. Committed offsets are information for people and tools.
 
 `log_embedded.EmbeddedLog` and `log_kafka.KafkaLog` both pass `tidemill.testkit.kits.log`.
 """
@@ -51,8 +51,9 @@ class LogReader(Protocol):
         """Up to `max_records` next records, as soon as there are any; empty after `timeout_s`.
 
         Records of one partition are in order; a partition with many records does not starve others.
-        Raises: Unavailable if the log cannot be reached; UsageError with reason `offset-out-of-range`
-        if the records at a position are gone; Fenced if the reader or its log is closed.
+        Raises: Unavailable if the log cannot be reached; UsageError with reason
+        `offset-out-of-range` if the records at a position are gone; Fenced if the reader or its log
+        is closed.
         """
         ...
 
@@ -73,11 +74,12 @@ class FencedWriter(Protocol):
     """Appends under a name that one writer has at a time: the one that was opened last."""
 
     async def append(self, topic: str, records: Sequence[Entry]) -> None:
-        """Append `records`, durably on return; nothing of them once a later writer of the name is open.
+        """Append `records`, durably on return; nothing of them once a later writer of the name is
+        open.
 
-        Readers see all of them or none, where the log can do that; otherwise an append that failed may
-        be there in part. After an error the writer is of no more use: open another one.
-        Raises: Fenced if a later writer of the name is open, or the log is closed; UsageError as
+        Readers see all of them or none, where the log can do that; otherwise an append that failed
+        may be there in part. After an error the writer is of no more use: open another one. Raises:
+        Fenced if a later writer of the name is open, or the log is closed; UsageError as
         `Log.append`; Indeterminate if they may have been appended.
         """
         ...
@@ -129,15 +131,16 @@ class Log(Protocol):
     async def fenced_writer(self, name: str) -> FencedWriter:
         """A writer that ends all earlier ones of its name, whichever process has them.
 
-        What those appended is there for all readers when this returns; what they still do has no effect.
+        What those appended is there for all readers when this returns; what they still do has no
+        effect.
         """
         ...
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader:
         """A reader of the partitions in `starts`, each from its offset.
 
-        Raises: UsageError with reason `unknown-topic`, `unknown-partition` or, for an offset outside
-        of `bounds`, `offset-out-of-range`.
+        Raises: UsageError with reason `unknown-topic`, `unknown-partition` or, for an offset
+        outside of `bounds`, `offset-out-of-range`.
         """
         ...
 

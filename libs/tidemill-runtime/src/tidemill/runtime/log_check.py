@@ -20,7 +20,9 @@ from tidemill.time.errors import Corrupt
 
 
 class LogCheck:
-    """Reads everything once and changes nothing, also beside a server; `checked` counts what it saw."""
+    """Reads everything once and changes nothing, also beside a server; `checked` counts what it
+    saw.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

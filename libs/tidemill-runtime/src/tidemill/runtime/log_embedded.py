@@ -1,7 +1,7 @@
 """The embedded log: the log port on files of one directory, without a server.
 
-Appends that wait at the same time share one write and one fsync (group commit). The directory has one
-writing process at a time, guarded by a lock file; reading bounded ranges needs no lock
+Appends that wait at the same time share one write and one fsync (group commit). The directory has
+one writing process at a time, guarded by a lock file; reading bounded ranges needs no lock
 (`log_segments.read_range`).
 """
 
@@ -87,9 +87,10 @@ class _Topic:
 class EmbeddedLog:
     """The log port on a directory. Belongs to one event loop.
 
-    A topic of which something acknowledged is damaged, or gone, is opened by nobody: each call about
-    it raises Corrupt, and other topics go on. Of any number of partitions `OPEN_MAX` have files open.
-    Raises: UsageError with reason `locked` if another process (or this one) has the directory open.
+    A topic of which something acknowledged is damaged, or gone, is opened by nobody: each call
+    about it raises Corrupt, and other topics go on. Of any number of partitions `OPEN_MAX` have
+    files open. Raises: UsageError with reason `locked` if another process (or this one) has the
+    directory open.
     """
 
     def __init__(
@@ -303,7 +304,10 @@ class EmbeddedLog:
 
 
 class EmbeddedFencedWriter:
-    """Appends unless a later writer of its name is open. An append that failed may be there in part."""
+    """Appends unless a later writer of its name is open.
+
+    An append that failed may be there in part.
+    """
 
     def __init__(self, log: EmbeddedLog, name: str, fence: int) -> None:
         self._log = log

@@ -9,7 +9,8 @@ bytes:
              value validity bits · keys · values      (a part exists if its bit in `parts` is set)
 
 The crc covers everything behind it. `durable` is the length to which the segment was known to be on
-disk when the frame was written: a broken frame in front of it is damage, not a write that was cut off.
+disk when the frame was written: a broken frame in front of it is damage, not a write that was cut
+off.
 """
 
 from __future__ import annotations

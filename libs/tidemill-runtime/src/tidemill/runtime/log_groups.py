@@ -26,7 +26,9 @@ Answer: TypeAlias = list[tuple[int, int]] | TidemillError
 """(partition, offset) of each entry of one append, or why there is none."""
 
 WriteRuns = Callable[[Mapping[Place, list[Entry]]], Awaitable[Mapping[Place, Outcome]]]
-"""Write one run of entries for each place, each in order; raises TidemillError if nothing was written."""
+"""Write one run of entries for each place, each in order; raises TidemillError if nothing was
+written.
+"""
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """The log port on Kafka, through aiokafka.
 
-What is set on purpose, against the defaults of the client: acks=all and an idempotent producer; every
-call under a deadline, because an idempotent batch never expires by itself; no consumer group for
-reading; no commit of offsets by itself; `read_committed`, so that records of aborted transactions are
-never seen; no reset of offsets: positions always come from the caller, and a position that is gone is an
-error instead of a silent jump to the oldest record.
+What is set on purpose, against the defaults of the client: acks=all and an idempotent producer;
+every call under a deadline, because an idempotent batch never expires by itself; no consumer group
+for reading; no commit of offsets by itself; `read_committed`, so that records of aborted
+transactions are never seen; no reset of offsets: positions always come from the caller, and a
+position that is gone is an error instead of a silent jump to the oldest record.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ class KafkaLog:
 
     async def _send_creation(self, topic: str, partitions: int) -> None:
         admin = await self._started_admin()
-        # NB: without an (empty) assignment aiokafka refuses the replication that means "your default".
+        # NB: without an (empty) assignment aiokafka refuses the replication that means "your
+        # default".
         wanted = NewTopic(topic, partitions, self._replication, {}, TOPIC_CONFIGS)
         response = await admin.create_topics([wanted])
         for _, code, *words in response.topic_errors:
@@ -330,7 +331,8 @@ class KafkaLog:
             with self._access.explained():
                 async with asyncio.timeout(self._deadline_s):
                     await client.start()
-                    # A client that is stopped before its own tasks have begun cancels whoever stops it.
+                    # A client that is stopped before its own tasks have begun cancels whoever stops
+                    # it.
                     await asyncio.sleep(0)
         except BaseException:
             await client.stop()

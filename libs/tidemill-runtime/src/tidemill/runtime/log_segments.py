@@ -57,7 +57,10 @@ class Described:
 
 
 def described(directory: Path, topic: str) -> Described:
-    """What `topic` is. Raises: UsageError if there is no such topic; Corrupt if its file is damaged."""
+    """What `topic` is.
+
+    Raises: UsageError if there is no such topic; Corrupt if its file is damaged.
+    """
     path = topic_directory(directory, topic) / "topic.json"
     try:
         text = path.read_bytes()
@@ -71,7 +74,9 @@ def described(directory: Path, topic: str) -> Described:
 
 
 def segment_bases(partition: Path) -> list[int]:
-    """The first offsets of all segments of a partition, ascending; 0 alone where nothing was written."""
+    """The first offsets of all segments of a partition, ascending; 0 alone where nothing was
+    written.
+    """
     return sorted(int(path.stem) for path in partition.glob("*.log")) or [0]
 
 
@@ -97,7 +102,8 @@ def read_index(partition: Path, base: int) -> npt.NDArray[np.int64]:
 class FrameCursor:
     """The frames of a partition in order, from the one that holds offset `start`.
 
-    Not for use by two threads at once. Holds one open file until `close`; the next read opens it again.
+    Not for use by two threads at once. Holds one open file until `close`; the next read opens it
+    again.
     """
 
     def __init__(self, partition: Path, start: int) -> None:

@@ -1,7 +1,7 @@
 """The writing side of one partition of the embedded log.
 
-`write` puts frames into the page cache, `sync` makes them durable, `undo` takes back what was written
-since the last sync. Only after `sync` may an offset be told to anybody.
+`write` puts frames into the page cache, `sync` makes them durable, `undo` takes back what was
+written since the last sync. Only after `sync` may an offset be told to anybody.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def sync_directory(directory: Path) -> None:
 class PartitionWriter:
     """Appends to the last segment; the only writer, guarded by the lock of the log.
 
-    Files are open from a write until `close`: a partition that nobody writes to holds none, and makes
-    none. What follows `close` opens them again.
+    Files are open from a write until `close`: a partition that nobody writes to holds none, and
+    makes none. What follows `close` opens them again.
     """
 
     def __init__(self, directory: Path, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> None:

@@ -1,7 +1,7 @@
 """Structured logs: one event per line with its values, for people or for machines.
 
-Libraries that use the logging module come out in the same form. ERROR asks somebody to act now, WARNING is
-read first in an incident, INFO is a change of state.
+Libraries that use the logging module come out in the same form. ERROR asks somebody to act now,
+WARNING is read first in an incident, INFO is a change of state.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def get_logger(component: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-# NB: tracebacks have neither locals nor texts of foreign errors: either would say passwords, and rows.
+# NB: tracebacks have neither locals nor texts of foreign errors: either would say passwords, and
+# rows.
 def _rendering(style: Style, target: TextIO) -> list[Any]:  # structlog types a processor by Any
     if style is Style.CONSOLE:
         return [

@@ -1,8 +1,9 @@
 """The metrics of one process, in a registry of its own.
 
-`CATALOGUE` is the whole list of names; a dashboard or an alert may use nothing else. Gauges are read
-when somebody scrapes, through callbacks, and never pushed: a source that stands still must look late. A
-counter is either added to, or read like a gauge from whoever counts anyway. A collection without a frontier has no lag sample; it counts as hydrating.
+`CATALOGUE` is the whole list of names; a dashboard or an alert may use nothing else. Gauges are
+read when somebody scrapes, through callbacks, and never pushed: a source that stands still must
+look late. A counter is either added to, or read like a gauge from whoever counts anyway. A
+collection without a frontier has no lag sample; it counts as hydrating.
 """
 
 from __future__ import annotations
@@ -372,8 +373,8 @@ class Metrics:
         """Call `read` at every scrape for the samples of a gauge or counter; the answer ends that.
 
         Several callbacks may serve one name; where they give equal labels the last one counts. A
-        callback must not wait. One that fails leaves its own samples out, and is counted as broken. A counter
-        that is watched is not added to.
+        callback must not wait. One that fails leaves its own samples out, and is counted as broken.
+        A counter that is watched is not added to.
         """
         if metric.kind is Kind.HISTOGRAM:
             raise UsageError(f"{metric.name} is a histogram: it is measured, not read")

@@ -23,7 +23,8 @@ from tidemill.time import Frontier, Unavailable, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What an append brings: parts that are written, the span of all times as they were given, a name.
+    """What an append brings: parts that are written, the span of all times as they were given, a
+    name.
 
     `times` is None if there were no updates; it counts updates that cancel too. `name` is unique.
     """
@@ -34,7 +35,10 @@ class Write:
 
 
 def check_bounds(lower: Frontier, new: Frontier, times: tuple[int, int] | None) -> None:
-    """Every time is at or after lower and before new (UP2). Raises UsageError with the rule broken."""
+    """Every time is at or after lower and before new (UP2).
+
+    Raises UsageError with the rule broken.
+    """
     if not lower.precedes(new):
         raise UsageError(
             f"append refused: the new upper {new} is not beyond the lower {lower}",
@@ -107,8 +111,9 @@ def update(
 ) -> tuple[AppendOutcome, State]:
     """UpdateAndDowngrade: compare-and-append on what this write capability holds (UP1–UP6, K2, K6).
 
-    Every success begins the lease anew, also one that writes nothing and goes nowhere (K11). `body` tells
-    what is written from other updates. Raises: UsageError (TokenUsed) for a token that came with another one.
+    Every success begins the lease anew, also one that writes nothing and goes nowhere (K11). `body`
+    tells what is written from other updates. Raises: UsageError (TokenUsed) for a token that came
+    with another one.
     """
     hold = live_write(state, capability)
     check_bounds(stated, new, write.times)
@@ -153,7 +158,10 @@ def _with_parts(
 
 
 def answered(state: State, capability: str, token: str | None, body: str = "") -> Appended | None:
-    """What an update with this token was answered, if it was and is remembered (UP6). Raises: UsageError."""
+    """What an update with this token was answered, if it was and is remembered (UP6).
+
+    Raises: UsageError.
+    """
     hold = state.writes.get(capability)
     if hold is None:
         return None
@@ -206,8 +214,9 @@ class Merged:
 def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, State]:
     """Put a merged batch in place of those it was made of iff they are all still there (P6, F6).
 
-    Objects that no batch names any more become garbage. A result that came too late is not taken: if
-    what it replaces has changed, or if it took so long that its own objects may have been reaped.
+    Objects that no batch names any more become garbage. A result that came too late is not taken:
+    if what it replaces has changed, or if it took so long that its own objects may have been
+    reaped.
     """
     replaced = merged.replaced
     places = [at for at, batch in enumerate(state.batches) if batch.lower == replaced[0].lower]

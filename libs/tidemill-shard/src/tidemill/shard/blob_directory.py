@@ -41,7 +41,8 @@ class DirectoryBlob:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # IMPORTANT: the name comes after the bytes are on disk, and is on disk before we return.
+            # IMPORTANT: the name comes after the bytes are on disk, and is on disk before we
+            # return.
             unfinished.rename(path)
             _flush_folder(path.parent)
         except OSError as error:

@@ -22,8 +22,8 @@ _STATUS = re.compile(r"status code: \d+")
 class Bucket:
     """Where a bucket is and who asks.
 
-    `endpoint` None is the provider's own for the region. What else is None is looked for where every
-    AWS client does: variables AWS_…, then the identity of the machine.
+    `endpoint` None is the provider's own for the region. What else is None is looked for where
+    every AWS client does: variables AWS_…, then the identity of the machine.
     """
 
     name: str
@@ -57,7 +57,9 @@ def bucket_blob(bucket: Bucket, *, timeout_s: float = TIMEOUT_S) -> ObjectBlob:
 
 
 def _said(error: Exception) -> str:
-    """What became of a request, up to the status of its answer: what follows may repeat what was sent."""
+    """What became of a request, up to the status of its answer: what follows may repeat what was
+    sent.
+    """
     line = str(error).partition("\n")[0]
     status = _STATUS.search(line)
     return line if status is None else line[: status.end()]

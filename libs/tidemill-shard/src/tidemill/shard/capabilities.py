@@ -66,10 +66,12 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds since or upper: a name, the frontier held, when the lease ends (None: never), since when.
+    """Who holds since or upper: a name, the frontier held, when the lease ends (None: never), since
+    when.
 
-    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier. `key` names the
-    capability for who may end it, and gives no right to use it. One that is `named` is its owner's for good.
+    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier. `key` names
+    the capability for who may end it, and gives no right to use it. One that is `named` is its
+    owner's for good.
     """
 
     owner: str
@@ -86,8 +88,8 @@ class CollectionStatus:
     """A collection as its operators see it: `holders` of since, `writing` those of upper.
 
     `updates` and `bytes` count what is stored, what compaction will remove included. `inline_bytes`
-    are those in the log. `moved_by` names who or what let since come where it is. `retained` is how far
-    the retention would let it go, None without one.
+    are those in the log. `moved_by` names who or what let since come where it is. `retained` is how
+    far the retention would let it go, None without one.
     """
 
     id: str

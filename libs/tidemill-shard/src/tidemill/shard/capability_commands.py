@@ -30,10 +30,11 @@ Rights: TypeAlias = Literal["read", "write", "both"]
 class CapabilityCommands:
     """Create, acquire, hold, clone, transfer, downgrade, drop, renew; status and retention.
 
-    A `token` makes a command that hands out capabilities repeatable: while what it has handed out lives,
-    the same token is answered with the same capabilities, whoever died in between. It has to be as hard
-    to guess as they are. Who presents a capability as `exact` is refused if it does not hold the frontier
-    that it states (K4); the parts of one process that share a capability need not know where it stands.
+    A `token` makes a command that hands out capabilities repeatable: while what it has handed out
+    lives, the same token is answered with the same capabilities, whoever died in between. It has to
+    be as hard to guess as they are. Who presents a capability as `exact` is refused if it does not
+    hold the frontier that it states (K4); the parts of one process that share a capability need not
+    know where it stands.
     """
 
     def __init__(self, core: Core) -> None:
@@ -45,7 +46,10 @@ class CapabilityCommands:
         description: Description,
         start: Frontier = frontier(0),  # noqa: B008
     ) -> bool:
-        """As `create`, for internal writers: nobody holds it; whether the id was free. Cost: one commit."""
+        """As `create`, for internal writers: nobody holds it; whether the id was free.
+
+        Cost: one commit.
+        """
         made = await self._core.versions.log(collection).create(initial_state(description, start))
         if made:
             self._core.versions.wakeups.changed(collection)
@@ -63,8 +67,8 @@ class CapabilityCommands:
     ) -> tuple[ReadCapability, WriteCapability | None]:
         """Bind an id: since equals upper equals `start` (CR1, L1).
 
-        The write capability is None where only internal writers append (K13). Raises: AlreadyUsed, also
-        if the collection is closed (L4, CR4).
+        The write capability is None where only internal writers append (K13). Raises: AlreadyUsed,
+        also if the collection is closed (L4, CR4).
         """
         now_ms, asked = self._core.clock.now_ms(), request_digest("create", token)
         read, fresh = CapabilityId(self._core.ids()), CapabilityId(self._core.ids())
@@ -156,10 +160,11 @@ class CapabilityCommands:
         )
 
     async def write_hold(self, collection: str, *, owner: str) -> WriteCapability:
-        """The write capability that `owner` has for good: found again as it stands, else taken at upper.
+        """The write capability that `owner` has for good: found again as it stands, else taken at
+        upper.
 
-        Whoever presents it is one and the same writer. Users can write the collection from then on, too.
-        Raises: UnknownCollection.
+        Whoever presents it is one and the same writer. Users can write the collection from then on,
+        too. Raises: UnknownCollection.
         """
         now_ms, fresh = self._core.clock.now_ms(), self._core.ids()
 
@@ -180,8 +185,8 @@ class CapabilityCommands:
     ) -> ReadCapability:
         """A hold at since, or at `at` if that is later.
 
-        Without a lease it belongs to its owner, not to a process: the owner's hold is found again as it
-        stands, whatever `at` says. Raises: UnknownCollection.
+        Without a lease it belongs to its owner, not to a process: the owner's hold is found again
+        as it stands, whatever `at` says. Raises: UnknownCollection.
         """
         now_ms = self._core.clock.now_ms()
         fresh = self._core.ids()
@@ -322,7 +327,9 @@ class CapabilityCommands:
         return type(capability)(CapabilityId(found), capability.collection, held)
 
     async def transfer(self, capability: Capability, owner: str) -> None:
-        """Let `owner` answer for the capability; whoever presents its id has the right all along (K7)."""
+        """Let `owner` answer for the capability; whoever presents its id has the right all along
+        (K7).
+        """
         await self._moved(
             capability,
             lambda state, at: transitions.transfer(state, capability.id, owner, at),
@@ -403,7 +410,10 @@ class CapabilityCommands:
 
 
 def request_digest(command: str, token: str | None) -> str:
-    """What is remembered of the token of a request. Raises: UsageError for one that could be guessed."""
+    """What is remembered of the token of a request.
+
+    Raises: UsageError for one that could be guessed.
+    """
     if token is None:
         return ""
     if len(token) < TOKEN_CHARACTERS_MIN:

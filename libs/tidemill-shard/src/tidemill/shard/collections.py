@@ -20,9 +20,9 @@ POLL_INTERVAL_S = 0.5
 class Collections(PaceCommands, WriteCommands, ReadCommands):
     """The collections of one Consensus and Blob, as one process uses them.
 
-    Any number of processes may use the same stores at once. `ids` gives unguessable names (128 bits).
-    A command is durable when it returns (D1) and has no effect when it raises (K10), except that
-    Indeterminate leaves open whether it happened.
+    Any number of processes may use the same stores at once. `ids` gives unguessable names (128
+    bits). A command is durable when it returns (D1) and has no effect when it raises (K10), except
+    that Indeterminate leaves open whether it happened.
     """
 
     def __init__(
@@ -72,7 +72,10 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         self._core.versions.wakeups.told = told
 
     def heard(self, collection: str) -> None:
-        """Another process has made a version, it is said: who waits for it looks at once. Any hint may be wrong."""
+        """Another process has made a version, it is said: who waits for it looks at once.
+
+        Any hint may be wrong.
+        """
         self._core.versions.log(collection).outdated()
         self._core.versions.wakeups.wake(collection)
 
@@ -85,7 +88,9 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         await self._compaction.compact(collection)
 
     async def compact_quiet(self, collection: str) -> int:
-        """Bring a collection that nobody writes to into its smallest form; updates read, 0 if it is."""
+        """Bring a collection that nobody writes to into its smallest form; updates read, 0 if it
+        is.
+        """
         return await self._compaction.compact_quiet(collection)
 
     async def compact_step(self, collection: str, fuel_rows: int = 1_000_000) -> Compacted:
@@ -93,7 +98,9 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         return await self._compaction.step(collection, fuel_rows)
 
     async def due_merge(self, collection: str, *, quiet: bool = False) -> Merge | None:
-        """The merge that is due, for whoever does big ones; None if there is none or one is under way."""
+        """The merge that is due, for whoever does big ones; None if there is none or one is under
+        way.
+        """
         return await self._compaction.due(collection, quiet=quiet)
 
     async def commit_merge(self, merge: Merge) -> bool:

@@ -80,7 +80,8 @@ def _shrinks(batch: Batch, reached: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RangeMerge:
-    """A merge of parts, a hash range of keys at a time: whoever does a range, anywhere, writes the same.
+    """A merge of parts, a hash range of keys at a time: whoever does a range, anywhere, writes the
+    same.
 
     Times are advanced to `reached`. Nobody sees what is written before it is committed.
     """
@@ -104,7 +105,10 @@ class RangeMerge:
         return [(at * width, (at + 1) * width - 1) for at in range(1 << bits)]
 
     async def write(self, parts: PartStore, low: int, high: int) -> tuple[int, list[Part]]:
-        """(rows read, parts written) of one range. Raises: PartGone if an input has been collected."""
+        """(rows read, parts written) of one range.
+
+        Raises: PartGone if an input has been collected.
+        """
         tables = [table async for table in self._rows(parts, low, high)]
         rows: int = sum(table.num_rows for table in tables)
         if not rows:
@@ -179,8 +183,8 @@ def _in_range(table: pa.Table, key: tuple[str, ...], low: int, high: int) -> pa.
 class Compaction:
     """Merges outside the log and swaps results in if what they replace is still there.
 
-    Writers are never blocked: what is appended meanwhile stays beside the merged batch. A merge that
-    a crash interrupts leaves objects for the reaper, and no trace in the log.
+    Writers are never blocked: what is appended meanwhile stays beside the merged batch. A merge
+    that a crash interrupts leaves objects for the reaper, and no trace in the log.
     """
 
     def __init__(
@@ -195,7 +199,9 @@ class Compaction:
         self._running: dict[str, Merge] = {}
 
     async def step(self, collection: str, fuel_rows: int) -> Compacted:
-        """Go on with the collection's due merge for about `fuel_rows` rows, at least one hash range."""
+        """Go on with the collection's due merge for about `fuel_rows` rows, at least one hash
+        range.
+        """
         merge = self._running.pop(collection, None)
         if merge is None:
             state = await self._versions.state(collection)
@@ -226,14 +232,17 @@ class Compaction:
         return Merge(collection, state, chosen) if chosen else None
 
     async def commit(self, merge: Merge) -> bool:
-        """Put a merge that somebody else has done in place of what it replaces; whether it was taken."""
+        """Put a merge that somebody else has done in place of what it replaces; whether it was
+        taken.
+        """
         return await self._commit_merge(merge)
 
     async def compact_quiet(self, collection: str) -> int:
-        """Merge all batches of a collection that nobody writes to; its times once since is past them all.
+        """Merge all batches of a collection that nobody writes to; its times once since is past
+        them all.
 
-        So each update is rewritten at most twice, however often since moves. Returns how many updates
-        there were to merge, 0 if there was nothing to do.
+        So each update is rewritten at most twice, however often since moves. Returns how many
+        updates there were to merge, 0 if there was nothing to do.
         """
         state = await self._versions.state(collection)
         if not _in_runs(state) and not plan_merge(state):

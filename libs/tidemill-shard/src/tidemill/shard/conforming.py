@@ -16,7 +16,9 @@ from tidemill.arrangement.updates import DIFF, TIME, consolidate, shown_record
 from tidemill.time import Corrupt, UsageError
 
 DIFF_MAX = 1 << 31
-"""No append puts more copies of a record, or takes more away: 64 bits hold what 2^32 appends add up to."""
+"""No append puts more copies of a record, or takes more away: 64 bits hold what 2^32 appends add up
+to.
+"""
 ROW_BYTES_MAX = 48 * 1024 * 1024
 """A longer row would find no room in an answer, whose messages have 64 MiB."""
 INCOMING_BYTES_MAX = 1 << 20
@@ -31,8 +33,8 @@ _LAST = datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH
 def conform(updates: pa.Table, schema: pa.Schema) -> pa.Table:
     """The updates with exactly the columns and types of `schema` (data columns, `_time`, `_diff`).
 
-    Raises: UsageError naming a column that is missing, unknown, null where it may not be, or does not
-    fit its type.
+    Raises: UsageError naming a column that is missing, unknown, null where it may not be, or does
+    not fit its type.
     """
     ordered = updates if updates.schema.equals(schema) else _in_schema(updates, schema)
     nulls = [
@@ -68,10 +70,10 @@ def admitted(
 ) -> pa.Table:
     """Updates that somebody wants to append, as `conform` has them.
 
-    Raises: UsageError also for a record that is added or taken away more than `diff_max` times (None:
-    as often as 64 bits hold), a day that no calendar has (before the year 1 or after 9999), and a row of
-    more than `row_bytes_max`.
-    Cost: O(n) over diffs, dates and instants; O(columns) where all rows are short.
+    Raises: UsageError also for a record that is added or taken away more than `diff_max` times
+    (None: as often as 64 bits hold), a day that no calendar has (before the year 1 or after 9999),
+    and a row of more than `row_bytes_max`. Cost: O(n) over diffs, dates and instants; O(columns)
+    where all rows are short.
     """
     conforming = conform(updates, schema)
     if diff_max is not None:
@@ -99,7 +101,10 @@ def refuse_long(sizes: Iterable[int], bytes_max: int) -> None:
 
 
 def refuse_long_rows(rows: pa.Table, bytes_max: int) -> None:
-    """As `refuse_long`, for rows in columns. Cost: O(columns) where all rows together have fewer."""
+    """As `refuse_long`, for rows in columns.
+
+    Cost: O(columns) where all rows together have fewer.
+    """
     at = _row_beyond(rows, bytes_max)
     if at is not None:
         refuse_long([0] * at + [rows.slice(at, 1).nbytes], bytes_max)

@@ -39,8 +39,8 @@ DURABLE: Mapping[str, str] = {
 _REPEATED = re.compile(r"[`'\"]|, with args")
 
 # A version is an entry of a stream, its number the first half of the entry's id: streams refuse ids
-# that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is the
-# stream; ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
+# that do not grow, trim from the front, and remember their last id when they are cut. KEYS[1] is
+# the stream; ARGV: the expected newest number or "" for none, the id of the new entry, its bytes.
 _COMPARE_AND_SET = """
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local number = ''
@@ -102,8 +102,8 @@ class RedisConsensus:
         self._url = url
         self._prefix = prefix
         self._allow_non_durable = allow_non_durable
-        # IMPORTANT: no retries below us: a compare-and-set that is repeated there would find its own
-        # version and say that another had won.
+        # IMPORTANT: no retries below us: a compare-and-set that is repeated there would find its
+        # own version and say that another had won.
         self._options: Mapping[str, Any] = {
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
@@ -124,7 +124,8 @@ class RedisConsensus:
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
         if expected is None:
-            # The names are in a slot of their own; one that is there without versions is not listed.
+            # The names are in a slot of their own; one that is there without versions is not
+            # listed.
             await self._asked(lambda: self._set_add(key), changes=True)
         newest = b"" if expected is None else str(expected).encode()
         number = f"{version.number}-1".encode()
@@ -166,7 +167,10 @@ class RedisConsensus:
         return cast(Awaitable[Any], self._client.sadd(f"{self._prefix}:names", key.encode()))
 
     async def _asked(self, ask: Callable[[], Awaitable[Any]], *, changes: bool = False) -> Any:
-        """The server's answer, its errors translated. `changes`: a lost answer leaves the outcome open."""
+        """The server's answer, its errors translated.
+
+        `changes`: a lost answer leaves the outcome open.
+        """
         if not self._checked:
             await self._check()
         try:
@@ -224,9 +228,9 @@ class RedisConsensus:
 async def uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
     """What the client answers, or its error, unless the caller was cancelled meanwhile.
 
-    The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at
-    the moment at which it ends: after a pause of the process that is every time. An error that hides it would
-    be taken for a reason to try again.
+    The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that
+    comes at the moment at which it ends: after a pause of the process that is every time. An error
+    that hides it would be taken for a reason to try again.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
@@ -248,7 +252,9 @@ def _shown(url: str) -> str:
 
 
 def answered(error: RedisError) -> str:
-    """What a server has said, up to where it may repeat what it was sent; else what became of the connection."""
+    """What a server has said, up to where it may repeat what it was sent; else what became of the
+    connection.
+    """
     if not isinstance(error, ResponseError | AuthenticationError):
         return str(error)
     return _REPEATED.split(str(error), maxsplit=1)[0].strip()

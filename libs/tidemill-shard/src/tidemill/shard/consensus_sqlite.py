@@ -56,7 +56,8 @@ class _Attempt:
             if isinstance(answer, bool):
                 self.outcome.set_result(answer)
             else:
-                # NB: an error of its own for each: raised again, one grows by the frames of all who had it before.
+                # NB: an error of its own for each: raised again, one grows by the frames of all who
+                # had it before.
                 self.outcome.set_exception(type(answer)(answer.message, **answer.details))
 
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
@@ -64,7 +65,8 @@ class _Attempt:
 
 
 class SqliteConsensus:
-    """Guarantees of Consensus; a version is on disk (WAL, synchronous=FULL) when it is acknowledged.
+    """Guarantees of Consensus; a version is on disk (WAL, synchronous=FULL) when it is
+    acknowledged.
 
     All statements run on one thread of their own, so that the event loop never waits for the disk.
     Writes that wait at the same time share one transaction, hence one flush.
@@ -76,7 +78,9 @@ class SqliteConsensus:
     def __init__(
         self, file: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, read_only: bool = False
     ) -> None:
-        """With `read_only` the file must be there, and nothing of it is changed, not even put right."""
+        """With `read_only` the file must be there, and nothing of it is changed, not even put
+        right.
+        """
         if not read_only:
             file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file
@@ -103,7 +107,8 @@ class SqliteConsensus:
         loop = asyncio.get_running_loop()
         attempt = _Attempt(key, expected, version, loop, loop.create_future())
         self._attempts.append(attempt)
-        # It answers by itself: nobody waits for the task of the thread, which would wake the loop once more.
+        # It answers by itself: nobody waits for the task of the thread, which would wake the loop
+        # once more.
         self._thread.submit(self._write_waiting)
         return await attempt.outcome
 

@@ -1,7 +1,7 @@
 """Versions of a collection as bytes: the difference to the version before, or the whole state.
 
-A state is a set of named cells. A difference says which cells changed and which went. Pieces that kept
-their identity are not compared, so a commit costs what it changes.
+A state is a set of named cells. A difference says which cells changed and which went. Pieces that
+kept their identity are not compared, so a commit costs what it changes.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ _FIELDS = tuple(each.name for each in fields(State))
 def _cells(
     state: State, among: Container[str] = _FIELDS, unlike: State | None = None
 ) -> Iterator[tuple[str, Packed]]:
-    """Every cell of the fields `among` by name, as the object whose identity tells whether it changed and its packing.
+    """Every cell of the fields `among` by name, as the object whose identity tells whether it
+    changed and its packing.
 
     Batches that `unlike` begins with, too, are left out.
     """

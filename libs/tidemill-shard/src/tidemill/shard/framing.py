@@ -13,7 +13,9 @@ FORMAT = 2
 """The newest format that this process reads."""
 
 PLAIN, PACED = 1, 2
-"""What is written: 2 where a pace is named, since who does not know paces would take upper for less than it is."""
+"""What is written: 2 where a pace is named, since who does not know paces would take upper for less
+than it is.
+"""
 
 ENTRY = b"E"
 ROLLUP = b"R"
@@ -33,8 +35,8 @@ def framed(kind: bytes, payload: bytes, format_number: int = PLAIN) -> bytes:
 def unframed(kind: bytes, data: bytes, where: str) -> bytes:
     """The payload of a frame.
 
-    Raises: Corrupt if a byte is not as it was written; if the format is newer than what this process
-    reads, the message names both.
+    Raises: Corrupt if a byte is not as it was written; if the format is newer than what this
+    process reads, the message names both.
     """
     start = _KIND.size + _CHECKSUM.size
     if len(data) < start:

@@ -104,7 +104,9 @@ def _still(file: Path, scratch: Path) -> StoredConsensus:
 
 
 async def _check_claims(address: str, scratch: Path) -> tuple[int, int]:
-    """Print what is wrong with the claims beside the collections; how much, and of how many groups they are."""
+    """Print what is wrong with the claims beside the collections; how much, and of how many groups
+    they are.
+    """
     file = claims_file(address)
     if file is not None and not file.is_file():  # nothing was ever claimed
         return 0, 0

@@ -21,8 +21,8 @@ class GarbageCollection:
     async def collect(self, collection: str, grace_ms: int) -> int:
         """Delete the objects that were given up at least `grace_ms` ago; how many.
 
-        Those of a version that a live capability keeps stay. Any other read that comes too late for one
-        reads the newest version again and finds the same answer.
+        Those of a version that a live capability keeps stay. Any other read that comes too late for
+        one reads the newest version again and finds the same answer.
         """
         state = (await self._versions.known(collection)).state
         latest = self._clock.now_ms() - grace_ms
@@ -37,8 +37,8 @@ class GarbageCollection:
     async def reap(self, collection: str, age_ms: int) -> int:
         """Delete the collection's objects that no version names and that are older than `age_ms`.
 
-        `age_ms` ought to be longer than an append or a job takes from its first object to its commit:
-        one that takes longer is told to begin anew. Returns how many.
+        `age_ms` ought to be longer than an append or a job takes from its first object to its
+        commit: one that takes longer is told to begin anew. Returns how many.
         """
         latest = self._clock.now_ms() - age_ms
         entries = await self._blob.list(folder_of(collection) + "/")
@@ -47,8 +47,8 @@ class GarbageCollection:
         }
         if not old - await self._named(collection):
             return 0
-        # IMPORTANT: from this version on nothing old that is not named can be named; so listed before,
-        # decided by what is named after.
+        # IMPORTANT: from this version on nothing old that is not named can be named; so listed
+        # before, decided by what is named after.
         await self._versions.commit(collection, lambda state: (None, reap(state, latest)))
         orphans = old - await self._named(collection)
         for key in sorted(orphans):

@@ -1,4 +1,6 @@
-"""Values that clients write, as the language has them: floats are finite, a zero has no sign, text is in normal form C."""
+"""Values that clients write, as the language has them: floats are finite, a zero has no sign, text
+is in normal form C.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tidemill.time import UsageError, normal
 def normal_rows(rows: pa.Table, collection: str) -> pa.Table:
     """The rows with each float and text in the form in which programs, questions and SQL know it.
 
-    Columns of types that the language lacks stay as they are. Raises: UsageError as `normal_column`. Cost: O(bytes).
+    Columns of types that the language lacks stay as they are. Raises: UsageError as
+    `normal_column`. Cost: O(bytes).
     """
     columns = [
         normal_column(rows[name].combine_chunks(), name, collection) for name in rows.column_names

@@ -1,4 +1,6 @@
-"""Which leases are over, by what one process has heard of their holders and its own monotonic clock."""
+"""Which leases are over, by what one process has heard of their holders and its own monotonic
+clock.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from tidemill.shard.state import State
 class Leases:
     """A lease is over once this process has heard of no renewal for its length, and never before.
 
-    Wall clocks are not compared: a process whose clock is ahead, or that has just begun, ends nothing too soon.
+    Wall clocks are not compared: a process whose clock is ahead, or that has just begun, ends
+    nothing too soon.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -17,7 +20,10 @@ class Leases:
         self._heard: dict[str, dict[str, tuple[int, float]]] = {}
 
     def over(self, collection: str, state: State) -> list[str]:
-        """The capabilities of a version whose leases are over; it counts as heard now. Cost: O(holds)."""
+        """The capabilities of a version whose leases are over; it counts as heard now.
+
+        Cost: O(holds).
+        """
         now_s = self._clock.monotonic_s()
         before = self._heard.get(collection, {})
         heard: dict[str, tuple[int, float]] = {}

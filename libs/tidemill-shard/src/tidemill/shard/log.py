@@ -74,8 +74,9 @@ class CollectionLog:
 
     A commit is a compare-and-set on the version number: of several processes one wins, the others
     catch up and apply their transition to what the winner left. A write whose outcome is unknown is
-    written again at the same number; its attempt's name tells whether the first one had landed. Of a
-    collection that rests, the newest version is shown as its pace says it is, and left before it is followed by another.
+    written again at the same number; its attempt's name tells whether the first one had landed. Of
+    a collection that rests, the newest version is shown as its pace says it is, and left before it
+    is followed by another.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class CollectionLog:
         unique: Callable[[], str],
         paces: Paces | None = None,
     ) -> None:
-        """Without `paces` versions are shown as they were written, and one that rests is not followed."""
+        """Without `paces` versions are shown as they were written, and one that rests is not
+        followed.
+        """
         self.collection = collection
         self._paces = paces
         self.lost = 0
@@ -130,7 +133,8 @@ class CollectionLog:
     async def refresh(self, age_s_max: float = 0.0) -> Known:
         """The newest version, or one that was the newest at most `age_s_max` ago.
 
-        Of many that ask at once, two read the log: what was read after one asked is new enough for it.
+        Of many that ask at once, two read the log: what was read after one asked is new enough for
+        it.
 
         Raises: UnknownCollection if there is none, Corrupt, Unavailable.
         """
@@ -145,7 +149,9 @@ class CollectionLog:
             return known if seen.state is known.state else replace(known, state=seen.state)
 
     def outdated(self) -> None:
-        """There is a newer version than the one known: the next `refresh` reads, whatever age it allows."""
+        """There is a newer version than the one known: the next `refresh` reads, whatever age it
+        allows.
+        """
         self._read_at_s = float("-inf")
 
     async def commit(self, transition: Transition[Answer]) -> tuple[Answer, bool]:
@@ -181,7 +187,8 @@ class CollectionLog:
     async def _shown(self, known: Known, age_s_max: float = 0.0) -> tuple[Known, Shown]:
         """The newest version and what it stands for.
 
-        IMPORTANT: the pace is read after the version. A version that it says follows it then was the newest one.
+        IMPORTANT: the pace is read after the version. A version that it says follows it then was
+        the newest one.
         """
         while known.state.pace:
             if self._paces is None:
@@ -214,7 +221,8 @@ class CollectionLog:
         await self._paces.commit(known.state.pace, lambda pace: leaving(pace, collection, number))
 
     async def shorten(self) -> None:
-        """Let a rollup of the newest state take the place of all versions before it, if that state is a tombstone.
+        """Let a rollup of the newest state take the place of all versions before it, if that state
+        is a tombstone.
 
         Data that was kept in the log is gone from it then. Cost: a commit, once.
         """
@@ -259,7 +267,8 @@ class CollectionLog:
     async def _written(self, known: Known, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
 
-        Every so many versions, or if asked for, a rollup of `known` is stored first, for the entry to name.
+        Every so many versions, or if asked for, a rollup of `known` is stored first, for the entry
+        to name.
         """
         rollup = await self._rollup(known, rolled_up)
         if rollup != known.rollup and known.rollup is not None:
@@ -284,10 +293,12 @@ class CollectionLog:
         return True
 
     async def _rollup(self, known: Known, due: bool) -> tuple[str, int] | None:
-        """The rollup that the entry behind `known` names: a new one if that is due, or its turn has come.
+        """The rollup that the entry behind `known` names: a new one if that is due, or its turn has
+        come.
 
-        IMPORTANT: it is stored just before it is named, never kept for later: an object that no version
-        names may be reaped once it is old, and a log whose rollup is missing cannot be opened.
+        IMPORTANT: it is stored just before it is named, never kept for later: an object that no
+        version names may be reaped once it is old, and a log whose rollup is missing cannot be
+        opened.
         """
         covered = 0 if known.rollup is None else known.rollup[1]
         behind = known.number - covered
@@ -350,7 +361,8 @@ class CollectionLog:
             try:
                 return await (self._from_start() if rollup is None else self._from_rollup(rollup))
             except Corrupt as error:
-                # A newer rollup may have taken over between the reads: what is missing stays missing.
+                # A newer rollup may have taken over between the reads: what is missing stays
+                # missing.
                 failure = error
         assert failure is not None
         raise failure

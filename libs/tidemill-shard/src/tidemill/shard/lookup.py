@@ -35,7 +35,9 @@ FOOTER_BYTES = 64 * 1024
 
 
 class PartLookup:
-    """Reads only the row groups of a part that can hold the rows wanted; every byte read is checked."""
+    """Reads only the row groups of a part that can hold the rows wanted; every byte read is
+    checked.
+    """
 
     def __init__(self, parts: PartStore) -> None:
         self._parts = parts
@@ -44,8 +46,8 @@ class PartLookup:
     async def rows(self, part: Part, description: Description, scalars: Scalars) -> pa.Table:
         """The updates of a part, whatever their time, whose columns have these values.
 
-        Raises: PartGone, Corrupt.
-        Cost: O(log rows) in memory if the first column by which parts are sorted is among those wanted; else O(rows).
+        Raises: PartGone, Corrupt. Cost: O(log rows) in memory if the first column by which parts
+        are sorted is among those wanted; else O(rows).
         """
         schema = description.update_schema()
         order = sort_key(schema, description.key)

@@ -18,7 +18,10 @@ async def computed(rows: int, work: Callable[[], T]) -> T:
 
 
 async def all_of(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order. Raises: the error of the first that fails, once the others have ended."""
+    """Their results in order.
+
+    Raises: the error of the first that fails, once the others have ended.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in awaited]

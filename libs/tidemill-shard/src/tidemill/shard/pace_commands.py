@@ -48,10 +48,12 @@ class PaceCommands(CapabilityCommands):
         joining: Mapping[str, Mapping[str, int]],
         leave: Collection[str],
     ) -> frozenset[str]:
-        """Let groups leave, then others join, then advance all that follow to `upper`; which groups do.
+        """Let groups leave, then others join, then advance all that follow to `upper`; which groups
+        do.
 
-        `joining` are the versions of each group as `follow` named them, with one upper; a group of which one was
-        written since does not join. Cost: one commit, however many follow; none if there is nothing to do.
+        `joining` are the versions of each group as `follow` named them, with one upper; a group of
+        which one was written since does not join. Cost: one commit, however many follow; none if
+        there is nothing to do.
         """
         versions = self._core.versions
 

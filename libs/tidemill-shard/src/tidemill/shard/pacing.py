@@ -1,10 +1,10 @@
 """Rest: collections that nobody writes to follow the upper of another one, their pace, together.
 
-What advances a thousand idle sources is then one commit to their pace. A collection begins to rest with a
-version of its own that names the pace; it follows once the pace says so, and until the pace says
-that it has left, with all others of its group at one upper. Nobody commits to a collection at rest before
-its group has left. So there is one order of all that happens, that of the log of the pace: who has read
-the collection first, and then its pace, knows how far it is definite.
+What advances a thousand idle sources is then one commit to their pace. A collection begins to rest
+with a version of its own that names the pace; it follows once the pace says so, and until the pace
+says that it has left, with all others of its group at one upper. Nobody commits to a collection at
+rest before its group has left. So there is one order of all that happens, that of the log of the
+pace: who has read the collection first, and then its pace, knows how far it is definite.
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def stepped(
 ) -> tuple[frozenset[str], State]:
     """One step: groups leave, others join, upper advances; the groups that follow afterwards.
 
-    `joining` are the versions of each group, which had one upper. A group of which a version was left, since it was
-    written again, does not join: so what is said of a version stays until a later one follows, or the collection is
-    `gone`. Upper stays where it is if `upper` is not beyond it. Cost: O(all that is paced).
+    `joining` are the versions of each group, which had one upper. A group of which a version was
+    left, since it was written again, does not join: so what is said of a version stays until a
+    later one follows, or the collection is `gone`. Upper stays where it is if `upper` is not beyond
+    it. Cost: O(all that is paced).
     """
     pace = _left(pace, set(leave))
     closed = set(gone)

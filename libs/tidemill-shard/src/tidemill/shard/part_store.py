@@ -33,8 +33,9 @@ class Limits:
 
     Writes of up to `inline_bytes_max` stay in the log until compaction; parts are split at about
     `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append
-    with a row longer than `row_bytes_max`, or which changes how often a record is there by more than
-    `diff_max`, is refused; with None sums of diffs may pass what 64 bits hold, and are Corrupt then.
+    with a row longer than `row_bytes_max`, or which changes how often a record is there by more
+    than `diff_max`, is refused; with None sums of diffs may pass what 64 bits hold, and are Corrupt
+    then.
     """
 
     inline_bytes_max: int = INLINE_BYTES_MAX
@@ -114,7 +115,9 @@ class PartStore:
             raise Unavailable(f"the object {key} may not be stored: {error}") from error
 
     async def discard(self, parts: Iterable[Part]) -> None:
-        """Delete the objects of parts that no version will ever name; what fails is left to the reaper."""
+        """Delete the objects of parts that no version will ever name; what fails is left to the
+        reaper.
+        """
         for part in parts:
             if part.key is not None:
                 self._forget(part.key)

@@ -1,4 +1,6 @@
-"""Parts: sorted, consolidated update tables as bytes, with the statistics that let readers skip them."""
+"""Parts: sorted, consolidated update tables as bytes, with the statistics that let readers skip
+them.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,10 @@ _NAME = re.compile(r"/part-(\d{13,})-")
 class Part:
     """One sorted run of updates, inline or in Blob, with statistics.
 
-    Only its updates at lower <= time < upper count (None: no bound): a part that upper has passed in
-    the middle is named twice, by a batch and by what waits. `checksums` are those of the object's
-    blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` data columns were known
-    when it was written.
+    Only its updates at lower <= time < upper count (None: no bound): a part that upper has passed
+    in the middle is named twice, by a batch and by what waits. `checksums` are those of the
+    object's blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` data columns
+    were known when it was written.
     """
 
     rows: int
@@ -114,7 +116,8 @@ def sorted_updates(updates: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _by_distinct_numbers(updates: pa.Table, key: Sequence[str]) -> pa.Table | None:
-    """The updates sorted by a first column of whole numbers that are all different; None if they are not.
+    """The updates sorted by a first column of whole numbers that are all different; None if they
+    are not.
 
     Then no two are of one record, and nothing has to be compared or added. Floats are left to
     `consolidate`, which writes each value in one way.
@@ -152,8 +155,8 @@ def encode_parts(
     """Parts of sorted, consolidated updates, each with its bytes; none for no updates.
 
     A part has `inline` set iff its bytes are small enough to live in the log; the others have to be
-    put in Blob and given its key by `placed`. More than `part_bytes_max` is split by hash range of the
-    key, so that each key is in one part. Cost: one encoding of the data.
+    put in Blob and given its key by `placed`. More than `part_bytes_max` is split by hash range of
+    the key, so that each key is in one part. Cost: one encoding of the data.
     """
     if not updates.num_rows:
         return
@@ -301,7 +304,8 @@ def _as_parquet(piece: pa.Table, sorted_by: Sequence[str]) -> bytes:
     """The table as a Parquet file; each column in the encoding that suits its values.
 
     Columns with few distinct values are dictionaries; other whole numbers, dates and instants are
-    differences; other texts share prefixes where they are sorted, else only their lengths are apart.
+    differences; other texts share prefixes where they are sorted, else only their lengths are
+    apart.
     """
     words, encodings = [], {}
     sample = piece.slice(0, ROWS_PER_GROUP)
@@ -360,8 +364,8 @@ def decode_part(
 ) -> pa.Table:
     """The updates of a part's bytes, those outside its interval included, as `schema` has them now.
 
-    `arrived`: its data columns in the order in which they came; none if that is their order. Raises: Corrupt if the bytes are not
-    the ones that were written.
+    `arrived`: its data columns in the order in which they came; none if that is their order.
+    Raises: Corrupt if the bytes are not the ones that were written.
     """
     where = "a part in the log" if part.key is None else f"the object {part.key}"
     try:
@@ -373,7 +377,8 @@ def decode_part(
             if len(data) != part.size:
                 raise Corrupt(f"{where} has {len(data)} bytes of {part.size}", object=part.key)
             check_blocks(data, part)
-            # NB: pq.read_table goes through a scan of a data set, which costs 0.3 ms and more whatever it reads.
+            # NB: pq.read_table goes through a scan of a data set, which costs 0.3 ms and more
+            # whatever it reads.
             with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
                 check_rows(file.metadata, part)
                 table = checked(file.read(use_threads=False))

@@ -75,7 +75,8 @@ class BlobEntry(NamedTuple):
 class Blob(Protocol):
     """Immutable objects under keys that their writer never uses twice.
 
-    A key is `folder/name`, two parts of letters, digits, `-`, `.` and `_`. Raises as Consensus does.
+    A key is `folder/name`, two parts of letters, digits, `-`, `.` and `_`. Raises as Consensus
+    does.
     """
 
     async def put(self, key: str, data: bytes) -> None:

@@ -20,7 +20,10 @@ Equal = Mapping[str, object]
 
 
 def equal_scalars(description: Description, equal: Equal) -> dict[str, pa.Scalar[pa.DataType]]:
-    """The values of `equal` as the columns hold them. Raises: UsageError for what no column holds."""
+    """The values of `equal` as the columns hold them.
+
+    Raises: UsageError for what no column holds.
+    """
     scalars: dict[str, pa.Scalar[pa.DataType]] = {}
     for name, value in equal.items():
         at = description.schema.get_field_index(name)
@@ -59,7 +62,10 @@ def all_equal(scalars: Mapping[str, pa.Scalar[pa.DataType]]) -> pc.Expression:
 
 
 def matching(rows: pa.Table, where: pc.Expression) -> pa.Table:
-    """The rows for which `where` is true. Few of them are looked at on this thread: others take long to wake."""
+    """The rows for which `where` is true.
+
+    Few of them are looked at on this thread: others take long to wake.
+    """
     if rows.num_rows > ROWS_INLINE_MAX:
         return rows.filter(where)
     # NB: imported here as below: it takes long, and only reads that filter need it.
@@ -73,8 +79,8 @@ def matching(rows: pa.Table, where: pc.Expression) -> pa.Table:
 def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) -> list[Part]:
     """Parts that may hold a row for which `where` is true.
 
-    Arrow simplifies the expression under what the statistics of each part guarantee; a part for which
-    nothing is left is out.
+    Arrow simplifies the expression under what the statistics of each part guarantee; a part for
+    which nothing is left is out.
     """
     if not any(part.bounds for part in parts):
         return list(parts)

@@ -69,10 +69,11 @@ class ReadCommands:
     ) -> pa.Table:
         """The rows at `as_of` with their multiplicity in `_diff` (F11), never an approximation.
 
-        `equal` and `where` filter; where `equal` fixes the key, or its first column, only the parts of
-        the data that can hold it are read. `columns` are projected after counting. `told` hears
-        of the bytes that have been read, part by part, `settled` of those that are surely in the answer; what they
-        raise ends it. Raises: BeforeSince, NotYet, UnknownCapability, CapabilityExpired, UsageError, Corrupt.
+        `equal` and `where` filter; where `equal` fixes the key, or its first column, only the parts
+        of the data that can hold it are read. `columns` are projected after counting. `told` hears
+        of the bytes that have been read, part by part, `settled` of those that are surely in the
+        answer; what they raise ends it. Raises: BeforeSince, NotYet, UnknownCapability,
+        CapabilityExpired, UsageError, Corrupt.
         """
         query = Query(columns, equal, where, told, settled)
 
@@ -94,11 +95,12 @@ class ReadCommands:
         told: Callable[[int], None] | None = None,
         settled: Callable[[int], None] | None = None,
     ) -> pa.Table | None:
-        """As `snapshot`, without a capability; None if objects were collected meanwhile: take one then.
+        """As `snapshot`, without a capability; None if objects were collected meanwhile: take one
+        then.
 
-        What the newest version says of an instant between its frontiers stays true (P1), wherever since goes while it is
-        read. For who reads once; whoever comes back needs a capability. Raises: BeforeSince, NotYet,
-        UnknownCollection, UsageError, Corrupt. Cost: no commit.
+        What the newest version says of an instant between its frontiers stays true (P1), wherever
+        since goes while it is read. For who reads once; whoever comes back needs a capability.
+        Raises: BeforeSince, NotYet, UnknownCollection, UsageError, Corrupt. Cost: no commit.
         """
         state = await self._core.versions.state(collection)
         transitions.check_readable(state, as_of)
@@ -146,7 +148,9 @@ class ReadCommands:
     async def _read(
         self, capability: ReadCapability, read: Callable[[State], Awaitable[Answer]]
     ) -> Answer:
-        """What `read` makes of the newest version; of one that is kept for it if garbage collection was faster."""
+        """What `read` makes of the newest version; of one that is kept for it if garbage collection
+        was faster.
+        """
         try:
             return await read(await self._core.versions.state(capability.collection))
         except PartGone:
@@ -156,7 +160,8 @@ class ReadCommands:
 
     @asynccontextmanager
     async def kept_version(self, capability: ReadCapability) -> AsyncIterator[State]:
-        """The newest version, whose objects nobody deletes meanwhile (P8), however long reading them takes.
+        """The newest version, whose objects nobody deletes meanwhile (P8), however long reading
+        them takes.
 
         It is kept by a clone of the capability, with a lease that is renewed. Raises: errors of the
         capability; Corrupt if an object is missing. Cost: two commits.
@@ -219,8 +224,9 @@ class ReadCommands:
     ) -> AsyncGenerator[Updates | Progress, None]:
         """The contents at `at`, then every later update, with progress statements (SU1–SU6).
 
-        Without `snapshot` only updates after `at`. Ends once everything before `up_to` is delivered,
-        or the collection is closed. Raises at the first step: BeforeSince, errors of the capability.
+        Without `snapshot` only updates after `at`. Ends once everything before `up_to` is
+        delivered, or the collection is closed. Raises at the first step: BeforeSince, errors of the
+        capability.
         """
         place, query = Place(at, snapshot), Query(columns, None, where)
 
@@ -242,12 +248,17 @@ class ReadCommands:
         return Subscription(self, capability, Place(at, snapshot))
 
     async def check_stated(self, capability: Capability) -> None:
-        """Raises: UsageError unless the capability is as its holder states it (K4), or its other errors."""
+        """Raises: UsageError unless the capability is as its holder states it (K4), or its other
+        errors.
+        """
         state = await self._core.versions.state(capability.collection)
         transitions.presented(state, capability, exact=True)
 
     async def check_subscription(self, capability: ReadCapability, at: int) -> None:
-        """Whether a subscription at `at` may begin (SU7). Raises: errors of the capability, BeforeSince."""
+        """Whether a subscription at `at` may begin (SU7).
+
+        Raises: errors of the capability, BeforeSince.
+        """
         state = await self._core.versions.state(capability.collection)
         transitions.live_read(state, capability.id)
         transitions.check_since(state, at)
@@ -311,7 +322,10 @@ class ReadCommands:
     async def wait_for_news(
         self, capability: ReadCapability, beyond: int, deadline_s: float
     ) -> Frontier:
-        """As `wait_for_upper`, for as long as the capability lives (K12). Raises: its errors, NotYet."""
+        """As `wait_for_upper`, for as long as the capability lives (K12).
+
+        Raises: its errors, NotYet.
+        """
 
         def live(state: State) -> None:
             transitions.live_read(state, capability.id)

@@ -60,10 +60,10 @@ class Reader:
     async def contents(self, state: State, as_of: int, query: Query = EVERYTHING) -> pa.Table:
         """The rows at `as_of`, each once with its multiplicity in `_diff`, in no promised order.
 
-        Multiplicities are counted before columns are left out, and added up after. Raises: PartGone;
-        Corrupt naming the row if one is negative and the collection does not allow it.
-        Cost: O(n) in the updates up to `as_of` that the query can need, and O(m log m) in those m that
-        may share a record with one outside the oldest batch.
+        Multiplicities are counted before columns are left out, and added up after. Raises:
+        PartGone; Corrupt naming the row if one is negative and the collection does not allow it.
+        Cost: O(n) in the updates up to `as_of` that the query can need, and O(m log m) in those m
+        that may share a record with one outside the oldest batch.
         """
         until = None if as_of >= U64_MAX else as_of + 1
         description = state.description
@@ -111,7 +111,9 @@ class Reader:
     async def pieces(
         self, state: State, lower: int, upper: int | None, query: Query = EVERYTHING
     ) -> list[pa.Table]:
-        """All updates with lower <= time < upper that the query selects, part by part, not added up."""
+        """All updates with lower <= time < upper that the query selects, part by part, not added
+        up.
+        """
         return await self._made(state, lower, upper, query, lambda part, updates: updates)
 
     async def _made(
@@ -161,7 +163,9 @@ class Reader:
 
 
 def _parted(state: State) -> tuple[State, State]:
-    """The oldest batch, if it is large and its parts share no record with each other, and all others."""
+    """The oldest batch, if it is large and its parts share no record with each other, and all
+    others.
+    """
     large = bool(state.batches) and state.batches[0].rows >= APART_ROWS_MIN
     count = 1 if large and state.batches[0].runs == 1 else 0
     oldest, others = state.batches[:count], state.batches[count:]
@@ -180,7 +184,9 @@ class _Touched:
 
     @classmethod
     def by(cls, others: pa.Table, description: Description) -> _Touched:
-        """Told by the first column that parts are sorted by; rows without columns are all one record."""
+        """Told by the first column that parts are sorted by; rows without columns are all one
+        record.
+        """
         columns = sort_key(others.schema, description.key)
         if not columns:
             return cls("", None)
@@ -203,8 +209,8 @@ def _accumulated(
 ) -> pa.Table:
     """Contents that updates add up to, with the columns that the query wants.
 
-    `in_order` are updates as parts hold them, consolidated and sorted; then those with a first column
-    of their own are records of their own, with nothing to add.
+    `in_order` are updates as parts hold them, consolidated and sorted; then those with a first
+    column of their own are records of their own, with nothing to add.
     """
     order = [*sort_key(updates.schema, description.key), DIFF]
     present = updates.select(order)

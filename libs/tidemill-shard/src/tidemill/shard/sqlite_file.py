@@ -1,6 +1,8 @@
-"""The SQLite file of a log. SQLite does not notice a wrong byte in a page, or a log of its own that lost its
-end; so every version is sealed with its place, the newest number of a key stands in two places, and what
-was told last stands beside the file.
+"""The SQLite file of a log.
+
+SQLite does not notice a wrong byte in a page, or a log of its own that lost its end; so every
+version is sealed with its place, the newest number of a key stands in two places, and what was told
+last stands beside the file.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from tidemill.time import Corrupt, TidemillError, Unavailable
 CHECKPOINT_BYTES = 1536 * 1024
 """So much is written to the log of SQLite before it is copied into the file, between two commits.
 
-The log then begins anew in the same place. That is soon on purpose: a flush of what is written over is
-about half of one that makes the log longer. Less than one small commit in a hundred comes just then.
+The log then begins anew in the same place. That is soon on purpose: a flush of what is written over
+is about half of one that makes the log longer. Less than one small commit in a hundred comes just
+then.
 """
 LAST_COMMIT_BYTES = 256 * 1024
 """Room for the commit after which the log is copied."""
 CHECKPOINT_PAGES_MAX = 4_000
-"""A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit wait for it."""
+"""A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit
+wait for it.
+"""
 
 _SCHEMA = """
 create table if not exists versions (
@@ -99,7 +104,9 @@ def open_file(file: Path, busy_timeout_s: float, *, read_only: bool = False) -> 
 
 
 def in_use(file: Path) -> bool:
-    """Whether another process has the file open, by the lock that SQLite keeps in its shared memory."""
+    """Whether another process has the file open, by the lock that SQLite keeps in its shared
+    memory.
+    """
     try:
         with file.with_name(file.name + "-shm").open("rb") as shared:
             asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _OPEN_LOCK, 1, 0)
@@ -120,8 +127,8 @@ def copy_file(file: Path, folder: Path) -> Path:
 def keep_log(connection: sqlite3.Connection) -> None:
     """Turn the log of SQLite on.
 
-    Of several that open a new file at once SQLite refuses some without waiting, since each of them may have
-    read it already. Whoever is refused waits for the lock as for a commit, and asks again.
+    Of several that open a new file at once SQLite refuses some without waiting, since each of them
+    may have read it already. Whoever is refused waits for the lock as for a commit, and asks again.
     """
     for _ in range(REFUSALS_MAX):
         try:
@@ -213,16 +220,20 @@ def insert(connection: sqlite3.Connection, key: str, version: Version) -> None:
 
 
 def log_bytes(version: Version) -> int:
-    """About how much longer a version makes the log of SQLite: its pages, and those of the index and the heads."""
+    """About how much longer a version makes the log of SQLite: its pages, and those of the index
+    and the heads.
+    """
     return 4096 * (3 + len(version.data) // 4096)
 
 
 def lengthen_log(file: Path, wanted: int) -> None:
-    """Make the log of SQLite as long as it will get, so that the first commits, too, write over what is there.
+    """Make the log of SQLite as long as it will get, so that the first commits, too, write over
+    what is there.
 
-    IMPORTANT: only who has the lock for writing may do this, before the first page of a commit. Recovery ends
-    at the first frame without the salt of the log's header, so zeros say nothing. SQLite removes the log with the
-    last connection: whoever writes first pays one flush. Where there is no room the log grows with its commits.
+    IMPORTANT: only who has the lock for writing may do this, before the first page of a commit.
+    Recovery ends at the first frame without the salt of the log's header, so zeros say nothing.
+    SQLite removes the log with the last connection: whoever writes first pays one flush. Where
+    there is no room the log grows with its commits.
     """
     with suppress(OSError):
         descriptor = os.open(file.with_name(file.name + "-wal"), os.O_RDWR)
@@ -243,7 +254,9 @@ def lengthen_log(file: Path, wanted: int) -> None:
 
 
 def copy_log(connection: sqlite3.Connection) -> None:
-    """Copy the log of SQLite into the file as far as nobody is disturbed; what fails is done another time."""
+    """Copy the log of SQLite into the file as far as nobody is disturbed; what fails is done
+    another time.
+    """
     with suppress(sqlite3.Error):
         connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
@@ -292,7 +305,9 @@ _RECORD = struct.Struct("<IQI")
 
 
 def told_file(file: Path) -> Path:
-    """What was told last stands here: not flushed, so at most as new as the file, unless that lost its end."""
+    """What was told last stands here: not flushed, so at most as new as the file, unless that lost
+    its end.
+    """
     return file.with_name(file.name + "-told")
 
 
@@ -304,7 +319,9 @@ def tell(descriptor: int, key: str, number: int) -> None:
 
 
 def _told(file: Path) -> tuple[str, int] | None:
-    """What was told last; None if nothing was, or the record is not whole: it is no more than a witness."""
+    """What was told last; None if nothing was, or the record is not whole: it is no more than a
+    witness.
+    """
     try:
         record = told_file(file).read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The state of one collection: a value that transitions map to the next one.
 
-Everything here is immutable. Unchanged pieces keep their identity from version to version, so that the
-difference of two versions is found by `is`.
+Everything here is immutable. Unchanged pieces keep their identity from version to version, so that
+the difference of two versions is found by `is`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EXPIRED_KEPT_MAX = 4096
 class Description:
     """What a collection is.
 
-    `schema`: the data columns. `key`: the columns by which parts are sorted and split, all if empty.
-    `retain_ms`: since stays this far behind upper, or further if a reader holds it; None: since
-    follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never moves.
-    `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append by
-    compare-and-append on upper. `arrived`: the columns in the order in which the collection got them,
-    where that is not the order of the schema. Columns are of types that come back from storage as they
-    were, `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a command of its
-    users, not for a resource.
+    `schema`: the data columns. `key`: the columns by which parts are sorted and split, all if
+    empty. `retain_ms`: since stays this far behind upper, or further if a reader holds it; None:
+    since follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never
+    moves. `user_writable`: upper is the meet of the write capabilities; otherwise internal writers
+    append by compare-and-append on upper. `arrived`: the columns in the order in which the
+    collection got them, where that is not the order of the schema. Columns are of types that come
+    back from storage as they were, `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a
+    command of its users, not for a resource.
     """
 
     schema: pa.Schema
@@ -78,8 +78,8 @@ class Description:
 class Batch:
     """The updates whose original times are from `lower` to the next batch's lower, or to upper.
 
-    Times before `compacted` have been advanced to it; it never comes up to since. The parts are of so
-    many `runs`; those of one run share no record.
+    Times before `compacted` have been advanced to it; it never comes up to since. The parts are of
+    so many `runs`; those of one run share no record.
     """
 
     lower: Frontier
@@ -105,10 +105,10 @@ class Batch:
 class Hold:
     """What a live capability holds; `lease_ms` None never runs out.
 
-    One that is `named` is found again by the name of its owner. It holds this frontier since `moved_ms`.
-    Objects that were given up after `keeps_ms` are kept for it; None: it asks for none. `renewals` counts
-    the signs of life of its holder: a lease is over for who has heard of none for its length. `token` is
-    that of the request that it answers.
+    One that is `named` is found again by the name of its owner. It holds this frontier since
+    `moved_ms`. Objects that were given up after `keeps_ms` are kept for it; None: it asks for none.
+    `renewals` counts the signs of life of its holder: a lease is over for who has heard of none for
+    its length. `token` is that of the request that it answers.
     """
 
     frontier: Frontier
@@ -137,9 +137,11 @@ class LastWrite:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What a pace says of a collection: that its version `number` follows it, with the others of its group.
+    """What a pace says of a collection: that its version `number` follows it, with the others of
+    its group.
 
-    With `left` that version does not follow any more, nor ever will: its upper is the later of its own and `left`.
+    With `left` that version does not follow any more, nor ever will: its upper is the later of its
+    own and `left`.
     """
 
     number: int
@@ -151,11 +153,12 @@ class Paced:
 class State:
     """One version of a collection.
 
-    `batches` tile the interval up to upper; the first begins at the least time that was written. `staged` is what writers ahead of upper have written, at times not
-    before it, under a name of its own each. `garbage` are objects that no batch names any more, and
-    since when. `expired` are the capabilities whose lease ran out. Objects that were begun before
-    `reaped_ms` and are not named by now never will be. `pace` is the collection whose upper this one
-    follows until it is written again, once that one says so in `paced`: see `tidemill.shard.pacing`.
+    `batches` tile the interval up to upper; the first begins at the least time that was written.
+    `staged` is what writers ahead of upper have written, at times not before it, under a name of
+    its own each. `garbage` are objects that no batch names any more, and since when. `expired` are
+    the capabilities whose lease ran out. Objects that were begun before `reaped_ms` and are not
+    named by now never will be. `pace` is the collection whose upper this one follows until it is
+    written again, once that one says so in `paced`: see `tidemill.shard.pacing`.
     """
 
     description: Description
@@ -209,9 +212,9 @@ def initial_state(description: Description, start: Frontier) -> State:
 def settle(state: State, by: str, now_ms: int = 0) -> State:
     """The state with since and upper where the live capabilities and the policy let them be (K15).
 
-    Neither moves back (F14); since never passes a live read hold, the policy, or upper (F7, L2c). What
-    upper has passed of staged parts is sealed into a batch. A tombstone has no data. `by` names who or
-    what made room. Cost: O(holds + staged parts).
+    Neither moves back (F14); since never passes a live read hold, the policy, or upper (F7, L2c).
+    What upper has passed of staged parts is sealed into a batch. A tombstone has no data. `by`
+    names who or what made room. Cost: O(holds + staged parts).
     """
     upper = state.upper
     if state.description.user_writable and state.writes:

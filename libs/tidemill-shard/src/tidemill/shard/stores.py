@@ -24,9 +24,9 @@ REGION = "us-east-1"
 class BlobPlace(msgspec.Struct, frozen=True):
     """Where the objects are, and the keys of a bucket.
 
-    `address` is `file:FOLDER` or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`; without an endpoint it
-    is that of the region. The secret may be in a file, read where the bucket is opened. Without keys the
-    environment's are used, as by every AWS client.
+    `address` is `file:FOLDER` or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`; without an endpoint
+    it is that of the region. The secret may be in a file, read where the bucket is opened. Without
+    keys the environment's are used, as by every AWS client.
     """
 
     address: str
@@ -43,8 +43,8 @@ def open_consensus(
 ) -> StoredConsensus:
     """Consensus at `sqlite:FILE`, `redis://HOST:PORT/DB` or `rediss://…`; nothing is asked yet.
 
-    `?prefix=NAME` keeps systems that share one Redis apart; a Redis that is silent for `timeout_s` is
-    given up. Raises: UsageError for another address.
+    `?prefix=NAME` keeps systems that share one Redis apart; a Redis that is silent for `timeout_s`
+    is given up. Raises: UsageError for another address.
     """
     url = urlsplit(address)
     if (file := consensus_file(address)) is not None:
@@ -65,7 +65,8 @@ def open_consensus(
 def open_claims(
     address: str, *, allow_non_durable: bool = False, timeout_s: float = TIMEOUT_S
 ) -> StoredConsensus:
-    """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of its own.
+    """Consensus for claims beside the collections at `address`: in a file, or under a prefix, of
+    its own.
 
     With a `timeout_s` well below a lease, an answer that is lost costs no claim.
     """
@@ -119,7 +120,10 @@ def open_blob(place: BlobPlace, unique: Callable[[], str]) -> StoredBlob:
 
 
 def _read(file: str) -> str:
-    """The text of a file of a secret, empty if none is named. Raises: UsageError with its name alone."""
+    """The text of a file of a secret, empty if none is named.
+
+    Raises: UsageError with its name alone.
+    """
     try:
         return Path(file).read_text().strip() if file else ""
     except OSError as error:

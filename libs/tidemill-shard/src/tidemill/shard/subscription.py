@@ -42,7 +42,10 @@ class Readable(Protocol):
     async def wait_for_news(
         self, capability: ReadCapability, beyond: int, deadline_s: float
     ) -> Frontier:
-        """The upper once it is past `beyond`. Raises: errors of the capability, as soon as there are any."""
+        """The upper once it is past `beyond`.
+
+        Raises: errors of the capability, as soon as there are any.
+        """
         ...
 
 

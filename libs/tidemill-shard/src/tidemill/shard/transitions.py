@@ -1,7 +1,7 @@
 """What capabilities do to a collection, as pure functions: (state, command) → (answer, next state).
 
-A transition that changes nothing returns the same state; one that refuses raises and changes nothing
-(K10). Rule ids are those of the formalism.
+A transition that changes nothing returns the same state; one that refuses raises and changes
+nothing (K10). Rule ids are those of the formalism.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ Value = TypeVar("Value")
 
 
 def live_read(state: State, capability: str) -> Hold:
-    """The hold of a read capability (K4). Raises UnknownCapability, CapabilityExpired, UsageError."""
+    """The hold of a read capability (K4).
+
+    Raises UnknownCapability, CapabilityExpired, UsageError.
+    """
     return _live(state, capability, state.reads, state.writes, "read")
 
 
 def live_write(state: State, capability: str) -> Hold:
-    """The hold of a write capability (K4). Raises UnknownCapability, CapabilityExpired, UsageError."""
+    """The hold of a write capability (K4).
+
+    Raises UnknownCapability, CapabilityExpired, UsageError.
+    """
     return _live(state, capability, state.writes, state.reads, "write")
 
 
@@ -49,7 +55,8 @@ def presented(
 ) -> Hold:
     """The hold of a capability that is as its holder states it (K4), or stands at `to` already.
 
-    Raises: UnknownCapability, CapabilityExpired; UsageError for another kind or, if `exact`, frontier.
+    Raises: UnknownCapability, CapabilityExpired; UsageError for another kind or, if `exact`,
+    frontier.
     """
     live = live_read if isinstance(capability, ReadCapability) else live_write
     hold = live(state, capability.id)
@@ -62,7 +69,9 @@ def presented(
 
 
 def renewed(hold: Hold, now_ms: int) -> Hold:
-    """The lease of a hold begins anew (K12), and never ends sooner for it; one without a lease stays as it is."""
+    """The lease of a hold begins anew (K12), and never ends sooner for it; one without a lease
+    stays as it is.
+    """
     if hold.lease_ms is None:
         return hold
     return replace(hold, renewed_ms=max(now_ms, hold.renewed_ms), renewals=hold.renewals + 1)
@@ -132,7 +141,9 @@ def hold_named(
 def hold_named_write(
     state: State, capability: str, *, owner: str, now_ms: int = 0
 ) -> tuple[tuple[str, Frontier], State]:
-    """The write capability that `owner` holds without a lease, as it stands; else a new one at upper."""
+    """The write capability that `owner` holds without a lease, as it stands; else a new one at
+    upper.
+    """
     for found, hold in state.writes.items():
         if hold.named and hold.owner == owner:
             return (found, hold.frontier), state
@@ -157,7 +168,9 @@ def hold_write(
 
 
 def asked_before(holds: Mapping[str, Hold], token: str) -> tuple[str, Frontier] | None:
-    """(id, frontier) of the capability that a request with this token has been answered with, if it lives."""
+    """(id, frontier) of the capability that a request with this token has been answered with, if it
+    lives.
+    """
     if not token:
         return None
     return next(((name, h.frontier) for name, h in holds.items() if h.token == token), None)
@@ -199,7 +212,8 @@ def renew(state: State, capability: str, now_ms: int) -> State:
 
 
 def keep_version(state: State, capability: str, copy: str, lease_ms: int, now_ms: int) -> State:
-    """A clone of a read capability while which lives the objects of this version are not deleted (P8).
+    """A clone of a read capability while which lives the objects of this version are not deleted
+    (P8).
 
     It has a lease even if the capability has none: nobody would find it again after a crash.
     """
@@ -225,7 +239,9 @@ def _with_hold(state: State, capability: str, change: Callable[[Hold], Hold]) ->
 def downgrade(
     state: State, capability: str, to: Frontier, now_ms: int = 0
 ) -> tuple[Frontier, State]:
-    """The hold moves to a later frontier, or stays at an equal one (K8); its lease begins anew (K11)."""
+    """The hold moves to a later frontier, or stays at an equal one (K8); its lease begins anew
+    (K11).
+    """
     hold = live_read(state, capability)
     if not hold.frontier.precedes(to):
         raise UsageError(
@@ -258,7 +274,9 @@ def drop(state: State, capability: str, now_ms: int = 0) -> State:
 
 
 def expire(state: State, capabilities: Sequence[str], now_ms: int = 0) -> State:
-    """These leases ran out (K12): since may move at once; upper stays if the last writer went (K15)."""
+    """These leases ran out (K12): since may move at once; upper stays if the last writer went
+    (K15).
+    """
     ended = [name for name in capabilities if name in state.reads or name in state.writes]
     if not ended:
         return state
@@ -296,7 +314,8 @@ def set_policy(state: State, to: Frontier, now_ms: int = 0) -> State:
 
 
 def set_retention(state: State, retain_ms: int | None, now_ms: int = 0) -> State:
-    """How far since stays behind upper from now on; None keeps all history there is, whoever lets go.
+    """How far since stays behind upper from now on; None keeps all history there is, whoever lets
+    go.
 
     It takes the place of a fixed policy. A longer retention brings nothing back (F14).
     """
@@ -311,7 +330,8 @@ def set_retention(state: State, retain_ms: int | None, now_ms: int = 0) -> State
 def extend_schema(state: State, schema: pa.Schema) -> State:
     """The collection has these data columns from now on; rows from before are null in new ones.
 
-    Raises: UsageError unless the present columns are there, unchanged and in their order, and new ones are nullable.
+    Raises: UsageError unless the present columns are there, unchanged and in their order, and new
+    ones are nullable.
     """
     description = state.description
     held = description.schema
@@ -350,7 +370,9 @@ def close(state: State, now_ms: int = 0) -> State:
 
 
 def retire(state: State, now_ms: int = 0) -> State:
-    """As `close`, and no policy keeps history: the last reader that lets go leaves a tombstone (L3)."""
+    """As `close`, and no policy keeps history: the last reader that lets go leaves a tombstone
+    (L3).
+    """
     closed = close(state, now_ms)
     if closed.policy == frontier():
         return closed

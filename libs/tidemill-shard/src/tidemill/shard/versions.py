@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class Versions:
-    """Logs by collection, each opened when it is first asked for. Leases end as soon as it is noticed."""
+    """Logs by collection, each opened when it is first asked for.
+
+    Leases end as soon as it is noticed.
+    """
 
     def __init__(
         self, consensus: Consensus, blob: Blob, clock: Clock, ids: Callable[[], str]
@@ -58,7 +61,8 @@ class Versions:
         return [each for each, known in logs if known is not None and known.state.closed]
 
     async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
-        """The newest version, or what was the newest so long ago; leases that ran out are ended in it.
+        """The newest version, or what was the newest so long ago; leases that ran out are ended in
+        it.
 
         Raises: UnknownCollection.
         """

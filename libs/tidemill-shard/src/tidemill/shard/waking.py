@@ -1,4 +1,6 @@
-"""Waiting for a collection to change: woken by commits of this process and those it hears of, else by the clock."""
+"""Waiting for a collection to change: woken by commits of this process and those it hears of, else
+by the clock.
+"""
 
 from __future__ import annotations
 

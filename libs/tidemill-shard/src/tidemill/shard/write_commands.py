@@ -24,7 +24,9 @@ INLINE_TOTAL_MAX = 4 * 1024 * 1024
 
 
 class WriteCommands:
-    """Compare-and-append for internal writers, UpdateAndDowngrade for holders of write capabilities."""
+    """Compare-and-append for internal writers, UpdateAndDowngrade for holders of write
+    capabilities.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -129,7 +131,8 @@ class WriteCommands:
         if updates is not None:
             schema = known.state.description.update_schema()
             updates = admitted(updates, schema, store.limits.row_bytes_max, store.limits.diff_max)
-        # NB: a lost race that is seen before anything is written is counted here, others at the commit.
+        # NB: a lost race that is seen before anything is written is counted here, others at the
+        # commit.
         if updates is not None and not has_at_most(updates, store.limits.inline_bytes_max):
             # What would change nothing is not worth writing objects for.
             known = await log.refresh()

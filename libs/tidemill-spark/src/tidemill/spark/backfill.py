@@ -68,8 +68,8 @@ class Target:
 class Fold:
     """What rows become that have to be seen by their keys, all of one key together.
 
-    `changes` says how they are cut up by key; `apply` makes of all changes of some keys, at their times, the
-    updates of the rows and those of the letters.
+    `changes` says how they are cut up by key; `apply` makes of all changes of some keys, at their
+    times, the updates of the rows and those of the letters.
     """
 
     changes: Target
@@ -136,7 +136,10 @@ def _folder(
 
 
 def write_buckets(mapped: DataFrame, targets: Sequence[Target]) -> list[Written]:
-    """The parts of updates that `in_buckets` has cut up, each of one key-hash range. Cost: one shuffle."""
+    """The parts of updates that `in_buckets` has cut up, each of one key-hash range.
+
+    Cost: one shuffle.
+    """
     buckets = max(target.buckets for target in targets)
     parts = mapped.repartition(buckets, "target", "bucket").mapInArrow(
         _writer(targets), _WRITTEN_SCHEMA
@@ -183,7 +186,9 @@ def _at_their_times(
 
 
 def in_buckets(target: Target, updates: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The updates from the target's lower on, as batches of MAPPED_SCHEMA: one for each key-hash range."""
+    """The updates from the target's lower on, as batches of MAPPED_SCHEMA: one for each key-hash
+    range.
+    """
     lanes = pa.schema([("_time", pa.uint64()), ("_diff", pa.int64())])
     table = updates.select([*target.schema.names, *lanes.names])
     table = table.cast(pa.schema([*target.schema, *lanes]))

@@ -12,7 +12,9 @@ STATES = ("pending", "running", "succeeded", "failed")
 
 @dataclass(slots=True)
 class JobBoard:
-    """The newest state of each job, and how often attempts were begun again, by why the last one failed."""
+    """The newest state of each job, and how often attempts were begun again, by why the last one
+    failed.
+    """
 
     retries: Counter[FailureKind] = field(default_factory=Counter)
     _states: dict[tuple[JobKind, str], str] = field(default_factory=dict)

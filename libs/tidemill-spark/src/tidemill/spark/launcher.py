@@ -1,4 +1,6 @@
-"""The port to whoever runs bulk jobs, off the hot path: a job is told what to do, and gives bytes back."""
+"""The port to whoever runs bulk jobs, off the hot path: a job is told what to do, and gives bytes
+back.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job for `of`, such as a source: `module` has `run(spec, workplace)`, which gives the result.
+    """A job for `of`, such as a source: `module` has `run(spec, workplace)`, which gives the
+    result.
 
     Two jobs of one kind and `of` are the same work: a launcher runs one of them at a time.
     """

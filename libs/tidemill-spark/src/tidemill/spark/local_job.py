@@ -1,4 +1,6 @@
-"""A job in a process of this machine: `python -m tidemill.spark.local_job`, told what to do on its input."""
+"""A job in a process of this machine: `python -m tidemill.spark.local_job`, told what to do on its
+input.
+"""
 
 from __future__ import annotations
 

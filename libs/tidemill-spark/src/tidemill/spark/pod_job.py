@@ -1,4 +1,5 @@
-"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`, as `pod_specs.driver_pod` starts it.
+"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`, as `pod_specs.driver_pod`
+starts it.
 
 Run by spark-submit, as a SparkApplication has it, it finds its session's settings there.
 """

@@ -1,4 +1,6 @@
-"""Jobs in a cluster: makes driver pods, or applications of Spark, through the API server and follows them to their end."""
+"""Jobs in a cluster: makes driver pods, or applications of Spark, through the API server and
+follows them to their end.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """A kind of object that stands for one driver, and has its name: how it is made and what it says."""
+    """A kind of object that stands for one driver, and has its name: how it is made and what it
+    says.
+    """
 
     api_version: str
     kind: str
@@ -104,7 +108,8 @@ class PodLauncher:
 
     A driver that is found at work for the very same specification is taken over, one for another
     specification of the same job is ended first. The drivers that have ended are deleted after
-    `ttl_s`, by `tend_forever`. `drivers` says what is made for a driver: its pod, or an application.
+    `ttl_s`, by `tend_forever`. `drivers` says what is made for a driver: its pod, or an
+    application.
     """
 
     remote = True
@@ -132,8 +137,8 @@ class PodLauncher:
     async def launch(self, job: Job) -> JobDone | JobFailed:
         """Guarantees of SparkLauncher.
 
-        Raises: Unavailable if the API server or Blob is away; a driver that is at work then goes on,
-        and is found by whoever launches the same again.
+        Raises: Unavailable if the API server or Blob is away; a driver that is at work then goes
+        on, and is found by whoever launches the same again.
         """
         self._told(JobSaid(job, "pending"))
         state = "failed"
@@ -341,7 +346,9 @@ class PodLauncher:
         return await self._blob.get(attempt.result_key)
 
     async def _forget(self, job: Job) -> None:
-        """Delete the objects of this specification, and what others have left for longer than a job takes."""
+        """Delete the objects of this specification, and what others have left for longer than a job
+        takes.
+        """
         before_ms = self._clock.now_ms() - int(self._settings.deadline_s * 1000)
         with suppress(TidemillError):
             for entry in await self._blob.list(f"{Attempt(job, 0).folder}/"):

@@ -1,4 +1,6 @@
-"""The objects of a job in a cluster, as pure functions: a driver pod, and the template of its executors."""
+"""The objects of a job in a cluster, as pure functions: a driver pod, and the template of its
+executors.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,9 @@ def executor_template(attempt: Attempt, settings: PodSettings) -> Json:
 
 
 def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[str, str]:
-    """The settings of the session of a driver in a pod that we make, which brings its executors itself."""
+    """The settings of the session of a driver in a pod that we make, which brings its executors
+    itself.
+    """
     grown = attempt.growth
     conf = {
         "spark.master": "k8s://https://kubernetes.default.svc",

@@ -13,7 +13,9 @@ from tidemill.spark.pod_settings import PodSettings, Retries
 Json: TypeAlias = Mapping[str, Any]
 
 EXIT_MEMORY = 52
-"""A driver ends with it when its memory or its executors' was not enough; Spark's own number for that."""
+"""A driver ends with it when its memory or its executors' was not enough; Spark's own number for
+that.
+"""
 
 EXIT_REFUSED = 2
 """A driver ends with it when it cannot do what it was told, now or ever."""

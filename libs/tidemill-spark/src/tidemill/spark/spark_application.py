@@ -1,4 +1,6 @@
-"""Jobs as SparkApplication objects: what the Spark operator is asked to run, and what it says of it. Pure functions."""
+"""Jobs as SparkApplication objects: what the Spark operator is asked to run, and what it says of
+it. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +61,11 @@ _EXIT = re.compile(r"ExitCode: (\d+), Reason: (\S*)")
 def spark_application(
     attempt: Attempt, namespace: str, settings: PodSettings, blob: BlobPlace, owner: Json | None
 ) -> Json:
-    """The application for a driver: the pods that `driver_pod` describes, made by the operator's spark-submit.
+    """The application for a driver: the pods that `driver_pod` describes, made by the operator's
+    spark-submit.
 
-    Its driver has the name of the application. The operator never runs it again: who launches decides.
-    `owner` is a reference to who launched it.
+    Its driver has the name of the application. The operator never runs it again: who launches
+    decides. `owner` is a reference to who launched it.
     """
     metadata = driver_metadata(attempt, namespace, settings, owner)
     # Spark reads its settings and the template of executors from what spark-submit leaves it.

@@ -27,7 +27,10 @@ from tidemill.time import UnknownCollection, UsageError, frontier
 
 @dataclass(slots=True)
 class MemoryCatalog:
-    """Guarantees of the catalog's commands, without any data behind them. `upper` is everybody's."""
+    """Guarantees of the catalog's commands, without any data behind them.
+
+    `upper` is everybody's.
+    """
 
     resources: dict[tuple[str, str], Resource] = field(default_factory=dict)
     upper: int = 1_000

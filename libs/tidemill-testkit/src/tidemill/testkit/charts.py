@@ -17,7 +17,10 @@ RELEASE, NAMESPACE = "one", "air"
 
 
 def rendered(values: Json) -> list[Json]:
-    """Every object of the release `one` in the namespace `air`. Raises: HelmError for values that are refused."""
+    """Every object of the release `one` in the namespace `air`.
+
+    Raises: HelmError for values that are refused.
+    """
     return _rendered(json.dumps(values))
 
 

@@ -1,8 +1,8 @@
 """The command `tidemill` for shells of tests, without a second of imports at each call.
 
-A host imports the client once and forks at each call. The words, the folder, the environment and the
-three streams are those of the caller; what runs is `tidemill.client.command`, as in the installed
-command. The caller is a script of a few lines that stands in the host's folder.
+A host imports the client once and forks at each call. The words, the folder, the environment and
+the three streams are those of the caller; what runs is `tidemill.client.command`, as in the
+installed command. The caller is a script of a few lines that stands in the host's folder.
 """
 
 from __future__ import annotations

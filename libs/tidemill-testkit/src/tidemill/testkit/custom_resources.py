@@ -1,4 +1,5 @@
-"""What an API server says to an object of a custom resource: schema, then rules, as far as ours need.
+"""What an API server says to an object of a custom resource: schema, then rules, as far as ours
+need.
 
     refusals(schema, {"spec": …})              on create
     refusals(schema, new, old)                 on update: rules that name oldSelf run, too
@@ -20,7 +21,10 @@ _METADATA = {"type": "object"}
 
 
 def refusals(schema: dict[str, Any], new: Any, old: Any = _MISSING) -> list[str]:  # any JSON
-    """Why the server would refuse the object; empty if it takes it. Rules run if the schema fits."""
+    """Why the server would refuse the object; empty if it takes it.
+
+    Rules run if the schema fits.
+    """
     shape = [
         f"{error.json_path}: {error.message}"
         for error in Draft202012Validator(_plain(schema)).iter_errors(new)

@@ -1,4 +1,6 @@
-"""Ends of connections that refuse every login and repeat what they were sent: for tests of what is shown of it."""
+"""Ends of connections that refuse every login and repeat what they were sent: for tests of what is
+shown of it.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,9 @@ def remap_histories(
 
 
 def small_times(lattice: Domain, most: int = 2) -> st.SearchStrategy[Any]:
-    """Few different times of a lattice, so that updates meet at most of them; no number in a tuple beyond `most`."""
+    """Few different times of a lattice, so that updates meet at most of them; no number in a tuple
+    beyond `most`.
+    """
     if lattice is U64_TIME:
         return st.integers(0, most + 2)
     return st.tuples(*[st.integers(0, most)] * len(lattice.minimum()))
@@ -125,7 +127,9 @@ def small_antichains(lattice: Domain) -> st.SearchStrategy[Antichain[Any]]:
 
 
 Round = tuple[list[Any], Antichain[Any], Antichain[Any]]
-"""Updates of each input ((key, value), time, diff), the upper after them, and what may be compacted then."""
+"""Updates of each input ((key, value), time, diff), the upper after them, and what may be compacted
+then.
+"""
 
 
 @st.composite
@@ -137,7 +141,9 @@ def rounds_of(
     keys: Sequence[object] = ("j", "k"),
     idle: bool = True,
 ) -> tuple[Any, list[Round]]:
-    """A lattice, and rounds that an operator of so many inputs takes until its end; with `idle` some advance nothing."""
+    """A lattice, and rounds that an operator of so many inputs takes until its end; with `idle`
+    some advance nothing.
+    """
     lattice: Any = draw(st.sampled_from(lattices))
     edit = st.tuples(
         st.tuples(st.sampled_from(keys), st.integers(0, 2)),

@@ -3,11 +3,11 @@
     async with api_server() as api:
         api.put("views", {"metadata": {"name": "late"}, "spec": {…}})
 
-Faithful in what a controller depends on: resource versions, list and watch with 410 after the history
-was forgotten, generation, the status subresource, finalizers that keep a deleted object, server-side
-apply with owners of fields and conflicts, optimistic concurrency on update, selectors, preconditions of
-deletions. It has no schemas, no authorisation and no built-in controllers. Faults are put into it one by
-one, and are gone once they have happened.
+Faithful in what a controller depends on: resource versions, list and watch with 410 after the
+history was forgotten, generation, the status subresource, finalizers that keep a deleted object,
+server-side apply with owners of fields and conflicts, optimistic concurrency on update, selectors,
+preconditions of deletions. It has no schemas, no authorisation and no built-in controllers. Faults
+are put into it one by one, and are gone once they have happened.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ class ApiServer:
         kept = {path: value for path, value in stored.fields.items() if path not in dropped}
         return await self._write(key, {**kept, **ours}, owners)
 
-    # -- HTTP ----------------------------------------------------------------------------------------
+    # -- HTTP
+    # ----------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Any request below /apis or /api."""

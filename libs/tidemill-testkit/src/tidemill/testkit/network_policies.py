@@ -1,7 +1,9 @@
-"""Who reaches whom under NetworkPolicies, by the rules of networking.k8s.io/v1: no network is asked.
+"""Who reaches whom under NetworkPolicies, by the rules of networking.k8s.io/v1: no network is
+asked.
 
-Traffic passes if the policies that select the sender let it out and those that select the receiver let it in;
-whom none selects for a direction is open in it. Ports are numbers: names of ports are refused.
+Traffic passes if the policies that select the sender let it out and those that select the receiver
+let it in; whom none selects for a direction is open in it. Ports are numbers: names of ports are
+refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What jobs in pods are tested with: a job, settings that say little and all, and where its data is."""
+"""What jobs in pods are tested with: a job, settings that say little and all, and where its data
+is.
+"""
 
 from __future__ import annotations
 

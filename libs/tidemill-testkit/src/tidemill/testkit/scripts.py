@@ -1,7 +1,7 @@
 """Stories: text files of commands and the answers they got, run again and reviewed as a difference.
 
-A line that begins with `> ` is a command; the lines below it, up to an empty one or the next command,
-are its answer. Lines that begin with `#` are for the reader.
+A line that begins with `> ` is a command; the lines below it, up to an empty one or the next
+command, are its answer. Lines that begin with `#` are for the reader.
 """
 
 from __future__ import annotations

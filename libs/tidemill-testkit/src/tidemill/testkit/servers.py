@@ -1,7 +1,8 @@
-"""Real servers for tests, as a pytest plugin: `kafka_bootstrap`, `redis_url`, `object_store`, `spark`.
+"""Real servers for tests, as a pytest plugin: `kafka_bootstrap`, `redis_url`, `object_store`,
+`spark`.
 
-Each test run starts its own, on free ports, at the first test that asks, and stops them at its end. A
-server that cannot be started fails the tests that need it, with one line that says why.
+Each test run starts its own, on free ports, at the first test that asks, and stops them at its end.
+A server that cannot be started fails the tests that need it, with one line that says why.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def object_server(name: str = "objectstore") -> Iterator[Server]:
 
 @contextmanager
 def prometheus_server(target: str, rules: str, name: str = "prometheus") -> Iterator[Server]:
-    """A Prometheus of its own that scrapes HOST:PORT each second; `rules` is a path in the checkout."""
+    """A Prometheus of its own that scrapes HOST:PORT each second; `rules` is a path in the
+    checkout.
+    """
     options = ("--target", target, "--rules", str(_repository() / rules))
     port = str(_free_ports(1))
     with _server("infra/prometheus/prometheus.sh", name, "--port", port, *options) as up:
@@ -95,7 +98,10 @@ def prometheus_server(target: str, rules: str, name: str = "prometheus") -> Iter
 
 @contextmanager
 def kubernetes_server(name: str = "apiserver") -> Iterator[Server]:
-    """A real API server without nodes; `address` is the path of its kubeconfig. Built at the first use."""
+    """A real API server without nodes; `address` is the path of its kubeconfig.
+
+    Built at the first use.
+    """
     port = str(_free_ports(3))
     with _server("infra/kubernetes/apiserver.sh", name, "--port", port) as up:
         yield up

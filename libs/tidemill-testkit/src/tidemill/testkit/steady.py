@@ -1,8 +1,9 @@
 """Examples for laws that count what they met: drawn each by itself, from a seed and nothing else.
 
-What Hypothesis draws by default depends on the constants of all modules loaded and on the examples before: what a
-law meets then changes with code it has nothing to do with, and comes in runs. A law that promises to have met
-something draws through `steady`, so that how often it does is settled by its strategies and the seed.
+What Hypothesis draws by default depends on the constants of all modules loaded and on the examples
+before: what a law meets then changes with code it has nothing to do with, and comes in runs. A law
+that promises to have met something draws through `steady`, so that how often it does is settled by
+its strategies and the seed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Primit
 from hypothesis.internal.intervalsets import IntervalSet
 
 _SPREAD = 1 << 16
-"""How far from each other the bounds of a whole number may be before small ones are drawn more often."""
+"""How far from each other the bounds of a whole number may be before small ones are drawn more
+often.
+"""
 
 
 def steady(seed: int) -> str:
-    """The name of a backend, for `settings(backend=…)`, that draws the same examples for the same strategies.
+    """The name of a backend, for `settings(backend=…)`, that draws the same examples for the same
+    strategies.
 
-    Choices, flags and lengths are drawn evenly, failures are shrunk as ever. Two laws with one seed draw alike.
+    Choices, flags and lengths are drawn evenly, failures are shrunk as ever. Two laws with one seed
+    draw alike.
     """
 
     class Steady(_Drawing):

@@ -45,8 +45,8 @@ NUMBERS = ("a", "b", "r", "s", "p", "q", "t")
 class Forms:
     """What rules are made of; by default all that the language has for a rule.
 
-    A form is drawn as often as it is listed. A guard, a mark or a definition is only used where the body
-    binds what it names. `whole` are rules that are drawn as they stand, one in `whole_every`.
+    A form is drawn as often as it is listed. A guard, a mark or a definition is only used where the
+    body binds what it names. `whole` are rules that are drawn as they stand, one in `whole_every`.
     """
 
     guards: Sequence[str] = (
@@ -235,7 +235,9 @@ def accepted(
     fits: Callable[[CheckedProgram], bool] | None = None,
     derived: Sequence[str] = DERIVED,
 ) -> Example:
-    """The program made of those rules that the checker, and `fits`, accept beside the ones before them."""
+    """The program made of those rules that the checker, and `fits`, accept beside the ones before
+    them.
+    """
     kept: list[str] = [_BASE[name] for name in derived]
     checked = _checked(kept)
     for rule in rules:
@@ -255,7 +257,9 @@ def programs(
     fits: Callable[[CheckedProgram], bool] | None = None,
     rules_min: int = 1,
 ) -> st.SearchStrategy[Example]:
-    """Programs over the events a/1, b/2, n/2 and the relations r/1, s/2, f/2 that derive p/1, q/1, t/2, d/2."""
+    """Programs over the events a/1, b/2, n/2 and the relations r/1, s/2, f/2 that derive p/1, q/1,
+    t/2, d/2.
+    """
     rules = st.lists(_rules(forms), min_size=rules_min, max_size=rules_max)
     derived = [name for name in DERIVED if name in forms.predicates]
     return rules.map(lambda drawn: accepted(drawn, fits, derived))
@@ -280,7 +284,9 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 @st.composite
 def _rules_alike(draw: st.DrawFn) -> list[str]:
-    """Rules of which several have one join: its atoms in another order, its variables with other names."""
+    """Rules of which several have one join: its atoms in another order, its variables with other
+    names.
+    """
     joined = st.lists(st.sampled_from(_SHARED), min_size=2, max_size=3)
     joins = [draw(joined) for _ in range(draw(st.integers(1, 2)))]
     found = []
@@ -382,7 +388,8 @@ def inputs(
 def answers_from_scratch(
     example: Example, facts: Mapping[str, Sequence[Presence]]
 ) -> list[dict[str, set[str]]]:
-    """What holds at each instant from -1 to UPPER - 1, and under `errors` what fails then, by evaluating it whole.
+    """What holds at each instant from -1 to UPPER - 1, and under `errors` what fails then, by
+    evaluating it whole.
 
     An example that passes a limit is left out.
     """

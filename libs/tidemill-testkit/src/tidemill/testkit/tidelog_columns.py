@@ -1,4 +1,6 @@
-"""Random programs of the shapes that columns evaluate, over many typed rows, as Hypothesis strategies."""
+"""Random programs of the shapes that columns evaluate, over many typed rows, as Hypothesis
+strategies.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ _HUGE = (0, 1, -1, 7, 10**9, -(10**10), (1 << 62) + 1, (1 << 63) - 1, -(1 << 63)
 
 
 def bulk_programs() -> st.SearchStrategy[Example]:
-    """Programs of joins, windows, resampling, negation, own expiries and aggregates, in several strata."""
+    """Programs of joins, windows, resampling, negation, own expiries and aggregates, in several
+    strata.
+    """
     return st.lists(st.sampled_from(_RULES), min_size=1, max_size=6, unique=True).map(_example)
 
 

@@ -1,4 +1,5 @@
-"""`tidemill up` in processes that share what they have imported: a line of JSON starts one, its pid is the answer.
+"""`tidemill up` in processes that share what they have imported: a line of JSON starts one, its pid
+is the answer.
 
 Starting a process costs a fork instead of seconds of imports, so that tests may kill many.
 """

@@ -1,4 +1,6 @@
-"""The common timestamp library: partial orders, antichains, frontiers; errors and text of all of Tidemill."""
+"""The common timestamp library: partial orders, antichains, frontiers; errors and text of all of
+Tidemill.
+"""
 
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time

@@ -37,7 +37,9 @@ def partition_frontier(offsets: Mapping[int, int]) -> SourceFrontier:
 
 
 def shown_offsets(held: SourceFrontier) -> str:
-    """The offset of each partition that `held` names singly, as `p0=17,p1=4`; `nothing` if it names none."""
+    """The offset of each partition that `held` names singly, as `p0=17,p1=4`; `nothing` if it names
+    none.
+    """
     offsets = partition_offsets(held)
     return ",".join(f"p{each}={offsets[each]}" for each in sorted(offsets)) or "nothing"
 

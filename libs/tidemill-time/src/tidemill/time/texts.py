@@ -1,8 +1,9 @@
 """Text in the one form in which it is kept and compared: normal form C, with bounded runs of marks.
 
-Normalising takes time quadratic in a run of combining marks, and holds the interpreter meanwhile; so does
-`unicodedata.is_normalized`, which normalises where its quick answer is "maybe". Texts with longer runs
-than any writing has are therefore refused first, by the Stream-Safe limit of UAX #15 (section 13).
+Normalising takes time quadratic in a run of combining marks, and holds the interpreter meanwhile;
+so does `unicodedata.is_normalized`, which normalises where its quick answer is "maybe". Texts with
+longer runs than any writing has are therefore refused first, by the Stream-Safe limit of UAX #15
+(section 13).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _DECOMPOSING = "\u0f73\u0f75\u0f81"
 def normal(text: str) -> str:
     """The text in normal form C; ASCII is itself.
 
-    Takes time linear in the length, whatever the text. Raises: UsageError (CombiningMarks) if more than
-    `MARKS_MAX` combining marks stand in a row.
+    Takes time linear in the length, whatever the text. Raises: UsageError (CombiningMarks) if more
+    than `MARKS_MAX` combining marks stand in a row.
     """
     if text.isascii():
         return text
@@ -54,8 +55,8 @@ def marks() -> frozenset[str]:
 def _stream_safe(text: str) -> bool:
     """Whether no run of marks passes the limit.
 
-    A longer run covers one of the characters that are `MARKS_MAX` + 1 apart, so that mostly these alone
-    are looked at.
+    A longer run covers one of the characters that are `MARKS_MAX` + 1 apart, so that mostly these
+    alone are looked at.
     """
     if len(text) <= MARKS_MAX:
         return True

@@ -45,7 +45,9 @@ class ActionTarget:
 
 @dataclass(slots=True)
 class ActionCounts:
-    """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a fence."""
+    """For metrics: what was put into the outbox, seen again, carried out, corrected; refused by a
+    fence.
+    """
 
     fired: int = 0
     repeated: int = 0
@@ -56,13 +58,14 @@ class ActionCounts:
 
 
 class ActionDriver:
-    """Each distinct event that matches the goal fires once: key = (action, predicate, arguments, time).
+    """Each distinct event that matches the goal fires once: key = (action, predicate, arguments,
+    time).
 
-    The outbox is written first, with its upper as the progress: what it will hold is a function of the
-    watched collection. The sink is asked afterwards; its own memory of keys decides what a crash left
-    undone, and the collection `done` bounds how far back that memory is asked. An event that fired
-    and is withdrawn, changes or comes back never fires again; it becomes a row of `corrections`. One that
-    was there before the outbox begins does not fire when it changes.
+    The outbox is written first, with its upper as the progress: what it will hold is a function of
+    the watched collection. The sink is asked afterwards; its own memory of keys decides what a
+    crash left undone, and the collection `done` bounds how far back that memory is asked. An event
+    that fired and is withdrawn, changes or comes back never fires again; it becomes a row of
+    `corrections`. One that was there before the outbox begins does not fire when it changes.
     """
 
     def __init__(
@@ -80,14 +83,17 @@ class ActionDriver:
         self._settings = settings
         self._holds = Holds(collections, f"action:{target.name}")
         self._record_of = record_of(target.shape)
-        # What rides beside a fact is not in its key: an event that fired may stop matching and still be there.
+        # What rides beside a fact is not in its key: an event that fired may stop matching and
+        # still be there.
         self._event = replace(target.goal, parafacts=())
         self._known: set[str] = set()
         self._carried: set[str] = set()
         """Keys whose effects have happened, of firings that are not marked as done."""
         self._told: Counter[str] = Counter()
         self._ahead: dict[str, int] = {}
-        """Of an eager action: keys that have fired and are still to begin, with the instant foreseen for it."""
+        """Of an eager action: keys that have fired and are still to begin, with the instant
+        foreseen for it.
+        """
         self.counts = ActionCounts()
 
     async def hold_watched(self) -> None:
@@ -101,7 +107,9 @@ class ActionDriver:
             await self._holds.take(collection)
 
     async def fire_forever(self) -> None:
-        """Fire what becomes definite until cancelled; return once what is watched is closed, and nothing can follow."""
+        """Fire what becomes definite until cancelled; return once what is watched is closed, and
+        nothing can follow.
+        """
         await self.prepare()
         await self._resume()
         held_at = self._clock.monotonic_s()
@@ -147,7 +155,9 @@ class ActionDriver:
             return U64_MAX if upper.empty else sole_time(upper)
 
     async def _put(self, lower: int, upper: int) -> None:
-        """Put every event into the outbox whose presence begins in [lower, upper) and did not before."""
+        """Put every event into the outbox whose presence begins in [lower, upper) and did not
+        before.
+        """
         firings, corrections = self._news(await self._changes(lower, upper))
         target, name = self._target, self._target.name
         stamps = [pa.array([f.instant for f in firings], pa.uint64())]
@@ -193,7 +203,9 @@ class ActionDriver:
         return firings, corrections
 
     def _matches(self, record: Record | None) -> bool:
-        """Whether there is a record, and it is what the goal asks for; one that was so before began before."""
+        """Whether there is a record, and it is what the goal asks for; one that was so before began
+        before.
+        """
         return record is not None and self._target.goal.bindings(record) is not None
 
     async def _changes(self, lower: int, upper: int) -> pa.Table:
@@ -214,7 +226,9 @@ class ActionDriver:
         )
 
     async def _due(self, lower: int, upper: int) -> list[tuple[int, Firing]]:
-        """What the outbox holds from [lower, upper), each at its instant, in the order of its effects."""
+        """What the outbox holds from [lower, upper), each at its instant, in the order of its
+        effects.
+        """
         if lower >= upper:
             return []
         return firings_of(await self._holds.changes(self._target.outbox, lower, upper))

@@ -30,13 +30,14 @@ _LAST = 2**63 - 1
 
 
 class EagerDriver(ActionDriver):
-    """As an action, and each event fires as soon as it follows from what has come: the same set, earlier.
+    """As an action, and each event fires as soon as it follows from what has come: the same set,
+    earlier.
 
-    What is definite fires by itself, and covers everything; what is found early only comes before it. The outbox
-    and what is done stand on the timeline of the system, at the instant at which somebody put it down. How far
-    what is watched is covered is a row of the outbox, written together with the firings, strictly from its
-    upper: two processes that saw different parts cannot both put theirs down. Corrections are what they would be
-    of an action that is not eager.
+    What is definite fires by itself, and covers everything; what is found early only comes before
+    it. The outbox and what is done stand on the timeline of the system, at the instant at which
+    somebody put it down. How far what is watched is covered is a row of the outbox, written
+    together with the firings, strictly from its upper: two processes that saw different parts
+    cannot both put theirs down. Corrections are what they would be of an action that is not eager.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class EagerDriver(ActionDriver):
         """How many firings of this process came before their events were definite."""
 
     async def prepare(self) -> None:
-        """Hold what is watched, what the view reads below the goal, and the outbox from where it begins."""
+        """Hold what is watched, what the view reads below the goal, and the outbox from where it
+        begins.
+        """
         await super().prepare()
         await self.early.prepare()
 
@@ -140,7 +143,8 @@ class EagerDriver(ActionDriver):
             self._target.outbox, frontier(self._upper), frontier(at), rows, writer=self._target.name
         )
         if isinstance(outcome, UpperMismatch):
-            # Somebody else goes on with this action: what it has put down counts, and the sink is not asked again.
+            # Somebody else goes on with this action: what it has put down counts, and the sink is
+            # not asked again.
             _, self.counts.frontier = await self._recall()
             return
         self._upper, self._noted = at, min(upper, _LAST)
@@ -149,10 +153,11 @@ class EagerDriver(ActionDriver):
         self.counts.frontier = upper
 
     def _foreseen(self, found: Sequence[Presence], upper: int) -> list[Firing]:
-        """What will begin at `upper` or later, of what follows from what has come, and has not fired.
+        """What will begin at `upper` or later, of what follows from what has come, and has not
+        fired.
 
-        What is there just before `upper` began before the action did, or has fired: only what is definite tells
-        when it begins anew.
+        What is there just before `upper` began before the action did, or has fired: only what is
+        definite tells when it begins anew.
         """
         there: set[str] = set()
         first: dict[str, tuple[int, Record]] = {}
@@ -173,7 +178,9 @@ class EagerDriver(ActionDriver):
     def _rows(
         self, firings: Sequence[Firing], ahead: dict[str, int], upper: int, at: int
     ) -> pa.Table:
-        """What an outbox gains: firings, how far they cover what is watched, and which of them are still to begin."""
+        """What an outbox gains: firings, how far they cover what is watched, and which of them are
+        still to begin.
+        """
         rows = [{**asdict(firing), DIFF: 1} for firing in firings]
         noted = [] if self._noted is None else [("", self._noted, -1)]
         noted.append(("", upper, 1))

@@ -1,4 +1,6 @@
-"""What an eager action sees of events before they are definite: what has come so far, and what it derives."""
+"""What an eager action sees of events before they are definite: what has come so far, and what it
+derives.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,11 @@ log = get_logger("actions")
 
 @dataclass(frozen=True, slots=True)
 class EarlyTarget:
-    """What is derived early: a predicate of a view's program, from its inputs, and the view's state.
+    """What is derived early: a predicate of a view's program, from its inputs, and the view's
+    state.
 
-    `inputs` are those below the predicate: the stream that each is, and its shape under the program's name.
+    `inputs` are those below the predicate: the stream that each is, and its shape under the
+    program's name.
     """
 
     predicate: str
@@ -51,8 +55,9 @@ class EarlyTarget:
 class _Feed:
     """The events of one input that have been admitted and have not ended, definite or not.
 
-    They are admitted as the source's own stage admits them: what is late or too far ahead is decided when it
-    arrives, and what was decided about a silence is read from the map. So each of them will be definite.
+    They are admitted as the source's own stage admits them: what is late or too far ahead is
+    decided when it arrives, and what was decided about a silence is read from the map. So each of
+    them will be definite.
     """
 
     def __init__(
@@ -170,13 +175,15 @@ class _Feed:
 
 
 class EarlyEvents:
-    """Derives what a view will say of the events that have come, as far as that follows from them already.
+    """Derives what a view will say of the events that have come, as far as that follows from them
+    already.
 
-    What is found is a part of what will be definite, where `eager_refusal` refuses nothing. What is too much for
-    the view's limits is given up: then nothing is found early, until the action begins again.
+    What is found is a part of what will be definite, where `eager_refusal` refuses nothing. What is
+    too much for the view's limits is given up: then nothing is found early, until the action begins
+    again.
 
-    Cost: one evaluation of the predicate over what is alive, for each look after which events have come;
-    memory for what is alive and what waits.
+    Cost: one evaluation of the predicate over what is alive, for each look after which events have
+    come; memory for what is alive and what waits.
     """
 
     def __init__(
@@ -242,9 +249,11 @@ class EarlyEvents:
                 self._looked = False
 
     async def found(self, upper: int) -> list[Presence]:
-        """When what is derived of all that has come is there, from just before `upper` on; nothing if nothing new has come.
+        """When what is derived of all that has come is there, from just before `upper` on; nothing
+        if nothing new has come.
 
-        What is watched is definite up to `upper`. What begins just before it may have begun earlier.
+        What is watched is definite up to `upper`. What begins just before it may have begun
+        earlier.
         """
         if self.given_up:
             return []

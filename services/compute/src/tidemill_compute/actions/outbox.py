@@ -53,7 +53,8 @@ class Sink(Protocol):
     * transactional: effect, key and fence are one transaction. Once.
     * keyed: a key that was seen does nothing. Once.
     * askable: it can be asked for keys. Once.
-    * plain: none of these. At least once, or with `at_most_once` at most once; never called exactly once.
+    * plain: none of these. At least once, or with `at_most_once` at most once; never called exactly
+      once.
     """
 
     @property
@@ -68,10 +69,11 @@ class Sink(Protocol):
         """
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
-        """Bring about the effects, in order; durable once `took` has heard of them, at the latest on return.
+        """Bring about the effects, in order; durable once `took` has heard of them, at the latest
+        on return.
 
-        Raises: Unavailable, of which nobody knows what happened beyond what `took` heard of; Fenced;
-        UsageError.
+        Raises: Unavailable, of which nobody knows what happened beyond what `took` heard of;
+        Fenced; UsageError.
         """
 
     async def close(self) -> None: ...

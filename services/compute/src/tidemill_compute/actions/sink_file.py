@@ -22,14 +22,18 @@ FENCE_BYTES_MAX = 32
 class FileSink:
     """Appends each firing as one line of JSON; durable when `fire` returns.
 
-    The file is its own memory: a last line that a crash of ours tore is cut off, and the keys that are in
-    the file have fired, also for an action that is applied again. It is read line by line at each start. Delivery: askable. Each start takes a higher fence, kept in a hidden file
-    beside: a process that was paused and replaced is refused. One that is paused within a write keeps
-    the file locked until it goes on or ends.
+    The file is its own memory: a last line that a crash of ours tore is cut off, and the keys that
+    are in the file have fired, also for an action that is applied again. It is read line by line at
+    each start. Delivery: askable. Each start takes a higher fence, kept in a hidden file beside: a
+    process that was paused and replaced is refused. One that is paused within a write keeps the
+    file locked until it goes on or ends.
     """
 
     def __init__(self, path: Path, files: Files = ANY_SINK) -> None:
-        """`files` are those that may be written. Raises: UsageError for a path that is a fence's."""
+        """`files` are those that may be written.
+
+        Raises: UsageError for a path that is a fence's.
+        """
         if path.name.startswith(".") and path.name.endswith(".fence"):
             raise UsageError(f"sink file {path} is refused: fences have such names", reason="File")
         self._files = files

@@ -36,7 +36,9 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to post, the header that carries the key, and where to ask for one (`{key}` in the URL)."""
+    """Where to post, the header that carries the key, and where to ask for one (`{key}` in the
+    URL).
+    """
 
     url: str
     delivery: Delivery = Delivery.KEYED
@@ -115,7 +117,8 @@ class HttpSink:
             async with session.request(
                 method, url, headers=headers, data=body, allow_redirects=False
             ) as answer:
-                # What it says beside its status is nobody's business; an end of it frees the connection.
+                # What it says beside its status is nobody's business; an end of it frees the
+                # connection.
                 await answer.content.read(ANSWER_BYTES_MAX)
                 return answer.status
         except (aiohttp.ClientError, TimeoutError) as error:

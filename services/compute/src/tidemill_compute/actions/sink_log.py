@@ -14,11 +14,11 @@ RECORDS_PER_POLL = 10_000
 class LogSink:
     """Appends each firing as one record under its key; durable when `fire` returns.
 
-    The topic is its own memory: after a crash it is read from its oldest record on, and the keys that
-    are in it have fired. Retention of the topic has to be longer than any event lives.
-    Each start opens the writer of the action and so ends those before: a process that was paused and
-    replaced is refused, whatever it was doing. On Kafka effects are transactions, which readers see once they
-    ask for committed records (`isolation.level=read_committed`). Delivery: askable.
+    The topic is its own memory: after a crash it is read from its oldest record on, and the keys
+    that are in it have fired. Retention of the topic has to be longer than any event lives. Each
+    start opens the writer of the action and so ends those before: a process that was paused and
+    replaced is refused, whatever it was doing. On Kafka effects are transactions, which readers see
+    once they ask for committed records (`isolation.level=read_committed`). Delivery: askable.
     """
 
     def __init__(self, log: Log, topic: str, action: str) -> None:
@@ -31,7 +31,8 @@ class LogSink:
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         await self.close()
-        # IMPORTANT: first the writer, then the look: nobody else appends for the action from then on.
+        # IMPORTANT: first the writer, then the look: nobody else appends for the action from then
+        # on.
         self._writer = await self._log.fenced_writer(self._name)
         bounds = await self._bounds()
         reader = await self._log.reader(self._topic, {p: low for p, (low, _) in bounds.items()})
@@ -57,7 +58,8 @@ class LogSink:
         except UsageError as error:
             if error.details.get("reason") != "partitions":
                 raise
-        # IMPORTANT: looked at all the same. While its leader is away a topic is said to be unknown; it may be full.
+        # IMPORTANT: looked at all the same. While its leader is away a topic is said to be unknown;
+        # it may be full.
         return await self._log.bounds(self._topic)
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:

@@ -18,8 +18,8 @@ from tidemill_compute.actions.outbox import Firing, Took, untold
 TIMEOUT_S = 10.0
 FIRINGS_PER_SCRIPT = 200
 
-# KEYS: the stream, the hash of keys, the hash of fences. ARGV: the action, its fence, then key and line
-# of each firing. Answers the newest fence if that is another one, else 0.
+# KEYS: the stream, the hash of keys, the hash of fences. ARGV: the action, its fence, then key and
+# line of each firing. Answers the newest fence if that is another one, else 0.
 _FIRE = """
 local newest = tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '0')
 if newest ~= tonumber(ARGV[2]) then
@@ -37,9 +37,10 @@ return 0
 class RedisSink:
     """One entry for each key; acknowledged when `fire` returns. Delivery: transactional.
 
-    Each start takes a higher fence, kept beside the stream: a process that was paused and replaced is
-    refused, whatever it believes of itself. A key that is marked has its entry, whatever is trimmed from the
-    stream. The server has to have every acknowledged write on disk, unless `allow_non_durable`.
+    Each start takes a higher fence, kept beside the stream: a process that was paused and replaced
+    is refused, whatever it believes of itself. A key that is marked has its entry, whatever is
+    trimmed from the stream. The server has to have every acknowledged write on disk, unless
+    `allow_non_durable`.
     """
 
     at_most_once = False
@@ -58,7 +59,10 @@ class RedisSink:
         self._epoch = 0
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
-        """Take the next fence; of what is in doubt, what is marked. Raises: UsageError, Unavailable."""
+        """Take the next fence; of what is in doubt, what is marked.
+
+        Raises: UsageError, Unavailable.
+        """
         return await uncancelled(lambda: self._recovered(doubtful))
 
     async def _recovered(self, doubtful: Sequence[Firing]) -> frozenset[str]:

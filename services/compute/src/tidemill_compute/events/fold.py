@@ -1,4 +1,5 @@
-"""The second reclocking as a pure fold: rows at system instants in, event frontiers and letters out.
+"""The second reclocking as a pure fold: rows at system instants in, event frontiers and letters
+out.
 
 Whether an event is late is decided against the frontier of the instant before it arrived, and
 whether it is too far ahead against its own instant; neither depends on how the fold was cut into
@@ -70,7 +71,9 @@ class EventFold:
     map_updates: list[tuple[tuple[int, int | None, int], int, int]] = field(default_factory=list)
     letters: list[pa.Table] = field(default_factory=list)
     moved_by: str = ""
-    """What moved the frontier last, in the words of resources; empty before anything did in this process."""
+    """What moved the frontier last, in the words of resources; empty before anything did in this
+    process.
+    """
     moves: Counter[str] = field(default_factory=Counter)
     """How often each of these moved it since the last `take`."""
 
@@ -153,7 +156,9 @@ class EventFold:
         self._record(instant, moved, "heartbeat" if heartbeats else "rows")
 
     def _heartbeats(self, instant: int, beats: pa.Table) -> dict[int, int]:
-        """What heartbeats promise, by partition; one too far ahead is refused, as an event would be."""
+        """What heartbeats promise, by partition; one too far ahead is refused, as an event would
+        be.
+        """
         if self.policy.max_ahead_ms is not None:
             bound = instant + self.policy.max_ahead_ms
             ahead = pc.greater(beats[HEARTBEAT], bound)

@@ -20,7 +20,8 @@ from tidemill_compute.holds import Holds
 
 @dataclass(frozen=True, slots=True)
 class EventTarget:
-    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others written.
+    """The collections of an event stream: `raw`, `raw_letters`, `remap` are read, the others
+    written.
 
     Those on the timeline of the system were made at `begins`.
     """
@@ -40,8 +41,9 @@ class EventTarget:
 class EventHistory:
     """Folds what a stream was made of, as far as the holds of a reader keep it.
 
-    `holds` are on all collections of the target but the raw letters. Whoever folds an interval again decides
-    in it alike: what was decided about a silence, which no row says, is read back from the map.
+    `holds` are on all collections of the target but the raw letters. Whoever folds an interval
+    again decides in it alike: what was decided about a silence, which no row says, is read back
+    from the map.
     """
 
     target: EventTarget
@@ -49,10 +51,11 @@ class EventHistory:
     holds: Holds
 
     async def fold_at(self, ended: int) -> tuple[EventFold, int]:
-        """The fold as it was when the frontier came to `ended`, an upper of the events, and the instant behind it.
+        """The fold as it was when the frontier came to `ended`, an upper of the events, and the
+        instant behind it.
 
-        It holds the events that begin at `ended` or later, and none that has begun. Cost: O(what the stream
-        has kept).
+        It holds the events that begin at `ended` or later, and none that has begun. Cost: O(what
+        the stream has kept).
         """
         target = self.target
         buffer = EventBuffer.empty(target.event_schema, corrections=self.policy.corrections)
@@ -90,7 +93,9 @@ class EventHistory:
         return {each["instant"]: each["frontier"] for each in found}
 
     def _known(self, rows: pa.Table) -> pa.Table:
-        """The rows without columns that the source has gained since this began: another process knows them."""
+        """The rows without columns that the source has gained since this began: another process
+        knows them.
+        """
         own = {*self.policy.columns.data, *POSITION, HEARTBEAT, TIME, DIFF}
         return rows.select([name for name in rows.column_names if name in own])
 

@@ -6,8 +6,8 @@ never goes back. A partition that has been silent for the idle timeout does not 
 counts, the greatest promise does. The frontier at an instant is a function of what arrived up to
 that instant, never of how the instants were cut into steps.
 
-When nothing comes from any partition, the frontier moves only by a decision about the silence, which is
-written to the map at its instant: whoever folds the interval again reads it there.
+When nothing comes from any partition, the frontier moves only by a decision about the silence,
+which is written to the map at its instant: whoever folds the interval again reads it there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def progress_of(rows: list[tuple[int, int | None, int]]) -> EventProgress:
 
 
 def decided_at(progress: EventProgress, instant: int, reached: int) -> EventProgress:
-    """The progress at `instant` after the decision that the silence brings the frontier to `reached`."""
+    """The progress at `instant` after the decision that the silence brings the frontier to
+    `reached`.
+    """
     if reached <= progress.frontier:
         return progress
     decided = Promise(reached, instant)
@@ -99,7 +101,8 @@ def decided_at(progress: EventProgress, instant: int, reached: int) -> EventProg
 def idle_steps(
     progress: EventProgress, until: int, policy: Policy
 ) -> list[tuple[int, EventProgress]]:
-    """The instants before `until` at which silence alone moves the frontier, with the progress then.
+    """The instants before `until` at which silence alone moves the frontier, with the progress
+    then.
 
     A partition stops counting at the instant at which its silence reaches the idle timeout.
     """

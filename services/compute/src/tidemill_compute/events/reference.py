@@ -28,7 +28,8 @@ TimelineFrontier = Callable[[], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTarget:
-    """The collections of reference data: `raw`, `raw_letters`, `remap` are read, the others written.
+    """The collections of reference data: `raw`, `raw_letters`, `remap` are read, the others
+    written.
 
     Those on the timeline of the system were made at `begins`.
     """
@@ -96,7 +97,9 @@ class ReferenceStage:
                     await self._holds.downgrade(collection, frontier(moved))
 
     async def _resume(self) -> tuple[int, int]:
-        """Where the rows end, and the system instant at which the map came there; just before all if never."""
+        """Where the rows end, and the system instant at which the map came there; just before all
+        if never.
+        """
         ended = sole_time((await self._collections.status(self._target.rows)).upper)
         if ended == 0:
             return 0, self._target.begins - 1

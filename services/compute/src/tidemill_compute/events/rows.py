@@ -44,7 +44,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Rows with a good time: `rows` with columns `_partition` and `_offset`; no null anywhere in times."""
+    """Rows with a good time: `rows` with columns `_partition` and `_offset`; no null anywhere in
+    times.
+    """
 
     rows: pa.Table
     times: Times

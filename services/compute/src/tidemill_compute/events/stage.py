@@ -23,12 +23,12 @@ class EventStage:
 
     The map from system instants to event frontiers is written first, then the dead letters, then
     the events up to the frontier. A restart goes back to the system instant at which the frontier
-    came to where the events end, and decides everything from there on again, alike: what was decided about
-    a silence, which no row says, is read back from the map.
+    came to where the events end, and decides everything from there on again, alike: what was
+    decided about a silence, which no row says, is read back from the map.
 
-    `timeline` says how far the furthest stream of the timeline has come; a source of which all partitions
-    are idle follows it. Where no silence is bounded, map and letters may rest with the source: what follows
-    from no row is no row, at each instant.
+    `timeline` says how far the furthest stream of the timeline has come; a source of which all
+    partitions are idle follows it. Where no silence is bounded, map and letters may rest with the
+    source: what follows from no row is no row, at each instant.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class EventStage:
         self._mapped = 0
         """Where the map ended when it was looked at last: before it nothing is left to decide."""
         self._watched_from: int | None = None
-        """The first instant at which this stage saw the source by itself: silence counts from there on."""
+        """The first instant at which this stage saw the source by itself: silence counts from there
+        on.
+        """
 
     @property
     def follows_rows_alone(self) -> bool:
@@ -91,7 +93,9 @@ class EventStage:
             await self._collections.rest_over(self._target.remap, self._settings.hold_interval_s)
 
     async def _definite(self, lower: int) -> int | None:
-        """The upper of everything that is read, once it is past `lower`; None if the raw rows ended."""
+        """The upper of everything that is read, once it is past `lower`; None if the raw rows
+        ended.
+        """
         uppers = []
         for collection in (self._target.raw, self._target.raw_letters, self._target.remap):
             while True:
@@ -119,8 +123,9 @@ class EventStage:
             await self._decide(fold, upper - 1)
         moves = Counter(fold.moves)
         event_map, refused = fold.take()
-        # IMPORTANT: the map, then the letters, then the events: a restart counts on this order. What
-        # another process decided about the silence is not what this one did: it starts from there again.
+        # IMPORTANT: the map, then the letters, then the events: a restart counts on this order.
+        # What another process decided about the silence is not what this one did: it starts from
+        # there again.
         if fresh and not await self._mapped_to(event_map, lower, upper):
             return False
         self.late += refused.num_rows

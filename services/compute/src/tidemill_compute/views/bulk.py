@@ -13,15 +13,17 @@ from tidemill_compute.views.view_target import ViewTarget
 
 HISTORY_BYTES = "limits.history_bytes"
 HISTORY_BYTES_MAX = 16 << 30
-"""What evaluating a history may hold in memory, by its setting: all changes of the inputs are there at once."""
+"""What evaluating a history may hold in memory, by its setting: all changes of the inputs are there
+at once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What a view that has written nothing is to say from `lower` to `upper`.
 
-    `inputs` are what the collections of the inputs are, and their parts up to `upper`; `written` what
-    the collections are that it writes.
+    `inputs` are what the collections of the inputs are, and their parts up to `upper`; `written`
+    what the collections are that it writes.
     """
 
     target: ViewTarget
@@ -43,6 +45,6 @@ class BulkHydrate(Protocol):
     async def hydrate(self, history: History) -> None:
         """Write state, outputs and errors by compare-and-append, from `lower` to `upper`.
 
-        A writer that lost a race changes nothing. Raises: Unavailable if nothing could be written; Exhausted if
-        it takes more memory than it may.
+        A writer that lost a race changes nothing. Raises: Unavailable if nothing could be written;
+        Exhausted if it takes more memory than it may.
         """

@@ -29,7 +29,10 @@ class SparkHydrate:
         self._bytes_max = bytes_max
 
     async def hydrate(self, history: History) -> None:
-        """Guarantees of BulkHydrate. Raises: Unavailable with the end of the job's log if it failed; Exhausted."""
+        """Guarantees of BulkHydrate.
+
+        Raises: Unavailable with the end of the job's log if it failed; Exhausted.
+        """
         from tidemill_compute.views.hydrate_job import HydrationResult  # few processes launch jobs
 
         target = history.target

@@ -1,4 +1,6 @@
-"""A view kept up to date by the changes of its inputs, from an instant on at which everything is written."""
+"""A view kept up to date by the changes of its inputs, from an instant on at which everything is
+written.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ class Followed:
 class Follower:
     """Holds what the view holds just before `lower`, and goes on from there.
 
-    What is present in the inputs just before `lower`, and the state, are all it needs; the outputs are
-    not read. The facts of the inputs are shared with other views, where each stands. Cost: of the beginning, one pass over the rows alive; of a step, what its changes touch.
+    What is present in the inputs just before `lower`, and the state, are all it needs; the outputs
+    are not read. The facts of the inputs are shared with other views, where each stands. Cost: of
+    the beginning, one pass over the rows alive; of a step, what its changes touch.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class Follower:
 
 
 def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactVersion | None:
-    """The facts of an input, shared with other views, if the program reads them as they are held, and derives none."""
+    """The facts of an input, shared with other views, if the program reads them as they are held,
+    and derives none.
+    """
     name, program = living.predicate, target.program
     kinds = [kind for _, kind in living.shape.argument_columns]
     as_held = [kind for _, kind in program.columns.get(name, ())] == kinds
@@ -97,12 +102,14 @@ def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactV
 
 
 class Balance:
-    """Which of the two ways costs less, by a model: deterministic, and never more than about twice the better one.
+    """Which of the two ways costs less, by a model: deterministic, and never more than about twice
+    the better one.
 
-    To follow begins with a pass over all rows alive. So a way is left only when what staying has cost beyond the
-    other one has come to as much as that pass. While nothing waits the pass delays nobody: there it is enough that
-    following was not left for too many changes since the last few, and following begun so is left for the first changes
-    that a window would save from waiting. Each time that such a pass was for nothing, twice as many moments go by without one.
+    To follow begins with a pass over all rows alive. So a way is left only when what staying has
+    cost beyond the other one has come to as much as that pass. While nothing waits the pass delays
+    nobody: there it is enough that following was not left for too many changes since the last few,
+    and following begun so is left for the first changes that a window would save from waiting. Each
+    time that such a pass was for nothing, twice as many moments go by without one.
     """
 
     def __init__(self) -> None:
@@ -130,7 +137,9 @@ class Balance:
         self._passes = self._kept = 0
 
     def follows(self, following: bool, changes: int, alive: int, on_columns: bool) -> bool:
-        """Whether to follow the next `changes` beside `alive` rows, which were followed until now or not."""
+        """Whether to follow the next `changes` beside `alive` rows, which were followed until now
+        or not.
+        """
         fixed, each = _COLUMNS_US if on_columns else _ROWS_US
         more = _CHANGE_US * changes - fixed - each * (alive + changes)
         begin = _BEGIN_US * alive

@@ -1,4 +1,6 @@
-"""A history as bytes, for a job that evaluates it elsewhere: data alone, never objects that run when they are read."""
+"""A history as bytes, for a job that evaluates it elsewhere: data alone, never objects that run
+when they are read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class _Shape(msgspec.Struct, frozen=True):
 class HistorySpec(msgspec.Struct, frozen=True):
     """A History without what can be found again: the program is its text, and is checked once more.
 
-    What the program names of other distributions goes by name and version, and is loaded where the job runs.
+    What the program names of other distributions goes by name and version, and is loaded where the
+    job runs.
     """
 
     name: str

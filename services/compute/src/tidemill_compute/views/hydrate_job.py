@@ -1,4 +1,5 @@
-"""The Spark job that evaluates the history of a view: by the maintainer of the service itself, in an executor.
+"""The Spark job that evaluates the history of a view: by the maintainer of the service itself, in
+an executor.
 
 It commits nothing; the service appends what it wrote by compare-and-append.
 """
@@ -32,11 +33,16 @@ from tidemill_compute.views.view_updates import Start
 
 _WRITTEN = "collection string, part binary"
 _EXHAUSTED = ""
-"""In place of a collection: the part says why there are none. Spark would try again a task that fails."""
+"""In place of a collection: the part says why there are none.
+
+Spark would try again a task that fails.
+"""
 
 
 class HydrationResult(msgspec.Struct, frozen=True):
-    """The parts of each collection that has any; none, and why, where they took more memory than they may."""
+    """The parts of each collection that has any; none, and why, where they took more memory than
+    they may.
+    """
 
     parts: dict[str, list[bytes]]
     exhausted: str = ""
@@ -62,7 +68,9 @@ def run(packed: bytes, here: Workplace) -> bytes:
 def hydrate_in_task(
     place: BlobPlace, packed: bytes, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The parts of all collections, from the one task that has a row; or that there was no room for them."""
+    """The parts of all collections, from the one task that has a row; or that there was no room for
+    them.
+    """
     if not sum(batch.num_rows for batch in batches):
         return
     try:
@@ -148,7 +156,9 @@ def _present(updates: pa.Table) -> pa.Table:
 
 
 def evaluated(history: History, inputs: Mapping[str, LivingInput]) -> dict[str, pa.Table]:
-    """All updates from `lower` to `upper`, by collection: the steps of the service, one after the other."""
+    """All updates from `lower` to `upper`, by collection: the steps of the service, one after the
+    other.
+    """
     maintainer = Direct(history.target, history.settings)
     maintainer.begin(Start(history.lower, fresh=True), inputs)
     found: dict[str, list[pa.Table]] = {}

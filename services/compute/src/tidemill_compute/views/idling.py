@@ -38,7 +38,9 @@ class Quiet:
                 self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Let the thread wait while any view is at work, unless something else is so; look again after `tell`."""
+        """Let the thread wait while any view is at work, unless something else is so; look again
+        after `tell`.
+        """
         if self._working and not until():
             with self._changed:
                 self._changed.wait_for(lambda: until() or not self._working)
@@ -50,9 +52,11 @@ class Quiet:
 
 
 class Idling:
-    """One thing that is made in a thread of its own, part by part; between two of them it gives way.
+    """One thing that is made in a thread of its own, part by part; between two of them it gives
+    way.
 
-    It waits while any view of the process is at work, and ends once it is stopped. Whoever stops it need not wait.
+    It waits while any view of the process is at work, and ends once it is stopped. Whoever stops it
+    need not wait.
     """
 
     def __init__(self, quiet: Quiet) -> None:
@@ -60,7 +64,9 @@ class Idling:
         self._stopped = False
 
     async def run(self, make: Callable[[Pause], Found]) -> Found | None:
-        """What `make` gives, who calls what it is given between two parts; None if it was stopped before."""
+        """What `make` gives, who calls what it is given between two parts; None if it was stopped
+        before.
+        """
         async with self._quiet.turn:
             return await asyncio.to_thread(self._made, make)
 

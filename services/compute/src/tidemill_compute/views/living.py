@@ -33,11 +33,13 @@ _TOGETHER = 4_096
 
 
 class LivingInput:
-    """The rows of one input that are present just before `lower`, and all known changes from there on.
+    """The rows of one input that are present just before `lower`, and all known changes from there
+    on.
 
-    Between two windows nothing is read again: a window costs its changes and the rows alive. The rows are held on
-    columns after a window that wanted them so, as facts for a view that is followed, and one by one after everything
-    else. Columns and facts are shared with other views that stand at the same instant.
+    Between two windows nothing is read again: a window costs its changes and the rows alive. The
+    rows are held on columns after a window that wanted them so, as facts for a view that is
+    followed, and one by one after everything else. Columns and facts are shared with other views
+    that stand at the same instant.
     """
 
     def __init__(self, shape: PredicateShape, shared: SharedInput | None = None) -> None:
@@ -70,14 +72,18 @@ class LivingInput:
             shared.join(self)
 
     def restart(self, present: pa.Table, lower: int) -> None:
-        """Begin at `lower` with the rows that are present just before it; earlier starts are unknown."""
+        """Begin at `lower` with the rows that are present just before it; earlier starts are
+        unknown.
+        """
         self._clear()
         self._snapshot = present
         self._changes, self._times = [], NO_TIMES
         self.lower = self.upper = lower
 
     def let_go(self) -> None:
-        """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted again."""
+        """Hold nothing any more, so that nothing is kept for it, until it is shared and restarted
+        again.
+        """
         self.shared.leave(self)
         self.shared = SharedInput()
         on_columns = self.on_columns
@@ -116,7 +122,9 @@ class LivingInput:
 
     @property
     def bytes_held(self) -> int:
-        """About what rows and changes take here; rows that are held as facts count where they are followed."""
+        """About what rows and changes take here; rows that are held as facts count where they are
+        followed.
+        """
         waiting = sum(int(changes.nbytes) for changes in self._changes)
         if self._snapshot is not None:
             return waiting + int(self._snapshot.nbytes)
@@ -147,7 +155,9 @@ class LivingInput:
         return stretches
 
     def advance_columns(self, upper: int, texts: Texts) -> WindowColumns | None:
-        """As `advance`, on columns with these numbers of texts; None, and nothing done, where columns cannot hold it."""
+        """As `advance`, on columns with these numbers of texts; None, and nothing done, where
+        columns cannot hold it.
+        """
         if not self._suited:
             return None
         from tidemill.datalog.columnar import Unsuited  # imports numba
@@ -173,7 +183,8 @@ class LivingInput:
         return window
 
     def aside(self) -> LivingInput:
-        """The rows present just before `lower` once more, for who makes something of them while this input stands still.
+        """The rows present just before `lower` once more, for who makes something of them while
+        this input stands still.
 
         What is made of them touches nothing here. Of no use any more once this input has gone on.
         """
@@ -193,7 +204,9 @@ class LivingInput:
         self.on_columns = other.columns is not None
 
     def hold_facts(self, pause: Pause | None = None) -> FactVersion | None:
-        """The rows as facts that are shared, for who follows them by `walk`; None where they carry more than a time and an expiry."""
+        """The rows as facts that are shared, for who follows them by `walk`; None where they carry
+        more than a time and an expiry.
+        """
         if self.shape.lattices or self.shape.written:
             return None
         if self.facts is None:
@@ -346,7 +359,8 @@ class LivingInput:
 def cut_window(inputs: Sequence[LivingInput], lower: int, upper: int, changes_max: int) -> int:
     """Where a window from `lower` ends: `upper`, or before it if it would see too many changes.
 
-    All changes at one instant belong to one window, however many they are. Cost: O(inputs · changes_max).
+    All changes at one instant belong to one window, however many they are. Cost: O(inputs ·
+    changes_max).
     """
     if sum(living.waiting(upper) for living in inputs) <= changes_max:
         return upper

@@ -1,4 +1,6 @@
-"""The rows of an input that are alive, one object each: what a view needs that is followed by its changes."""
+"""The rows of an input that are alive, one object each: what a view needs that is followed by its
+changes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class LivingRows:
         return [held.presence for held in self._held.values()]
 
     def apply(self, changes: Sequence[tuple[Row, int, int]]) -> list[tuple[Held, int, int]]:
-        """Take changes (row, time, diff) in, by time; which rows begin (1) and which end (-1), and when.
+        """Take changes (row, time, diff) in, by time; which rows begin (1) and which end (-1), and
+        when.
 
         Raises: Corrupt if a row is taken away more often than it was put in.
         """

@@ -1,4 +1,6 @@
-"""Programs without ticks: evaluated in windows over all that is alive, or followed by their changes."""
+"""Programs without ticks: evaluated in windows over all that is alive, or followed by their
+changes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ _MANY_ROWS = 1_000
 
 
 class Direct:
-    """Where a window holds many changes it is evaluated over all that is alive in [lower − 1, upper).
+    """Where a window holds many changes it is evaluated over all that is alive in [lower − 1,
+    upper).
 
     What is present at lower − 1 was written by the window before, so differences are what begins or
     ends from `lower` on. Where it holds few, they alone are followed.
@@ -122,7 +125,8 @@ class Direct:
         self._allowance.beside = sum(living.bytes_held for living in inputs)
         self._allowance.require(0)
         if half_written is not None:
-            # A window that was half written is written again as it was: the state is one of its end.
+            # A window that was half written is written again as it was: the state is one of its
+            # end.
             upper = half_written
         else:
             upper = cut_window(inputs, lower, common, self._changes_max(inputs))
@@ -239,7 +243,9 @@ class Direct:
         return evaluation
 
     def _texts(self) -> Texts:
-        """The numbers of texts, those of all views of the process; others after most of them are of rows that are gone."""
+        """The numbers of texts, those of all views of the process; others after most of them are of
+        rows that are gone.
+        """
         bulk = self._engine.column_bulk()
         texts = self._shared.texts(sum(living.alive for living in self._inputs.values()))
         return texts if bulk.texts is texts else bulk.forget_texts(texts)
@@ -252,7 +258,8 @@ def _output(
     window: tuple[int, int, int],
     refused: list[Stretch] | None,
 ) -> pa.Table:
-    """What begins or ends of one predicate from `lower` on; what no collection holds goes to `refused`, if it may be.
+    """What begins or ends of one predicate from `lower` on; what no collection holds goes to
+    `refused`, if it may be.
 
     `window`: the instant that was seen before, `lower` and `upper`.
     """
@@ -276,7 +283,8 @@ def _output(
 def _ways(target: ViewTarget, settings: ComputeSettings) -> str:
     """How the view may be kept up to date: the resource's word counts before the process's setting.
 
-    A program of which a part is evaluated anew at each change is followed only if somebody asks for it.
+    A program of which a part is evaluated anew at each change is followed only if somebody asks for
+    it.
     """
     if target.engine == "scratch":
         return "windows"

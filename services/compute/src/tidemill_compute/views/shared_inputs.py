@@ -1,8 +1,10 @@
-"""What the views of one process hold of their inputs in common: read once, decoded once, held once at each instant.
+"""What the views of one process hold of their inputs in common: read once, decoded once, held once
+at each instant.
 
-Every view keeps its own place in an input. Views at one place share what is alive there, and who comes to a place by
-the window that another one took finds what that one found. Nothing here is counted or released: whatever no view
-stands at any more is gone with the last that did, also if that view died.
+Every view keeps its own place in an input. Views at one place share what is alive there, and who
+comes to a place by the window that another one took finds what that one found. Nothing here is
+counted or released: whatever no view stands at any more is gone with the last that did, also if
+that view died.
 """
 
 from __future__ import annotations
@@ -74,11 +76,12 @@ class _Read:
 class SharedInput:
     """One input as it is read in one way, for all views of the process that read it so.
 
-    Reads are for one event loop, the rest for any number of threads. `reads` and `advances` count how often the store
-    was asked and rows were moved on, `wanted` how often a view wanted the latter.
+    Reads are for one event loop, the rest for any number of threads. `reads` and `advances` count
+    how often the store was asked and rows were moved on, `wanted` how often a view wanted the
+    latter.
 
-    Readers are looked at by others under the lock: whoever takes what it holds from a reader, or moves it, does so before its
-    place changes, and only here is it given anything.
+    Readers are looked at by others under the lock: whoever takes what it holds from a reader, or
+    moves it, does so before its place changes, and only here is it given anything.
     """
 
     def __init__(self) -> None:
@@ -173,10 +176,12 @@ class SharedInput:
         begin: Callable[[], LivingColumns],
         changes: Callable[[], tuple[Columns, I64Array]],
     ) -> WindowColumns:
-        """Let a view go on to `upper`, where it holds what is alive on columns; what is present on the way.
+        """Let a view go on to `upper`, where it holds what is alive on columns; what is present on
+        the way.
 
-        `begin` gives what is alive where it stands, `changes` what comes and goes after it; neither is asked if another
-        view has taken the same window. Raises: what they raise; Corrupt as `LivingColumns.advanced`.
+        `begin` gives what is alive where it stands, `changes` what comes and goes after it; neither
+        is asked if another view has taken the same window. Raises: what they raise; Corrupt as
+        `LivingColumns.advanced`.
         """
         from tidemill.datalog.columnar import WindowColumns
 
@@ -211,7 +216,9 @@ class SharedInput:
     # What is alive, as facts.
 
     def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
-        """Let a view hold the facts where it stands: those of another view that stands there, else of what is given."""
+        """Let a view hold the facts where it stands: those of another view that stands there, else
+        of what is given.
+        """
         with self._moving:
             self._check(reader)
             known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
@@ -236,10 +243,11 @@ class SharedInput:
     def walk(
         self, reader: Reader, upper: int, times: Sequence[int], given: Callable[[], list[Given]]
     ) -> list[Later]:
-        """Let a view that holds facts go on to `upper`, by the versions that others made or it makes for them.
+        """Let a view that holds facts go on to `upper`, by the versions that others made or it
+        makes for them.
 
-        Shapes: `times` ascend, one for each change of `given` below `upper`; nobody asks for these unless a version
-        is missing. Raises: Corrupt as `FactVersion.change`.
+        Shapes: `times` ascend, one for each change of `given` below `upper`; nobody asks for these
+        unless a version is missing. Raises: Corrupt as `FactVersion.change`.
         """
         with self._moving:
             self._check(reader)
@@ -268,7 +276,9 @@ class SharedInput:
             return found
 
     def _check(self, reader: Reader) -> None:
-        """Refuse who has left: the thread of a view that is stopped may be at work for a moment yet."""
+        """Refuse who has left: the thread of a view that is stopped may be at work for a moment
+        yet.
+        """
         if reader not in self._readers:
             raise UsageError("a view that has let go of an input asks for more of it")
 
@@ -289,9 +299,11 @@ class SharedInput:
 
 
 class SharedInputs:
-    """The inputs of all views of a process, by collection and by what is read of it; and one numbering of texts.
+    """The inputs of all views of a process, by collection and by what is read of it; and one
+    numbering of texts.
 
-    Only equal readings are shared: a view that reads few rows or columns is never made to look at more.
+    Only equal readings are shared: a view that reads few rows or columns is never made to look at
+    more.
     """
 
     def __init__(self) -> None:
@@ -319,7 +331,9 @@ class SharedInputs:
         return list(self._inputs.values())
 
     def texts(self, alive: int) -> Texts:
-        """The numbers of texts for a view with so many rows alive; begun anew once most are of rows that are gone."""
+        """The numbers of texts for a view with so many rows alive; begun anew once most are of rows
+        that are gone.
+        """
         from tidemill.datalog.columnar import Texts
 
         with self._numbering:

@@ -1,10 +1,11 @@
 """A changed program takes the place of the one before: at one instant, in the same collections.
 
-The new version is evaluated beside the old one, into collections that nobody reads, from the beginning of the
-history of its inputs. When it has come as far as the old one, that one stops where all it writes has one upper: the
-*common frontier*. What the new version says from there on follows in the old collections, what differs at the
-frontier as updates at that instant. So readers see the old answers below the frontier, the new ones from it on, in
-every output at once, and frontiers that only grow.
+The new version is evaluated beside the old one, into collections that nobody reads, from the
+beginning of the history of its inputs. When it has come as far as the old one, that one stops where
+all it writes has one upper: the *common frontier*. What the new version says from there on follows
+in the old collections, what differs at the frontier as updates at that instant. So readers see the
+old answers below the frontier, the new ones from it on, in every output at once, and frontiers that
+only grow.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Takeover:
         return [*outputs, self._change.before.errors]
 
     async def _decide(self, beside: asyncio.Task[None]) -> int:
-        """Run the old version until the new one has caught up with it; where it has stopped for good."""
+        """Run the old version until the new one has caught up with it; where it has stopped for
+        good.
+        """
         fenced = (await self._collections.status(self._change.before.state)).upper
         if fenced == frontier(FENCE):
             # A life before this one stopped it, and died before it had written down where.
@@ -145,8 +148,8 @@ class Takeover:
                     f"{self._change.after.name}: all its inputs are closed, and it has said everything",
                     reason="Closed",
                 )
-            # IMPORTANT: another process may still run the old version, and wake at any time: its next step
-            # begins with the state, and finds that it must not.
+            # IMPORTANT: another process may still run the old version, and wake at any time: its
+            # next step begins with the state, and finds that it must not.
             if await fence(
                 self._collections, self._change.before.state, at, self._change.after.name
             ):

@@ -1,6 +1,8 @@
-"""Programs with `@next` and `@async` as views: tick after tick, each at its instant (language.md 7).
+"""Programs with `@next` and `@async` as views: tick after tick, each at its instant (language.md
+7).
 
-What a tick derives is present from its instant until the next tick says otherwise, or until it expires.
+What a tick derives is present from its instant until the next tick says otherwise, or until it
+expires.
 """
 
 from __future__ import annotations

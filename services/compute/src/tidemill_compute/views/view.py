@@ -61,9 +61,9 @@ class ViewProgress:
 class ViewDriver:
     """At each instant below upper, output = program(inputs), exactly.
 
-    Work is cut into steps. The state, the outputs and the errors are written from the same lower to the
-    same upper, the state first; a restart goes on from the least of them with the state as of then,
-    and writes what is missing.
+    Work is cut into steps. The state, the outputs and the errors are written from the same lower to
+    the same upper, the state first; a restart goes on from the least of them with the state as of
+    then, and writes what is missing.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class ViewDriver:
         self._last = self._waits = False
         self.progress = ViewProgress()
         self.bulk: BulkHydrate | None = None
-        """Who evaluates a history of `spark_rows` and more; without, it is evaluated here as all others."""
+        """Who evaluates a history of `spark_rows` and more; without, it is evaluated here as all
+        others.
+        """
         self.timed: Callable[[float], None] = lambda seconds: None
         """Told how long each window took, until it was durable."""
 
@@ -138,7 +140,9 @@ class ViewDriver:
             await self._holds.take(collection)
 
     async def maintain_forever(self) -> None:
-        """Follow the inputs until cancelled, until all of them are closed, or until told to `finish`."""
+        """Follow the inputs until cancelled, until all of them are closed, or until told to
+        `finish`.
+        """
         try:
             await self._maintain()
         finally:
@@ -186,7 +190,9 @@ class ViewDriver:
         return [self._target.state, *outputs, self._target.errors]
 
     def _reread(self) -> list[str]:
-        """What a restart reads of what was written: the state, and the rest if the maintainer wants it."""
+        """What a restart reads of what was written: the state, and the rest if the maintainer wants
+        it.
+        """
         return self._written() if self._maintainer.reads_contents else [self._target.state]
 
     async def _resume(self) -> None:
@@ -251,7 +257,9 @@ class ViewDriver:
         return True
 
     async def _share(self, predicate: str) -> None:
-        """Read of an input the rows and columns that can matter, if no count in it may be negative; with who does too."""
+        """Read of an input the rows and columns that can matter, if no count in it may be negative;
+        with who does too.
+        """
         collection, shape = self._target.inputs[predicate]
         scan = self._scans.get(predicate)
         description = await self._collections.description(collection)
@@ -273,7 +281,9 @@ class ViewDriver:
                 continue
 
     async def _awaited(self) -> int:
-        """As `_definite`; what can be made while nothing waits is made meanwhile, and never waited for."""
+        """As `_definite`; what can be made while nothing waits is made meanwhile, and never waited
+        for.
+        """
         make = self._maintainer.when_idle(self.progress.lower)
         if make is None or not await self._idle():
             return await self._definite()

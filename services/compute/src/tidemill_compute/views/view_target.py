@@ -21,8 +21,8 @@ Engine: TypeAlias = Literal["auto", "incremental", "scratch"]
 class ViewTarget:
     """A view: its program, the collection of each input and output, its errors and its state.
 
-    `ticks` is there if and only if the program is ticked. History of the inputs before `begin` does not
-    count; without it all that can be read does.
+    `ticks` is there if and only if the program is ticked. History of the inputs before `begin` does
+    not count; without it all that can be read does.
     """
 
     name: str

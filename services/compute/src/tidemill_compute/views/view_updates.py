@@ -42,7 +42,10 @@ class Step:
 
 
 class Maintainer(Protocol):
-    """Finds out what the changes of the inputs change. Knows of no store; not for several threads."""
+    """Finds out what the changes of the inputs change.
+
+    Knows of no store; not for several threads.
+    """
 
     reads_contents: bool
     """Whether a restart needs what the outputs and the errors hold."""
@@ -51,12 +54,16 @@ class Maintainer(Protocol):
         """Go on from a start; the inputs stand at it."""
 
     def step(self, lower: int, common: int, half_written: int | None) -> Step:
-        """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if given."""
+        """The next step from `lower` on, at most up to `common`, exactly up to `half_written` if
+        given.
+        """
 
     def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
-        """What may be made in another thread while nothing waits at `lower`, for `adopt`; None for nothing.
+        """What may be made in another thread while nothing waits at `lower`, for `adopt`; None for
+        nothing.
 
-        It reads nothing that `step` changes; what it calls now and then raises where nobody wants it any more.
+        It reads nothing that `step` changes; what it calls now and then raises where nobody wants
+        it any more.
         """
 
     def adopt(self, made: object | None) -> None:

@@ -57,7 +57,10 @@ class ColumnArrangement:
         self._hold.set_physical(description.upper)
 
     def push(self, updates: Columns, upper: Times) -> ColumnBatch:
-        """Insert the batch of `updates` and return it. Raises: as `batch_of`; nothing changes then."""
+        """Insert the batch of `updates` and return it.
+
+        Raises: as `batch_of`; nothing changes then.
+        """
         batch = self.batch_of(updates, upper)
         self.insert(batch)
         return batch

@@ -41,8 +41,9 @@ ColumnLattice: TypeAlias = Lattice[Any]  # Any: as above
 MEMORY = InMemory()
 
 PLAIN_ROWS = 256
-"""Up to this many rows are merged in one call, into a word for each column: cheaper than finding out
-what they need."""
+"""Up to this many rows are merged in one call, into a word for each column: cheaper than finding
+out what they need.
+"""
 
 
 class ColumnBatch:

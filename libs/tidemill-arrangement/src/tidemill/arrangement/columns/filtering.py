@@ -42,7 +42,8 @@ class ColumnSemijoin:
         return self._join.done and not self._passed
 
     def push(self, records: Columns, keys: Columns, upper: Times) -> None:
-        """Take the updates of both inputs at times not beyond `upper`; vals of `keys` do not matter.
+        """Take the updates of both inputs at times not beyond `upper`; vals of `keys` do not
+        matter.
 
         Raises: UsageError if `upper` is not beyond the last one, an update is not beyond the last
             one or is beyond this one, or a sum of diffs does not fit in 64 bits.

@@ -103,8 +103,8 @@ class Wave:
 
     An update at t makes with all updates of the other side the same as with these lifted to t and
     added up. So both sides are cut at one time: the earlier half of each, lifted to the meet of the
-    later half of the other and consolidated, meets that half as a whole; halves of the same times are
-    cut again. What comes accumulates as all pairs would, at every time.
+    later half of the other and consolidated, meets that half as a whole; halves of the same times
+    are cut again. What comes accumulates as all pairs would, at every time.
 
     Cost: along a chain O((m + n) · log(m + n) · vals) rows for m and n updates, where pairs are
     m · n; memory for the updates of the key.

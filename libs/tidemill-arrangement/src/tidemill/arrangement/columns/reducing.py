@@ -50,7 +50,10 @@ class _Output:
         self._to = upper
 
     def work(self, limit: int) -> ColumnBatch | None:
-        """Go on with the interval; its batch once it is done. On an error the interval is dropped."""
+        """Go on with the interval; its batch once it is done.
+
+        On an error the interval is dropped.
+        """
         retirement = self._open
         if retirement is None:
             return None
@@ -117,7 +120,8 @@ class ColumnReduce:
     def push(self, updates: Columns, upper: Times) -> None:
         """Take the updates at times not beyond `upper`; `work` finds what changes.
 
-        Raises: UsageError if the last push is not done, `upper` is not beyond the last one, an update
+        Raises: UsageError if the last push is not done, `upper` is not beyond the last one, an
+        update
             is not beyond the last one or is beyond this one, or a sum of diffs does not fit in 64
             bits; nothing changes then.
         Cost: that of a batch.

@@ -72,7 +72,9 @@ def _is_beyond(time: U64Array, upper: U64Array) -> bool:
 def _close(
     found: Found, first: int, count: int, reached: int, upper: U64Array
 ) -> tuple[Found, int]:
-    """Join what is reached, the first `reached` of the queue, with all partners until nothing is new."""
+    """Join what is reached, the first `reached` of the queue, with all partners until nothing is
+    new.
+    """
     head, tail = 0, reached
     joined = np.empty(found[0].shape[1], np.uint64)
     while head < tail:

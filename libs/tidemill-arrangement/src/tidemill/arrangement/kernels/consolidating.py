@@ -70,7 +70,8 @@ def consolidate_columns(
 def consolidate_packed(
     columns: Sequence[U64Array], diffs: I64Array
 ) -> tuple[Layout, U64Array, DiffArray]:
-    """As `consolidate_columns`, at least one row in; rows out are packed, diffs one byte if they fit.
+    """As `consolidate_columns`, at least one row in; rows out are packed, diffs one byte if they
+    fit.
 
     Shapes: columns (n,) in; rows (m, words) and diffs (m,) out.
     """
@@ -190,7 +191,9 @@ def _sort_by_digit(
     index_bits: int,
     words: U64Array,
 ) -> None:
-    """A stable pass: the lowest bits of `words` become the positions of rows, in order of the digit."""
+    """A stable pass: the lowest bits of `words` become the positions of rows, in order of the
+    digit.
+    """
     at, start, mask = digit
     least = np.uint64(layout.lows[at])
     place_digit(columns[at], least, start, np.uint64(mask), before, index_bits, words)

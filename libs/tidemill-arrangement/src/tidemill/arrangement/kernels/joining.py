@@ -106,7 +106,8 @@ class RunJoin:
         return self._done
 
     def work(self, limit: int) -> tuple[Columns, U64Array]:
-        """At most `limit` more pairs: keys, left vals, joins of times, products of diffs; right vals.
+        """At most `limit` more pairs: keys, left vals, joins of times, products of diffs; right
+        vals.
 
         Not consolidated.
 

@@ -1,4 +1,5 @@
-"""Rows of unsigned columns laid into words: less than their lows, side by side, first column on top.
+"""Rows of unsigned columns laid into words: less than their lows, side by side, first column on
+top.
 
 Rows compare like their words. Loops write into an array they are given: fresh memory costs more
 than the loop over it.

@@ -1,4 +1,6 @@
-"""Texts as words: up to seven bytes and their number, in the order of the texts; longer ones numbered."""
+"""Texts as words: up to seven bytes and their number, in the order of the texts; longer ones
+numbered.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def words_of_texts(data: Bytes, offsets: I64Array, words: U64Array, long: I64Arr
 
 @compiled
 def texts_of_words(words: U64Array, data: Bytes, offsets: I64Array) -> None:
-    """The bytes of the texts of `words` one after the other, and where each starts and the last ends.
+    """The bytes of the texts of `words` one after the other, and where each starts and the last
+    ends.
 
     `data` has room for seven bytes each.
     """

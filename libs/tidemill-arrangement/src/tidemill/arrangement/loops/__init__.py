@@ -1,8 +1,9 @@
 """Recursive computations over collections of numbers, kept up to date by differences.
 
 A computation is built from inputs, operators and loops, and then takes one epoch of changes at a
-time; a traced one takes them from shared traces and writes traces that others may share. All of its histories are in this process and on columns of 64-bit words; where records are
-wider, the caller gives them ids.
+time; a traced one takes them from shared traces and writes traces that others may share. All of its
+histories are in this process and on columns of 64-bit words; where records are wider, the caller
+gives them ids.
 """
 
 from tidemill.arrangement.loops.computation import (

@@ -347,7 +347,9 @@ class Computation:
     """
 
     def __init__(self, room: Callable[[int], int] | None = None) -> None:
-        """`room` says how many things of so many bytes may be held: histories, and matches on the way."""
+        """`room` says how many things of so many bytes may be held: histories, and matches on the
+        way.
+        """
         self._room = room
         self._held_before = 0
         self._scope = Scope(0, None, None)

@@ -71,7 +71,9 @@ def _take_in(
     keys: U64Array, vals: U64Array, times: U64Array, numbers: U32Array, diffs: I64Array,
     first: Whole, due_times: U64Array, due_slots: I64Array, due_vals: U64Array,
 ) -> Whole:  # fmt: skip
-    """Add rows from `first` on to the input and list what is due; where it stopped for want of room."""
+    """Add rows from `first` on to the input and list what is due; where it stopped for want of
+    room.
+    """
     slot = -1
     for i in range(first, diffs.size):
         if slot < 0 or slots[slot].key != keys[i]:
@@ -283,7 +285,8 @@ def distinct(_keys: U64Array, _vals: U64Array, counts: I64Array) -> I64Array:
 
 
 class Counts:
-    """The input and output diffs of each record at each round, as accumulated over all epochs so far.
+    """The input and output diffs of each record at each round, as accumulated over all epochs so
+    far.
 
     Within an epoch times whose diffs cancel are kept: they are partners of later joins.
     """

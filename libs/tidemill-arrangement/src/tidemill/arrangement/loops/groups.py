@@ -38,7 +38,9 @@ def _take_in(
     keys: U64Array, vals: U64Array, times: U64Array, numbers: U32Array, diffs: I64Array,
     first: Whole, due_times: U64Array, due_slots: I64Array,
 ) -> Whole:  # fmt: skip
-    """Add rows from `first` on to the input and list what is due; where it stopped for want of room."""
+    """Add rows from `first` on to the input and list what is due; where it stopped for want of
+    room.
+    """
     for i in range(first, diffs.size):
         slot = find_or_add(table, slots, head, keys[i])
         if slot < 0 or not append_row(slots, slot, pool, head, vals[i], numbers[i], diffs[i], True):
@@ -91,7 +93,8 @@ def _survey(
     out_groups: U64Array, outs: U64Array, out_counts: I64Array,
     later_times: U64Array, later_slots: I64Array,
 ) -> tuple[Whole, Whole, Whole, bool]:  # fmt: skip
-    """The values of input and output of each due slot up to `time`, in order, and what is due later.
+    """The values of input and output of each due slot up to `time`, in order, and what is due
+    later.
 
     Later are the least joins of `time` with stored times after it. Each of the other joins is a
     join of one of these with a stored time, and is listed from there. How many of each, and whether

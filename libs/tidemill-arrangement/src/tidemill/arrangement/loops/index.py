@@ -50,7 +50,9 @@ def _insert_many(
     slots: Records, pool: Records, head: I64Array, found: I64Array, vals: U64Array, times: U32Array,
     diffs: I64Array, first: Whole,
 ) -> Whole:  # fmt: skip
-    """Append rows from `first` on where there is room; where it stopped at a diff that does not fit."""
+    """Append rows from `first` on where there is room; where it stopped at a diff that does not
+    fit.
+    """
     for i in range(first, diffs.size):
         if not write_row(slots, found[i], pool, vals[i], times[i], diffs[i]):
             head[NARROW] = 1
@@ -66,7 +68,8 @@ def _match(
 ) -> tuple[U64Array, U64Array, U64Array, U64Array, I64Array, bool, Whole]:  # fmt: skip
     """Every given row with every stored row of its key: key, given val, stored val, time, diff.
 
-    The last are whether all products of diffs fit, and how many matches there are: none are made of more than `most`.
+    The last are whether all products of diffs fit, and how many matches there are: none are made of
+    more than `most`.
     """
     n = diffs.size
     found = np.empty(n, np.int64)
@@ -134,9 +137,9 @@ class Index:
     def match(self, rows: Rows) -> tuple[U64Array, U64Array, U64Array, U64Array, I64Array]:
         """Each given row with each stored row of its key: key, given val, stored val, time, diff.
 
-        Times are joined, diffs multiplied. Cost: O(rows + matches).
-        Raises: UsageError if a product of diffs does not fit in 64 bits; Exhausted, with the bytes `wanted`, where
-        there is no room for the matches.
+        Times are joined, diffs multiplied. Cost: O(rows + matches). Raises: UsageError if a product
+        of diffs does not fit in 64 bits; Exhausted, with the bytes `wanted`, where there is no room
+        for the matches.
         """
         runs = self.runs
         most = self._rounds.room(_MATCH_BYTES)

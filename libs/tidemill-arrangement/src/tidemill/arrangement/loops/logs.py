@@ -34,7 +34,9 @@ def log_rows(
     table: U64Array, slots: Records, pool: Records, head: I64Array, there: U64Array,
     keys: U64Array, vals: U64Array, diffs: I64Array, number: Whole, first: Whole, fresh: I64Array,
 ) -> Whole:  # fmt: skip
-    """Append rows of one time from `first` on and list those new; where it stopped for want of room."""
+    """Append rows of one time from `first` on and list those new; where it stopped for want of
+    room.
+    """
     slot, row, end, listed = -1, 0, 0, head[LISTED]
     stopped = diffs.size
     for i in range(first, diffs.size):
@@ -82,7 +84,8 @@ class Presence:
         self._time = 0
 
     def takes(self, time: int, rows: Rows) -> bool:
-        """Whether these rows, at least one and all at `time`, can be added; if so, with bits for them.
+        """Whether these rows, at least one and all at `time`, can be added; if so, with bits for
+        them.
 
         Cost: O(n), and amortised O(1) for each word of bits.
         """

@@ -1,8 +1,8 @@
 """Tables of records by value, one for each key: compiled parts of `counts`.
 
-A table is a run whose rows lie where their value says, with a free row at its end at the latest. All
-rows of one value are found from one place on. A run may also be a log, which is made a table when
-it is looked at for the first time; see `logs`.
+A table is a run whose rows lie where their value says, with a free row at its end at the latest.
+All rows of one value are found from one place on. A run may also be a log, which is made a table
+when it is looked at for the first time; see `logs`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def find_entry(
 
 @compiled
 def add_diffs(pool: Records, row: Whole, put_in: Whole, out: Whole, head: I64Array) -> Whole:
-    """Add to the diffs of a row; 0, or nothing is added and it is −1 on overflow, 1 if it is narrow."""
+    """Add to the diffs of a row; 0, or nothing is added and it is −1 on overflow, 1 if it is
+    narrow.
+    """
     old_in, old_out = np.int64(pool[row].put_in), np.int64(pool[row].out)
     if not (sum_fits(old_in, put_in) and sum_fits(old_out, out)):
         return OVERFLOW

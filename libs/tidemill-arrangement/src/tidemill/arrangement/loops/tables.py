@@ -31,8 +31,9 @@ SLOT = np.dtype(
     ]
 )
 """A key, and its run: where it starts, its rows, and its room: 0 without a run, else one more than
-the binary logarithm of the rows it has room for. `due` is 0, or one more than the time for which the
-slot was listed last."""
+the binary logarithm of the rows it has room for. `due` is 0, or one more than the time for which
+the slot was listed last.
+"""
 RUN_ROW = np.dtype([("val", np.uint64), ("time", np.uint32), ("diff", np.int32)])
 """A value, the number of a time and a diff."""
 WIDE_RUN_ROW = np.dtype([("val", np.uint64), ("time", np.uint32), ("diff", np.int64)], align=True)
@@ -42,8 +43,9 @@ VISITING = np.uint64(2**64 - 1)
 
 USED, TOP, LISTED, LIVE, REMOVED, LATER, NARROW, FREE = range(8)
 """Places in the head: slots used, rows of the pool used, rows a loop has listed, slots with a run,
-removals since the last sweep, rows that a loop has listed for later, whether a loop stopped at a diff
-that does not fit, and from FREE on the first free run of each room."""
+removals since the last sweep, rows that a loop has listed for later, whether a loop stopped at a
+diff that does not fit, and from FREE on the first free run of each room.
+"""
 HEAD_WORDS = FREE + 48
 
 MANY = 256
@@ -200,7 +202,10 @@ def sort_rows(rows: Records) -> None:
 
 @compiled
 def order_run(rows: Records, ordered: Whole) -> None:
-    """Sort rows of which the first `ordered` are sorted. Cost: O(n), and that of sorting the rest."""
+    """Sort rows of which the first `ordered` are sorted.
+
+    Cost: O(n), and that of sorting the rest.
+    """
     n = rows.size
     if n <= _SMALL or n - ordered <= 2:
         for i in range(ordered, n):
@@ -327,7 +332,9 @@ def _make_room(
     slots: Records, pool: Records, head: I64Array, found: I64Array, more: I64Array, removed: bool,
     keep_zeros: bool, first: Whole,
 ) -> Whole:  # fmt: skip
-    """Room for `more` rows in the runs of the slots from `first` on; where it stopped for want of it."""
+    """Room for `more` rows in the runs of the slots from `first` on; where it stopped for want of
+    it.
+    """
     for i in range(first, found.size):
         slot = found[i]
         wanted = more[slot]

@@ -1,8 +1,9 @@
 """Times inside one epoch: the rounds of nested loops side by side in one word.
 
 A computation with loops nested `depth` deep gives each loop 63 // depth bits, the outermost the
-highest; the highest bit of all stays clear, for marks. So the order of words is the lexicographic order, which extends the product order. A time of
-an outer scope has zeros for the loops inside: it is at once the time at which it enters them.
+highest; the highest bit of all stays clear, for marks. So the order of words is the lexicographic
+order, which extends the product order. A time of an outer scope has zeros for the loops inside: it
+is at once the time at which it enters them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Loops over relations whose rows are present on intervals [start, stop): matching, grouping, sweeping, adding up.
+"""Loops over relations whose rows are present on intervals [start, stop): matching, grouping,
+sweeping, adding up.
 
 A row is a row of words of 64 bits; equal rows are equal words. Importing it imports numba.
 """

@@ -16,9 +16,10 @@ _FOREVER = (1 << 63) - 1
 class Stretches:
     """Stretches [start, stop) in which a group has a copy, and the groups that have one at the end.
 
-    Shapes: `groups`, `start`, `stop` one for each stretch, the stop of an open one the greatest word; `alive`,
-    `since` (its last start) and `copies` one for each group alive. `wrong` is an update that takes away more
-    than there is, the earliest, -1 for none; then the rest means nothing.
+    Shapes: `groups`, `start`, `stop` one for each stretch, the stop of an open one the greatest
+    word; `alive`, `since` (its last start) and `copies` one for each group alive. `wrong` is an
+    update that takes away more than there is, the earliest, -1 for none; then the rest means
+    nothing.
     """
 
     groups: I64Array
@@ -70,7 +71,9 @@ def _accumulate(
 
 
 def accumulate_groups(buckets: Buckets, times: I64Array, diffs: I64Array) -> Stretches:
-    """When each group has a copy. Updates of a group ascend by time; those of one time are added up.
+    """When each group has a copy.
+
+    Updates of a group ascend by time; those of one time are added up.
 
     Cost: O(updates + groups).
     """

@@ -22,7 +22,9 @@ _RUN_MAX = 8
 _BLOCK_ROWS = 1 << 16
 _BITS_MIN = 6
 FEW_ROWS = 1 << 12
-"""So few rows are numbered in one call: the passes over them cost less than a call for each of their columns."""
+"""So few rows are numbered in one call: the passes over them cost less than a call for each of
+their columns.
+"""
 _RANGE_ROWS = 1 << 14
 _SHARING_MAX = 4
 """How many later blocks one may share a stretch with, in the mean."""
@@ -150,11 +152,12 @@ def _word(words: I64Array, row: int, places: I64Array) -> int:
 def number_few(
     words: I64Array, ids: I64Array, firsts: I64Array, slots: I64Array, places: I64Array
 ) -> tuple[int, int]:
-    """Number few rows; how many numbers there are, and by how many bits of their hash rows are found.
+    """Number few rows; how many numbers there are, and by how many bits of their hash rows are
+    found.
 
-    Bits are -1 where a row fits a word below the number of slots, which is then its slot: `places` are the least and the
-    greatest value of each column, and its shift. Fills `ids`, `firsts` and `slots`, of which there are more than four
-    for each row.
+    Bits are -1 where a row fits a word below the number of slots, which is then its slot: `places`
+    are the least and the greatest value of each column, and its shift. Fills `ids`, `firsts` and
+    `slots`, of which there are more than four for each row.
     """
     n = words.shape[0]
     width = np.int64(0)
@@ -226,7 +229,9 @@ def _find_few(
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """Columns with narrow ranges side by side in one word below 2**bits: (least, greatest, shift) of each."""
+    """Columns with narrow ranges side by side in one word below 2**bits: (least, greatest, shift)
+    of each.
+    """
 
     places: tuple[tuple[int, int, int], ...]
     bits: int
@@ -280,7 +285,11 @@ class Groups:
 
     @classmethod
     def of(cls, columns: Sequence[I64Array], rows: int) -> Groups:
-        """Number the rows. Shapes: k columns of n words. Cost: O(n · k); for few rows two calls and one for each column."""
+        """Number the rows.
+
+        Shapes: k columns of n words. Cost: O(n · k); for few rows two calls and one for each
+        column.
+        """
         if rows <= FEW_ROWS:
             words = stacked_words(columns, rows)
             ids, firsts = np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -329,7 +338,10 @@ def _rearranged(
 
 
 def stacked_words(columns: Sequence[npt.NDArray[Any]], rows: int) -> I64Array:
-    """Columns of words or flags side by side. Shapes: (rows, k), at least one column. Cost: O(rows · k)."""
+    """Columns of words or flags side by side.
+
+    Shapes: (rows, k), at least one column. Cost: O(rows · k).
+    """
     if not columns:
         return np.zeros((rows, 1), np.int64)
     words = np.empty((rows, len(columns)), np.int64)
@@ -370,10 +382,10 @@ def _apart(first: I64Array, columns: I64Array) -> bool:
 def surely_apart(columns: Sequence[I64Array], rows: int) -> bool:
     """Whether rows are surely all different; false if that is hard to say.
 
-    Rows in the order of their first column, which hardly repeats, are compared with those beside them; others are put
-    into small tables, block by block: where they are many, blocks are those of rows that stand together if some column is
-    roughly in order, else of rows whose values in a column lie together. Cost: O(n · k); memory for a block, and else
-    for a word of each row.
+    Rows in the order of their first column, which hardly repeats, are compared with those beside
+    them; others are put into small tables, block by block: where they are many, blocks are those of
+    rows that stand together if some column is roughly in order, else of rows whose values in a
+    column lie together. Cost: O(n · k); memory for a block, and else for a word of each row.
     """
     if not columns or not rows:
         return rows < 2
@@ -425,7 +437,9 @@ def _met(
 
 
 def _blocks_apart(columns: Sequence[I64Array], rows: int) -> bool:
-    """Whether rows are all different, looked at block by block; false if no column makes blocks that are small and apart."""
+    """Whether rows are all different, looked at block by block; false if no column makes blocks
+    that are small and apart.
+    """
     if rows <= _BLOCK_ROWS:
         bits = max(rows.bit_length() + 1, _BITS_MIN)
         return bool(_entered(stacked_words(columns, rows), np.empty(1 << bits, np.int64), bits))
@@ -456,7 +470,9 @@ def _ranges_apart(columns: Sequence[I64Array], buckets: Buckets) -> bool:
 
 
 def _near(extents: I64Array) -> list[I64Array] | None:
-    """For each block the later ones that share a stretch of the column with it; None if they are many."""
+    """For each block the later ones that share a stretch of the column with it; None if they are
+    many.
+    """
     near: list[I64Array] = []
     room = _SHARING_MAX * extents.shape[1]
     for at, (least, greatest) in enumerate(extents.T.tolist()):
@@ -537,10 +553,12 @@ def _deal_ranges(
 
 
 def range_buckets(values: I64Array, parts: int) -> Buckets:
-    """Put rows together by ranges of a column, ascending, all of one width: at most so many, or two.
+    """Put rows together by ranges of a column, ascending, all of one width: at most so many, or
+    two.
 
-    They are more than half as many, but fewer if the column has fewer values. Rows of one range stay in their order;
-    there is one row at least. Cost: O(n + parts), memory of a word for each row.
+    They are more than half as many, but fewer if the column has fewer values. Rows of one range
+    stay in their order; there is one row at least. Cost: O(n + parts), memory of a word for each
+    row.
     """
     least, greatest = extent(values)
     shift = 0

@@ -26,7 +26,9 @@ def _pair(
     out: I64Array,
     most: int,
 ) -> int:
-    """Fill `out` with the pairs while there is room; how many there are, as far as `most` and one row more."""
+    """Fill `out` with the pairs while there is room; how many there are, as far as `most` and one
+    row more.
+    """
     found = 0
     room = out.shape[1]
     for row in range(ids.size):
@@ -111,10 +113,11 @@ def join_buckets(
     right: tuple[I64Array, I64Array],
     most: int = PAIRS_MAX,
 ) -> Pairs | None:
-    """Each left row with the right rows of its bucket, as far as they are present together; None for more than `most`.
+    """Each left row with the right rows of its bucket, as far as they are present together; None
+    for more than `most`.
 
-    Shapes: `ids` says for each left row the bucket, -1 for none; `left` and `right` are starts and stops.
-    Cost: O(left + pairs of rows in one bucket); no memory where there are too many.
+    Shapes: `ids` says for each left row the bucket, -1 for none; `left` and `right` are starts and
+    stops. Cost: O(left + pairs of rows in one bucket); no memory where there are too many.
     """
     room = np.empty((4, max(16, len(ids), len(buckets.order))), np.int64)
     found = _pair_buckets(ids, buckets.starts, buckets.order, *left, *right, room, most)
@@ -171,10 +174,11 @@ def join_ranges(
     right: tuple[I64Array, I64Array],
     most: int = PAIRS_MAX,
 ) -> Pairs | None:
-    """As `join_buckets`, of each bucket only rows whose value lies between the limits of the left row.
+    """As `join_buckets`, of each bucket only rows whose value lies between the limits of the left
+    row.
 
-    `values` stand in the order of the buckets and ascend within each. Cost: O(left · log right + pairs in
-    the ranges).
+    `values` stand in the order of the buckets and ascend within each. Cost: O(left · log right +
+    pairs in the ranges).
     """
     low = np.zeros(len(ids), np.int64)
     high = np.zeros(len(ids), np.int64)
@@ -226,10 +230,11 @@ def tick_pairs(
     until: tuple[I64Array, int],
     most: int,
 ) -> tuple[I64Array, I64Array] | None:
-    """Each row with the times offset + k · period, k >= 0, between its limits: (rows, times); None if there are too many.
+    """Each row with the times offset + k · period, k >= 0, between its limits: (rows, times); None
+    if there are too many.
 
-    Times lie before both of `until`, a stop of each row and one for all: `high` is lowered to that. All values have room
-    for one period more. Cost: O(rows + ticks).
+    Times lie before both of `until`, a stop of each row and one for all: `high` is lowered to that.
+    All values have room for one period more. Cost: O(rows + ticks).
     """
     first = np.empty(len(offset), np.int64)
     found = _count_ticks(offset, period, low, high, *until, first)

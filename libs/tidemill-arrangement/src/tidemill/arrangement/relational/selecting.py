@@ -1,6 +1,8 @@
-"""Short passes over columns that a window begins and ends with: ranges, rows that are kept, what begins and ends.
+"""Short passes over columns that a window begins and ends with: ranges, rows that are kept, what
+begins and ends.
 
-Each is one compiled call where NumPy would take several, which is most of the price of a window of few rows.
+Each is one compiled call where NumPy would take several, which is most of the price of a window of
+few rows.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def _clip(
 def clipped(
     start: I64Array, stop: I64Array, lower: int, upper: int
 ) -> tuple[I64Array, I64Array, I64Array]:
-    """The rows present in [lower, upper), and their starts and stops in it: the greatest word for no stop.
+    """The rows present in [lower, upper), and their starts and stops in it: the greatest word for
+    no stop.
 
     Cost: O(n).
     """
@@ -64,7 +67,8 @@ def _inside(start: I64Array, stop: I64Array, lower: int, upper: int) -> bool:
 
 
 def inside(start: I64Array, stop: I64Array, lower: int, upper: int) -> bool:
-    """Whether `clipped` would leave all rows as they are: they begin in [lower, upper) and end there or never.
+    """Whether `clipped` would leave all rows as they are: they begin in [lower, upper) and end
+    there or never.
 
     Cost: O(n), less where they are not.
     """
@@ -90,8 +94,8 @@ def turns(
 ) -> tuple[I64Array, I64Array, I64Array]:
     """What begins (1) and then what ends (-1) at instants in [lower, upper): rows, instants, diffs.
 
-    The rows are of a window from `seen` on; what is present at an instant before `lower` does not begin again.
-    Cost: O(n).
+    The rows are of a window from `seen` on; what is present at an instant before `lower` does not
+    begin again. Cost: O(n).
     """
     out = np.empty((3, 2 * len(start)), np.int64)
     found = _turn(start, stop, seen, lower, upper, out)
@@ -138,7 +142,10 @@ def _counting(rows: I64Array) -> bool:
 
 
 def counting(rows: I64Array) -> bool:
-    """Whether these are the numbers from zero on, one after the other. Cost: O(n), less where they are not."""
+    """Whether these are the numbers from zero on, one after the other.
+
+    Cost: O(n), less where they are not.
+    """
     return bool(_counting(rows))
 
 
@@ -166,7 +173,10 @@ def _uniform_facts(
 def uniform_facts(
     ids: I64Array, start: I64Array, stop: I64Array, expires: I64Array, firsts: I64Array
 ) -> tuple[BoolArray, int]:
-    """For each group whether all of its rows come and go together with one expiry; how many do not. Cost: O(n)."""
+    """For each group whether all of its rows come and go together with one expiry; how many do not.
+
+    Cost: O(n).
+    """
     same = np.empty(len(firsts), np.bool_)
     return same, _uniform_facts(ids, start, stop, expires, firsts, same)
 

@@ -1,8 +1,10 @@
-"""Sums without rounding: numbers of 64 bits as whole multiples of a power of two, added up in limbs.
+"""Sums without rounding: numbers of 64 bits as whole multiples of a power of two, added up in
+limbs.
 
-A number is m · 2**e with whole m. Over the least e of a column every number is a whole number of at most
-`LIMBS` limbs of 32 bits, and limbs are added up by themselves: whole numbers of 64 bits hold 2**30 of them.
-Whole numbers need `WHOLE_LIMBS`. Sums of parts of a column are added up in the same way.
+A number is m · 2**e with whole m. Over the least e of a column every number is a whole number of at
+most `LIMBS` limbs of 32 bits, and limbs are added up by themselves: whole numbers of 64 bits hold
+2**30 of them. Whole numbers need `WHOLE_LIMBS`. Sums of parts of a column are added up in the same
+way.
 """
 
 from __future__ import annotations
@@ -97,8 +99,8 @@ def _add_floats(
 class Sums:
     """Exact sums, one for each group: sum(limb[i] · 2**(32 · i)) · 2**exponent, of so many numbers.
 
-    `exponents` are the least and the greatest that the floats have which are not zero, None for whole numbers and
-    where there is no such float. Shapes: (n, k) limbs, n counts.
+    `exponents` are the least and the greatest that the floats have which are not zero, None for
+    whole numbers and where there is no such float. Shapes: (n, k) limbs, n counts.
     """
 
     limbs: I64Array
@@ -123,8 +125,8 @@ def add_up(
 ) -> Sums | None:
     """Exact sums by group; None where exponents lie too far apart.
 
-    Shapes: n values, their groups below `count`, and 1 or -1 for each, to add or take away; `count` sums. At most
-    2**30 values. Cost: O(n).
+    Shapes: n values, their groups below `count`, and 1 or -1 for each, to add or take away; `count`
+    sums. At most 2**30 values. Cost: O(n).
     """
     counts = np.zeros(count, np.int64)
     if values.dtype == np.int64:
@@ -152,7 +154,8 @@ def _add_sums(
 
 
 def add_sums(sums: Sums, rows: I64Array, groups: I64Array, signs: I64Array, count: int) -> Sums:
-    """The sums of some rows by group: `rows` are added to (1) or taken from (-1) the groups beside them.
+    """The sums of some rows by group: `rows` are added to (1) or taken from (-1) the groups beside
+    them.
 
     All of them together are sums of at most 2**30 numbers. Cost: O(rows).
     """
@@ -184,7 +187,10 @@ def _lift(limbs: I64Array, bits: int) -> None:
 
 
 def stacked_sums(parts: Sequence[Sums]) -> Sums | None:
-    """The sums of all parts, one after the other; None where exponents lie too far apart. Cost: O(n)."""
+    """The sums of all parts, one after the other; None where exponents lie too far apart.
+
+    Cost: O(n).
+    """
     spreads = [part.exponents for part in parts if part.exponents is not None]
     counts = np.concatenate([part.counts for part in parts])
     limbs = np.concatenate([part.limbs for part in parts])
@@ -225,7 +231,9 @@ def total_of(limbs: Sequence[int]) -> int:
 def _divide(
     limbs: I64Array, divisors: I64Array, exponent: int, out: F64Array, exact: BoolArray
 ) -> None:
-    """Sum · 2**exponent / divisor, rounded to the nearest float, half to even; `exact` where that was possible."""
+    """Sum · 2**exponent / divisor, rounded to the nearest float, half to even; `exact` where that
+    was possible.
+    """
     limit = limbs.shape[1]
     wide = limit + 4
     mask = np.int64(0xFFFF_FFFF)
@@ -286,7 +294,8 @@ def _divide(
 
 
 def quotients(limbs: I64Array, divisors: I64Array, exponent: int) -> tuple[F64Array, BoolArray]:
-    """Sums of multiples of 2**exponent divided and rounded once, and where that could be done in words.
+    """Sums of multiples of 2**exponent divided and rounded once, and where that could be done in
+    words.
 
     Shapes: (n, k) limbs, n divisors above zero. Cost: O(n).
     """

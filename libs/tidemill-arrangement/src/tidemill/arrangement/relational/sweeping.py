@@ -1,4 +1,6 @@
-"""Groups of rows over time: the stretches in which the same rows of a group are present, and the best of them."""
+"""Groups of rows over time: the stretches in which the same rows of a group are present, and the
+best of them.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,12 @@ def uniform_groups(ids: I64Array, start: I64Array, stop: I64Array, firsts: I64Ar
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The stretches of all groups, in the order (group, start), also those in which nobody is present.
+    """The stretches of all groups, in the order (group, start), also those in which nobody is
+    present.
 
-    Of each run its group, start, stop, and how many rows are present. `events` are the comings (row) and
-    goings (~row) in that order, those of run i are events[bounds[i]:bounds[i + 1]]; they happen at its start.
+    Of each run its group, start, stop, and how many rows are present. `events` are the comings
+    (row) and goings (~row) in that order, those of run i are events[bounds[i]:bounds[i + 1]]; they
+    happen at its start.
     """
 
     group: I64Array
@@ -58,7 +62,9 @@ class Runs:
 
 @compiled
 def _ascending(rows: I64Array, instants: I64Array, first: int, last: int) -> None:
-    """Put rows[first:last] in the order of their instants; those of one instant stay in their order."""
+    """Put rows[first:last] in the order of their instants; those of one instant stay in their
+    order.
+    """
     for at in range(first + 1, last):
         if instants[rows[at]] < instants[rows[at - 1]]:
             if last - first > _INSERTED_MAX:
@@ -119,8 +125,8 @@ def _cut(
 def runs_of(ids: I64Array, start: I64Array, stop: I64Array) -> Runs:
     """The stretches of every group; every row stops after it starts.
 
-    Shapes: n rows; at most 2n runs. Cost: O(n + greatest id) where the rows of each group come in the order of their
-    starts, and of their stops; O(n log n) else.
+    Shapes: n rows; at most 2n runs. Cost: O(n + greatest id) where the rows of each group come in
+    the order of their starts, and of their stops; O(n log n) else.
     """
     n = len(ids)
     dealt = buckets_of(ids, int(ids.max()) + 1 if n else 0)
@@ -200,7 +206,10 @@ def _best_run(
 
 
 def best_by_run(runs: Runs, ranks: I64Array, known: BoolArray) -> I64Array:
-    """Of each run the present row with the least rank among the known ones, -1 for none. Cost: O(n log n)."""
+    """Of each run the present row with the least rank among the known ones, -1 for none.
+
+    Cost: O(n log n).
+    """
     best = np.full(len(runs.group), -1, np.int64)
     _best_run(runs.group, runs.events, runs.bounds, ranks, known, best)
     return best
@@ -244,7 +253,8 @@ def covers(
 ) -> tuple[I64Array, I64Array, I64Array]:
     """When any row of each group is present: (where each group begins, starts, stops).
 
-    Cost: O(n + groups) where the rows of each group come in the order of their starts; O(n log n) else.
+    Cost: O(n + groups) where the rows of each group come in the order of their starts; O(n log n)
+    else.
     """
     starts = np.zeros(groups + 1, np.int64)
     order = np.empty(len(ids), np.int64)
@@ -263,7 +273,9 @@ def _draw(
     order: I64Array,
     out: I64Array,
 ) -> int:
-    """Fill `out`; how many stretches there are, -1 where the marks of a group differ; without marks they do not."""
+    """Fill `out`; how many stretches there are, -1 where the marks of a group differ; without marks
+    they do not.
+    """
     found = 0
     for group in range(starts.size - 1):
         first, last, base = starts[group], starts[group + 1], found
@@ -295,10 +307,13 @@ def _draw(
 def drawn_together(
     ids: I64Array, groups: int, start: I64Array, stop: I64Array, marks: I64Array
 ) -> tuple[I64Array, I64Array, I64Array] | None:
-    """Stretches in which any row of a group is present: a row of it, start, stop. None where marks of a group differ.
+    """Stretches in which any row of a group is present: a row of it, start, stop.
 
-    Stretches of one group neither overlap nor touch; they come in the order of the groups. Every group has a row.
-    Cost: O(n + groups) where the rows of each group come in the order of their starts; O(n log n) else.
+    None where marks of a group differ.
+
+    Stretches of one group neither overlap nor touch; they come in the order of the groups. Every
+    group has a row. Cost: O(n + groups) where the rows of each group come in the order of their
+    starts; O(n log n) else.
     """
     dealt = buckets_of(ids, groups)
     out = np.empty((3, len(ids)), np.int64)
@@ -313,7 +328,9 @@ def drawn_together(
 def _draw_few(
     words: I64Array, start: I64Array, stop: I64Array, marks: I64Array, out: I64Array
 ) -> tuple[int, int]:
-    """How many different rows there are, and how many stretches; `out` is filled where there are fewer than rows."""
+    """How many different rows there are, and how many stretches; `out` is filled where there are
+    fewer than rows.
+    """
     n = words.shape[0]
     ids, firsts = np.empty(n, np.int64), np.empty(n, np.int64)
     slots = np.empty(4 * n + 1024, np.int64)
@@ -331,9 +348,11 @@ def _draw_few(
 def few_drawn_together(
     words: I64Array, start: I64Array, stop: I64Array, marks: I64Array
 ) -> tuple[int, I64Array | None]:
-    """How many different rows of words there are, and if fewer than rows the stretches of each as columns of one array.
+    """How many different rows of words there are, and if fewer than rows the stretches of each as
+    columns of one array.
 
-    As `drawn_together` for few rows, in one call; no stretches where marks of equal rows differ. Shapes: (n, k) words.
+    As `drawn_together` for few rows, in one call; no stretches where marks of equal rows differ.
+    Shapes: (n, k) words.
     """
     out = np.empty((3, len(start)), np.int64)
     groups, found = _draw_few(words, start, stop, marks, out)

@@ -14,7 +14,9 @@ Positions: TypeAlias = "tuple[int, ...]"
 
 @dataclass(slots=True)
 class Arrangements:
-    """Rows of one predicate put together by columns: made on first use, shared by all rules that ask."""
+    """Rows of one predicate put together by columns: made on first use, shared by all rules that
+    ask.
+    """
 
     columns: Columns
     _groups: dict[tuple[Positions, tuple[bool, ...]], Groups] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""Columns of several types in one matrix of words: rows are taken, and put one after the other, in one call for all columns."""
+"""Columns of several types in one matrix of words: rows are taken, and put one after the other, in
+one call for all columns.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Nulls(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The type of each column, whether it has nulls, and the line of the matrix at which its words begin."""
+    """The type of each column, whether it has nulls, and the line of the matrix at which its words
+    begin.
+    """
 
     kinds: tuple[tuple[Type, Nulls], ...]
     lines: tuple[int, ...]

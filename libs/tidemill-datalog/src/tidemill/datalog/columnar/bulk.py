@@ -54,7 +54,9 @@ _KINDS = frozenset({Type.INT, Type.FLOAT, Type.TEXT, Type.BOOL})
 
 @dataclass(slots=True)
 class Taken:
-    """What the columns made of predicates: their tables, and the solutions that live on by rule number."""
+    """What the columns made of predicates: their tables, and the solutions that live on by rule
+    number.
+    """
 
     tables: dict[str, Table]
     established: dict[int, EstablishedColumns]
@@ -80,11 +82,12 @@ class Spared:
 class Bulk:
     """Runs rules on columns, for one engine; keeps the numbers of texts between windows.
 
-    `rows_min`: how many rows the atoms of a rule must have, to be worth it. `taken` and `refused` count
-    predicates that ran on columns, and that could have but for what they compute or hold, `spared` facts that were left to
-    the row engine since something fails for them. `alike` are the atoms
-    that rules have in common, by rule; `shared` counts joins that began with what another rule had found. Recursions that are
-    done sooner row by row are remembered as `deep`, by their first predicate.
+    `rows_min`: how many rows the atoms of a rule must have, to be worth it. `taken` and `refused`
+    count predicates that ran on columns, and that could have but for what they compute or hold,
+    `spared` facts that were left to the row engine since something fails for them. `alike` are the
+    atoms that rules have in common, by rule; `shared` counts joins that began with what another
+    rule had found. Recursions that are done sooner row by row are remembered as `deep`, by their
+    first predicate.
     """
 
     def __init__(
@@ -109,12 +112,16 @@ class Bulk:
         self._suited: dict[str, bool] = {}
 
     def begin(self) -> None:
-        """A window of rows begins, which hold their texts: forget the numbers if they are too many to keep."""
+        """A window of rows begins, which hold their texts: forget the numbers if they are too many
+        to keep.
+        """
         if len(self.texts) > _TEXTS_MAX:
             self.forget_texts()
 
     def forget_texts(self, texts: Texts | None = None) -> Texts:
-        """Go on with other numbers for texts, or new ones; columns made before are of no use afterwards."""
+        """Go on with other numbers for texts, or new ones; columns made before are of no use
+        afterwards.
+        """
         self.texts = texts if texts is not None else Texts()
         return self.texts
 
@@ -125,7 +132,9 @@ class Bulk:
         return BulkWindow(self, around, tables, state)
 
     def suits(self, predicate: str, forms: Sequence[RuleForm], around: Surroundings) -> bool:
-        """Whether those of the rules that derive a predicate may run on columns, as far as their text can tell."""
+        """Whether those of the rules that derive a predicate may run on columns, as far as their
+        text can tell.
+        """
         known = self._suited.get(predicate)
         if known is None:
             mine = [form for form in forms if form.head.predicate == predicate]
@@ -145,7 +154,9 @@ class Bulk:
         return LATTICES_SEEN.issuperset(name for name, _ in form.head.lattices)
 
     def _apart(self, forms: Sequence[RuleForm]) -> bool:
-        """Whether records with aggregates come from one rule, and no tally of theirs can meet another."""
+        """Whether records with aggregates come from one rule, and no tally of theirs can meet
+        another.
+        """
         names = {name for form in forms for name, _ in form.head.lattices}
         if not names:
             return True
@@ -270,8 +281,8 @@ class BulkWindow:
     ) -> Sequence[Columns]:
         """What one rule derives, alternative derivations side by side. Raises: Unsuited.
 
-        At the atoms that are keys of `fresh` it reads those rows alone. A few facts for which something fails are left
-        out and added to `spared`, where that is given.
+        At the atoms that are keys of `fresh` it reads those rows alone. A few facts for which
+        something fails are left out and added to `spared`, where that is given.
         """
         profile = self._around.profile
         if profile is None:
@@ -368,7 +379,10 @@ class BulkWindow:
         tables: dict[int, Arrangements],
         spared: list[Spared] | None,
     ) -> bool:
-        """Whether the first rows as they stand make a piece that becomes much shorter. Raises: Unsuited."""
+        """Whether the first rows as they stand make a piece that becomes much shorter.
+
+        Raises: Unsuited.
+        """
         first = rule.steps[0].plan.atom
         mine = {**tables, first: next(_pieces(tables[first]))}
         tried: list[Spared] | None = None if spared is None else []
@@ -382,7 +396,10 @@ class BulkWindow:
         of: Piece,
         spared: list[Spared] | None,
     ) -> Derived:
-        """The heads of the matches that begin with some facts of the first atom. Raises: Unsuited."""
+        """The heads of the matches that begin with some facts of the first atom.
+
+        Raises: Unsuited.
+        """
         first = rule.steps[0].plan.atom
         while True:
             try:

@@ -1,4 +1,6 @@
-"""The facts of a predicate as columns of numbers: every value a word of 64 bits, texts by their number."""
+"""The facts of a predicate as columns of numbers: every value a word of 64 bits, texts by their
+number.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ _WORDS = (Type.INT, Type.TEXT)
 
 
 class Unsuited(Exception):
-    """Columns cannot hold this, or may not compute it; the row engine does. Never leaves the library."""
+    """Columns cannot hold this, or may not compute it; the row engine does.
+
+    Never leaves the library.
+    """
 
 
 class Texts:
@@ -82,7 +87,10 @@ class Texts:
             return known
 
     def numbers(self, texts: pa.Array) -> I64Array:
-        """The number of each text; null may have any. Cost: O(n) + a look-up for each different one."""
+        """The number of each text; null may have any.
+
+        Cost: O(n) + a look-up for each different one.
+        """
         encoded = texts.dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
@@ -93,7 +101,10 @@ class Texts:
         return known[np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)]
 
     def arrow(self, numbers: I64Array, nulls: BoolArray | None = None) -> pa.Array:
-        """The texts of numbers as Arrow has them. Cost: O(n) and the texts that are new since the last time."""
+        """The texts of numbers as Arrow has them.
+
+        Cost: O(n) and the texts that are new since the last time.
+        """
         if 2 * len(numbers) < len(self._texts) - len(self._arrow):
             known = self.texts(numbers)
             return pa.array(known, pa.string(), mask=nulls)
@@ -179,7 +190,10 @@ class Column:
 
     @classmethod
     def of_values(cls, kind: Type, values: Sequence[Any], texts: Texts) -> Column:
-        """A column of values as the language has them. Raises: Unsuited where one is of another type."""
+        """A column of values as the language has them.
+
+        Raises: Unsuited where one is of another type.
+        """
         wanted = _PYTHON.get(kind)
         found = set(map(type, values))
         if wanted is None or not found <= {wanted, type(None)}:
@@ -203,7 +217,10 @@ class Column:
 
     @classmethod
     def of_arrow(cls, kind: Type, array: pa.Array, texts: Texts) -> Column:
-        """A column of values as Arrow has them, whole numbers widened for floats. Raises: Unsuited."""
+        """A column of values as Arrow has them, whole numbers widened for floats.
+
+        Raises: Unsuited.
+        """
         nulls = None
         if array.null_count:
             nulls = array.is_null().to_numpy(zero_copy_only=False)
@@ -231,7 +248,10 @@ def all_true(rows: int) -> BoolArray:
 
 
 def absent_times(rows: int) -> Column:
-    """The time of facts that have none. As nobody writes to columns, those of up to 65,536 rows share memory."""
+    """The time of facts that have none.
+
+    As nobody writes to columns, those of up to 65,536 rows share memory.
+    """
     if rows <= _SHARED_ROWS:
         return Column(Type.INT, _ZEROS[:rows], _TRUE[:rows])
     return Column(Type.INT, np.zeros(rows, np.int64), all_true(rows))
@@ -310,8 +330,9 @@ def aligned_words(columns: Sequence[Column], wide: Sequence[bool]) -> list[I64Ar
 class Columns:
     """Rows (start, stop, expires, time, arguments, lattices) of a predicate, by column.
 
-    `time` is null for timeless facts. `lattices` hold what is seen of those that are one number. `apart` is set where no
-    two rows are known to be of one fact; what is made of other rows does not have it. Never changed.
+    `time` is null for timeless facts. `lattices` hold what is seen of those that are one number.
+    `apart` is set where no two rows are known to be of one fact; what is made of other rows does
+    not have it. Never changed.
     """
 
     start: I64Array
@@ -349,7 +370,9 @@ class Columns:
         )
 
     def kept(self, rows: I64Array) -> Columns:
-        """The rows with these ascending numbers, none of them twice; what is known of all of them stays known."""
+        """The rows with these ascending numbers, none of them twice; what is known of all of them
+        stays known.
+        """
         if len(rows) == len(self):
             return self
         return self.at(rows, self.start[rows], self.stop[rows], self.apart)
@@ -478,7 +501,10 @@ def _kind_of(values: Sequence[Any]) -> Type:
 
 
 def _seen_of(parafacts: Sequence[Parafacts], names: Sequence[str]) -> dict[str, list[Any]]:
-    """What is seen of each lattice. Raises: Unsuited where rows carry others, or not all of them."""
+    """What is seen of each lattice.
+
+    Raises: Unsuited where rows carry others, or not all of them.
+    """
     if not any(each is not None for each in parafacts):
         return {}
     if not names or not LATTICES_SEEN.issuperset(names):

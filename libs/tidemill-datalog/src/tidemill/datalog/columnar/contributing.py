@@ -1,4 +1,6 @@
-"""What the solutions of a rule contribute to its aggregates: added up piece by piece where they live together."""
+"""What the solutions of a rule contribute to its aggregates: added up piece by piece where they
+live together.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ EXTREMES = frozenset({"min", "earliest", "max", "latest"})
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What several solutions contribute to a sum, a count or an average, exactly: one row for those that live together."""
+    """What several solutions contribute to a sum, a count or an average, exactly: one row for those
+    that live together.
+    """
 
     kind: Type
     sums: Sums
@@ -56,7 +60,9 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """Solutions, and what each contributes to every aggregate of the head; a row may stand for several of them."""
+    """Solutions, and what each contributes to every aggregate of the head; a row may stand for
+    several of them.
+    """
 
     solutions: Derived
     values: tuple[Column | Added, ...]
@@ -179,8 +185,9 @@ def numbers_of(name: str, column: Column) -> Column:
 class Gathering:
     """The solutions of a rule as they are found, piece by piece.
 
-    With `several` pieces of a rule that aggregates, the solutions of a piece that live together become one row at once,
-    where that makes the first piece much shorter: then the memory is that of the groups and not that of the solutions.
+    With `several` pieces of a rule that aggregates, the solutions of a piece that live together
+    become one row at once, where that makes the first piece much shorter: then the memory is that
+    of the groups and not that of the solutions.
     """
 
     def __init__(self, form: RuleForm, several: bool) -> None:

@@ -1,4 +1,6 @@
-"""From matches to derived rows: atoms under `not`, heads, and what alternative derivations say together."""
+"""From matches to derived rows: atoms under `not`, heads, and what alternative derivations say
+together.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ from tidemill.datalog.evaluation.writing import head_expressions
 class Derived:
     """What the matches of a rule derive, one row for each. Never changed.
 
-    `values` are the aggregated expressions, in the order of the head; `identity` the columns that tell
-    solutions apart.
+    `values` are the aggregated expressions, in the order of the head; `identity` the columns that
+    tell solutions apart.
     """
 
     start: I64Array
@@ -213,10 +215,11 @@ def matched_variables(form: RuleForm) -> list[Variable]:
 
 
 def merged(columns: Columns) -> Columns:
-    """The same facts with what alternative derivations of one say together: at each instant the latest expiry.
+    """The same facts with what alternative derivations of one say together: at each instant the
+    latest expiry.
 
-    Rows of one fact do not overlap afterwards, and touching ones differ. Cost: O(n), O(n log n) for facts
-    that several rows derive.
+    Rows of one fact do not overlap afterwards, and touching ones differ. Cost: O(n), O(n log n) for
+    facts that several rows derive.
     """
     rows = len(columns)
     if columns.apart or not rows:

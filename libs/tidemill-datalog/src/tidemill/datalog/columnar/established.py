@@ -1,4 +1,6 @@
-"""Solutions with an expiry of their own, on columns: established once, gone at their end and not before."""
+"""Solutions with an expiry of their own, on columns: established once, gone at their end and not
+before.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ _START, _EXPIRES, _TIME, _ARGUMENTS = range(4)
 class Shape:
     """How the identity of a solution of a rule is made of columns.
 
-    `widths` are the columns of the key of each atom; what is left are the parafacts that it matched.
+    `widths` are the columns of the key of each atom; what is left are the parafacts that it
+    matched.
     """
 
     rule: int
@@ -48,9 +51,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Solutions side by side: their start, expiry, time, arguments, values, and what tells them apart.
+    """Solutions side by side: their start, expiry, time, arguments, values, and what tells them
+    apart.
 
-    `values` is the number of the first column of the values, `identity` that of what tells them apart.
+    `values` is the number of the first column of the values, `identity` that of what tells them
+    apart.
     """
 
     block: Block
@@ -96,8 +101,8 @@ class Kept:
 class Solutions(Sequence[EstablishedSolution]):
     """Living solutions on columns; the objects are made only if somebody looks at them.
 
-    `start` of each is the first instant at which its body held. `origin` says which of the solutions of the window
-    before, known by their `mark`, each one is, -1 for one that is new.
+    `start` of each is the first instant at which its body held. `origin` says which of the
+    solutions of the window before, known by their `mark`, each one is, -1 for one that is new.
     """
 
     def __init__(
@@ -142,7 +147,9 @@ class Solutions(Sequence[EstablishedSolution]):
     def moved(
         self, before: Sequence[EstablishedSolution]
     ) -> tuple[Sequence[EstablishedSolution], Sequence[EstablishedSolution]] | None:
-        """Which of the solutions of the window before are gone, and which are new; None if that is not known."""
+        """Which of the solutions of the window before are gone, and which are new; None if that is
+        not known.
+        """
         if not before:
             return (), self
         if not isinstance(before, Solutions) or before.mark is not self._since:
@@ -217,9 +224,11 @@ def _columns(
 
 
 class EstablishedColumns:
-    """The solutions of one rule over a window: those carried into it, and those that its matches establish.
+    """The solutions of one rule over a window: those carried into it, and those that its matches
+    establish.
 
-    With `different`, no two of the matches are of one solution: each can only be one that was carried.
+    With `different`, no two of the matches are of one solution: each can only be one that was
+    carried.
     """
 
     def __init__(

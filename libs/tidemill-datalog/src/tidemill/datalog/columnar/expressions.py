@@ -1,4 +1,7 @@
-"""Expressions over columns. What fails in some row is left to the row engine, which words the error."""
+"""Expressions over columns.
+
+What fails in some row is left to the row engine, which words the error.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ _KINDS: Mapping[type, Type] = {int: Type.INT, float: Type.FLOAT, str: Type.TEXT,
 
 
 class Failing(Unsuited):
-    """Some facts are left to the row engine: `rows` are their numbers at the atom that matching begins with."""
+    """Some facts are left to the row engine: `rows` are their numbers at the atom that matching
+    begins with.
+    """
 
     def __init__(self, rows: I64Array) -> None:
         super().__init__()
@@ -39,9 +44,9 @@ class Failing(Unsuited):
 class Calculator:
     """Evaluates expressions of a rule for many matches at once.
 
-    `scope` says what is known of the variables: where that shows that nothing can fail, nothing is looked over. Matches
-    may be more than those that the rule is about: if none of them fails, none of those does. `failing` says which facts
-    are behind the rows that fail, where that is known.
+    `scope` says what is known of the variables: where that shows that nothing can fail, nothing is
+    looked over. Matches may be more than those that the rule is about: if none of them fails, none
+    of those does. `failing` says which facts are behind the rows that fail, where that is known.
     """
 
     def __init__(
@@ -62,7 +67,10 @@ class Calculator:
         self._failed: BoolArray | None = None
 
     def column(self, expression: Expression, kind: Type | None = None) -> Column:
-        """The values, whole numbers widened where `kind` is float. Raises: Unsuited, also where a row fails."""
+        """The values, whole numbers widened where `kind` is float.
+
+        Raises: Unsuited, also where a row fails.
+        """
         column = self._sound(expression)
         if kind is Type.FLOAT and column.kind is Type.INT:
             return Column(Type.FLOAT, column.values.astype(np.float64), column.nulls)
@@ -71,7 +79,10 @@ class Calculator:
         return column
 
     def truth(self, expression: Expression) -> BoolArray:
-        """Where a condition is true; null counts as false. Raises: Unsuited, also where a row fails."""
+        """Where a condition is true; null counts as false.
+
+        Raises: Unsuited, also where a row fails.
+        """
         return self._true(self._sound(expression))
 
     def _sound(self, expression: Expression) -> Column:

@@ -1,4 +1,6 @@
-"""Expressions made ready for columns: as code over whole arrays where they can neither fail nor be null."""
+"""Expressions made ready for columns: as code over whole arrays where they can neither fail nor be
+null.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ _LIMIT_MAX = 1 << 62
 class Formula:
     """An expression, and code for its values over arrays of the values of its variables.
 
-    `variables` are those of the code: its name for each, the name in the rule, and the type that its column has to have;
-    none of them may be null. Without `code` the expression is worked out step by step.
+    `variables` are those of the code: its name for each, the name in the rule, and the type that
+    its column has to have; none of them may be null. Without `code` the expression is worked out
+    step by step.
     """
 
     expression: Expression
@@ -38,7 +41,9 @@ class Formula:
 
 
 def formula(expression: Expression, scope: Scope) -> Formula:
-    """Make an expression ready; what is known of its variables is known of every column it will be about."""
+    """Make an expression ready; what is known of its variables is known of every column it will be
+    about.
+    """
     if isinstance(expression, Call) and not scope.fallible(expression):
         variables: dict[str, tuple[str, Type]] = {}
         written = _written(expression, scope, variables)
@@ -57,7 +62,9 @@ def formulas(expressions: Iterable[Expression], scope: Scope) -> tuple[Formula, 
 def _written(
     expression: Expression, scope: Scope, variables: dict[str, tuple[str, Type]]
 ) -> tuple[str, Type] | None:
-    """The text and the type of an expression that cannot fail; None if it takes more than operators on arrays."""
+    """The text and the type of an expression that cannot fail; None if it takes more than operators
+    on arrays.
+    """
     if isinstance(expression, Constant):
         return _number(expression.value)
     if isinstance(expression, Variable):
@@ -91,7 +98,8 @@ def _number(value: object) -> tuple[str, Type] | None:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The least or the greatest value that matches leave to a variable, as code over arrays of whole numbers.
+    """The least or the greatest value that matches leave to a variable, as code over arrays of
+    whole numbers.
 
     `variables`: the name in the code and in the rule of each. It cannot overflow.
     """
@@ -122,7 +130,8 @@ class _Size:
 
 
 def limit(source: str, scope: Scope, window: tuple[int, int]) -> Limit | None:
-    """Make a limit ready that was written for numbers; None if it takes functions, or words may be too small for it.
+    """Make a limit ready that was written for numbers; None if it takes functions, or words may be
+    too small for it.
 
     `window` are the least and the greatest instant at which a window may begin.
     """

@@ -1,8 +1,10 @@
-"""Operators and functions over columns: each row as `tidemill.datalog.values` and `.functions` have it.
+"""Operators and functions over columns: each row as `tidemill.datalog.values` and `.functions` have
+it.
 
-Numbers are computed by columns. What has no kernel that agrees with the row engine to the letter (upper case, normal
-form, numbers as text) is computed once for each different combination of arguments. Where a row has no value its place
-holds anything and is flagged as failed: whether that row counts is for the caller to say.
+Numbers are computed by columns. What has no kernel that agrees with the row engine to the letter
+(upper case, normal form, numbers as text) is computed once for each different combination of
+arguments. Where a row has no value its place holds anything and is flagged as failed: whether that
+row counts is for the caller to say.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ _TESTS: Mapping[str, Callable[..., Any]] = {
 
 
 def common(columns: Sequence[Column]) -> list[Values]:
-    """Columns of numbers as the operators see them: whole if all are, else floats. Raises: Unsuited."""
+    """Columns of numbers as the operators see them: whole if all are, else floats.
+
+    Raises: Unsuited.
+    """
     kinds = {column.kind for column in columns}
     if not kinds <= set(NUMBERS):
         raise Unsuited
@@ -232,7 +237,9 @@ def _coalesce(arguments: Sequence[Column]) -> Column:
 def _tested(
     name: str, arguments: Sequence[Column], kind: Type, texts: Texts, allowance: Allowance
 ) -> Result:
-    """A test of texts by one and the same text, or their lengths, by Arrow; each different text once."""
+    """A test of texts by one and the same text, or their lengths, by Arrow; each different text
+    once.
+    """
     column = arguments[0]
     if {argument.kind for argument in arguments} != {Type.TEXT}:
         raise Unsuited

@@ -1,4 +1,6 @@
-"""Aggregates over columns: the record of every group on every stretch in which the same solutions live."""
+"""Aggregates over columns: the record of every group on every stretch in which the same solutions
+live.
+"""
 
 from __future__ import annotations
 

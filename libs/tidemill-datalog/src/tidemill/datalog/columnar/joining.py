@@ -63,7 +63,9 @@ class Matching:
         self.start = first.start
         self.stop = first.stop
         self._common: tuple[dict[str, Column], Mapping[str, str]] | None = None
-        """Columns gathered from the very matches of now, for other rules too, and their names for variables."""
+        """Columns gathered from the very matches of now, for other rules too, and their names for
+        variables.
+        """
         self.taken: int | None = None
         """The rule whose matches these were at first, if another had them."""
 
@@ -71,7 +73,10 @@ class Matching:
         return len(self.start)
 
     def run(self, once: FoundOnce | None = None, first: Piece | None = None) -> None:
-        """Find all matches, or go on from those found `once` over the same `first` piece. Raises: Unsuited."""
+        """Find all matches, or go on from those found `once` over the same `first` piece.
+
+        Raises: Unsuited.
+        """
         done = -1 if once is None or first is None else self._resume(once, first)
         for number, step in enumerate(self._rule.steps):
             if number < done:
@@ -95,7 +100,9 @@ class Matching:
                 self.keep(np.empty(0, np.int64))
 
     def _resume(self, once: FoundOnce, first: Piece) -> int:
-        """Go on from the most steps that another rule has done; the last of them, -1 where there is none."""
+        """Go on from the most steps that another rule has done; the last of them, -1 where there is
+        none.
+        """
         steps = self._rule.steps
         for number in range(len(steps) - 1, 0, -1):
             prefix = self._rule.prefixes[number]
@@ -127,7 +134,9 @@ class Matching:
             self._common = made, names
 
     def _key_of(self, prefix: Prefix, number: int, first: Piece) -> object:
-        """The steps, and what they read; the first table comes in pieces, each of which is the same for all."""
+        """The steps, and what they read; the first table comes in pieces, each of which is the same
+        for all.
+        """
         others = [id(self._tables[s.plan.atom]) for s in self._rule.steps[1 : number + 1]]
         return prefix.key, id(first[0]), first[1], *others
 
@@ -163,7 +172,10 @@ class Matching:
         return known
 
     def value(self, formula: Formula, kind: Type | None = None) -> Column:
-        """An expression over the variables of the matches, as a calculator has it. Raises: Unsuited."""
+        """An expression over the variables of the matches, as a calculator has it.
+
+        Raises: Unsuited.
+        """
         expression = formula.expression
         if isinstance(expression, Variable):
             known = self.variable(expression.name)
@@ -230,7 +242,10 @@ class Matching:
         return [column if rows is None else column.take(rows) for column in keys]
 
     def keep(self, rows: I64Array) -> bool:
-        """Go on with these matches; a number may come several times. Whether they are others than before."""
+        """Go on with these matches; a number may come several times.
+
+        Whether they are others than before.
+        """
         if len(rows) == len(self) and counting(rows):
             return False
         self._common = None
@@ -254,7 +269,9 @@ class Matching:
 
     @property
     def _width(self) -> int:
-        """Bytes that a match takes while it is found: its pair, its rows, its instants, what is made of them."""
+        """Bytes that a match takes while it is found: its pair, its rows, its instants, what is
+        made of them.
+        """
         return _WORD * (4 + 2 * (len(self._rows) + 1 + 2 + len(self._made)))
 
     def _room(self) -> int:
@@ -362,7 +379,10 @@ class Matching:
         self.filter(self.start < self.stop)
 
     def _whole(self, formula: Formula) -> I64Array:
-        """The offset or the period of a clock in each match. Raises: Unsuited for one that words may be too small for."""
+        """The offset or the period of a clock in each match.
+
+        Raises: Unsuited for one that words may be too small for.
+        """
         expression = formula.expression
         if isinstance(expression, Constant) and type(expression.value) is int:
             least = greatest = expression.value

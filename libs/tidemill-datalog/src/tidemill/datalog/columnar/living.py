@@ -1,4 +1,6 @@
-"""The rows of an input that are alive, on columns: what is present in a window, from the changes in it."""
+"""The rows of an input that are alive, on columns: what is present in a window, from the changes in
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tidemill.time import Corrupt
 
 
 class LivingColumns:
-    """Rows that are alive, with how many copies of each; never changed, so that several views may hold one.
+    """Rows that are alive, with how many copies of each; never changed, so that several views may
+    hold one.
 
     `rows` are present from their start on, without an end; no two of them are equal.
     """
@@ -30,11 +33,12 @@ class LivingColumns:
         return len(self.copies)
 
     def advanced(self, changes: Columns, diffs: I64Array) -> tuple[LivingColumns, Columns]:
-        """What is alive after the last change, and the stretches in which rows are present up to there.
+        """What is alive after the last change, and the stretches in which rows are present up to
+        there.
 
-        The starts of `changes` are their times, none before a start so far; of one time they are added up. The
-        stretches of rows that stay share the memory of what is alive.
-        Raises: Corrupt if a row is taken away more often than it was put in. Cost: O(alive + changes).
+        The starts of `changes` are their times, none before a start so far; of one time they are
+        added up. The stretches of rows that stay share the memory of what is alive. Raises: Corrupt
+        if a row is taken away more often than it was put in. Cost: O(alive + changes).
         """
         if not len(changes):
             return self, self.rows

@@ -1,8 +1,9 @@
-"""What joins of several rules have in common in a window: the first steps of one are found again by the next.
+"""What joins of several rules have in common in a window: the first steps of one are found again by
+the next.
 
-Rules keep the orders of joins that the sizes of their tables ask for. Where two begin with the same steps, up to the
-names of variables, the matches of these are there already when the second comes to them, with all columns that were
-gathered from them.
+Rules keep the orders of joins that the sizes of their tables ask for. Where two begin with the same
+steps, up to the names of variables, the matches of these are there already when the second comes to
+them, with all columns that were gathered from them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from tidemill.datalog.evaluation.sharing import atom_key, expression_key
 Piece: TypeAlias = "tuple[Arrangements, int]"
 """A table that comes in pieces, and the number of one."""
 ROWS_MAX = 1 << 21
-"""How many matches are held for other rules until a window ends; what would be more is found again by each."""
+"""How many matches are held for other rules until a window ends; what would be more is found again
+by each.
+"""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -32,7 +35,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class Prefix:
     """The first steps of a join, without the conditions after the last of them.
 
-    `key` is the same for every rule that begins so; `names` are those of it for the variables of this rule.
+    `key` is the same for every rule that begins so; `names` are those of it for the variables of
+    this rule.
     """
 
     key: Any
@@ -43,7 +47,8 @@ class Prefix:
 class Found:
     """The matches of some steps: for each a row of its table, None for all rows as they are.
 
-    `made` are columns gathered from them, by the names of the prefix. `tables` are held so that no other takes their place.
+    `made` are columns gathered from them, by the names of the prefix. `tables` are held so that no
+    other takes their place.
     """
 
     rule: int
@@ -56,7 +61,10 @@ class Found:
 
 @dataclass(slots=True)
 class FoundOnce:
-    """The matches of one window that several rules may ask for. `taken` counts how often one did."""
+    """The matches of one window that several rules may ask for.
+
+    `taken` counts how often one did.
+    """
 
     rows_max: int = ROWS_MAX
     taken: int = 0
@@ -77,7 +85,9 @@ class FoundOnce:
 
 
 def commonly(form: RuleForm, plan: Plan, alike: Sequence[tuple[int, ...]]) -> Plan:
-    """A plan that leaves guards which drop little, `!=`, until after the steps that another rule may have too."""
+    """A plan that leaves guards which drop little, `!=`, until after the steps that another rule
+    may have too.
+    """
     sets = set(map(frozenset, alike))
     ends = [at for at in range(1, len(plan.steps)) if _atoms(plan, at) in sets]
     if not ends:

@@ -1,4 +1,5 @@
-"""Rules made ready to run over columns: what follows from a rule, its plan and the kind of its tables is decided once.
+"""Rules made ready to run over columns: what follows from a rule, its plan and the kind of its
+tables is decided once.
 
 A prepared rule is kept from window to window, for tables of which the same is known.
 """
@@ -62,10 +63,11 @@ Source: TypeAlias = Callable[[Gathering], Column]
 class PreparedStep:
     """How one atom is matched: what it is found by, and what else its facts have to be.
 
-    `probes` are positions and what stands there. `between` are the least and the greatest value of the plan's range where
-    they are numbers, `limits` what it is computed from; `conditions` those that the range does not decide. `clock` are its
-    offset and its period. `tests` compare columns with terms known before. `timed`: facts without a time do not match;
-    `expiring`: one without an expiry is left to the row engine; `never`: no fact has what the atom asks for.
+    `probes` are positions and what stands there. `between` are the least and the greatest value of
+    the plan's range where they are numbers, `limits` what it is computed from; `conditions` those
+    that the range does not decide. `clock` are its offset and its period. `tests` compare columns
+    with terms known before. `timed`: facts without a time do not match; `expiring`: one without an
+    expiry is left to the row engine; `never`: no fact has what the atom asks for.
     """
 
     plan: Step
@@ -98,10 +100,12 @@ class PreparedHead:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRule:
-    """A rule with its plan; `sources` say where the values of each variable come from, with the atom that has them.
+    """A rule with its plan; `sources` say where the values of each variable come from, with the
+    atom that has them.
 
-    `timed` and `expiring` are the atoms whose time and expiry are passed on. `kinds` are those of the head's arguments,
-    `value_kinds` those of its lattices as far as they have to be floats. `prefixes` say of each step whether what is joined then may be what another rule joins.
+    `timed` and `expiring` are the atoms whose time and expiry are passed on. `kinds` are those of
+    the head's arguments, `value_kinds` those of its lattices as far as they have to be floats.
+    `prefixes` say of each step whether what is joined then may be what another rule joins.
     """
 
     form: RuleForm
@@ -128,9 +132,11 @@ def prepared(
     common: tuple[Prefix | None, ...],
     window: tuple[int, int],
 ) -> PreparedRule:
-    """Make a rule ready. `of_atoms`: what the facts of each atom carry, and their lattices; `kinds` of arguments and
-    lattices of the head; `common`: the steps that another rule may have too; `window`: between which instants windows
-    begin. Raises: Unsuited.
+    """Make a rule ready.
+
+    `of_atoms`: what the facts of each atom carry, and their lattices; `kinds` of arguments and
+    lattices of the head; `common`: the steps that another rule may have too; `window`: between
+    which instants windows begin. Raises: Unsuited.
     """
     carried = {i: names for i, (_, names) in of_atoms.items()}
     _check_passed(form, carried)
@@ -161,7 +167,10 @@ def prepared(
 def _value_kind(
     name: str, term: Expression, kinds: Mapping[str, Sequence[Type]], scope: Scope
 ) -> Type | None:
-    """Float for a lattice whose values have to be floats. Raises: Unsuited where a sum would be rounded by that."""
+    """Float for a lattice whose values have to be floats.
+
+    Raises: Unsuited where a sum would be rounded by that.
+    """
     if name == "average" or kinds.get(name, (Type.ANY,))[0] is not Type.FLOAT:
         return None
     if name == "sum" and type_of(term, scope.types) is not Type.FLOAT:
@@ -416,14 +425,18 @@ def calculated(form: RuleForm) -> frozenset[str]:
 
 
 def _compares(condition: Expression) -> bool:
-    """Whether a condition compares a variable with a constant: it never fails, and limits by that constant."""
+    """Whether a condition compares a variable with a constant: it never fails, and limits by that
+    constant.
+    """
     if not isinstance(condition, Call) or condition.name not in _ORDERS:
         return False
     return {type(side) for side in condition.arguments} == {Variable, Constant}
 
 
 def weighed(form: RuleForm) -> tuple[tuple[tuple[int, ...], bool], ...]:
-    """For each atom the columns of its key whose ranges matter, and whether the range of its expiries does."""
+    """For each atom the columns of its key whose ranges matter, and whether the range of its
+    expiries does.
+    """
     names = calculated(form)
     found = []
     for atom in form.atoms:

@@ -1,4 +1,6 @@
-"""Recursion on columns: rounds in which one recursive atom of each rule reads only what the last round added."""
+"""Recursion on columns: rounds in which one recursive atom of each rule reads only what the last
+round added.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,12 @@ def fixed_point(
     established: dict[int, EstablishedColumns],
     limits: RecursionLimits,
 ) -> dict[str, Columns]:
-    """The facts of predicates that read each other; those without any are left out. Raises: Unsuited.
+    """The facts of predicates that read each other; those without any are left out.
 
-    Rules inside the recursion neither group nor establish. Cost: of a round O(facts so far + matches).
+    Raises: Unsuited.
+
+    Rules inside the recursion neither group nor establish. Cost: of a round O(facts so far +
+    matches).
     """
     inside = [form for form in forms if reads_any(form, predicates)]
     if any(form.outlives or form.head.aggregates or form.head.lattices for form in inside):

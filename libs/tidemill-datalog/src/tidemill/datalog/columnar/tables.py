@@ -25,7 +25,9 @@ _SMALL_BITS, _SMALL_STEP = 32, 4
 
 
 class Statistics:
-    """What a planner asks of the rows of columns: how many, what they carry, which values they have."""
+    """What a planner asks of the rows of columns: how many, what they carry, which values they
+    have.
+    """
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -70,7 +72,9 @@ class Statistics:
         return traits.timed, traits.timeless, traits.expiring, *sorted(self.columns.lattices)
 
     def rounded(self, weighed: tuple[tuple[int, ...], bool]) -> Rounded:
-        """What plans are made for, if the ranges of some columns and perhaps those of the expiries matter."""
+        """What plans are made for, if the ranges of some columns and perhaps those of the expiries
+        matter.
+        """
         known = self._rounded.get(weighed)
         if known is None:
             known = self._rounded[weighed] = Rounded(self, *weighed)
@@ -97,10 +101,12 @@ class Statistics:
 
 
 class Rounded:
-    """Statistics rounded outwards to powers of two, so that a plan made for them fits other rows as well.
+    """Statistics rounded outwards to powers of two, so that a plan made for them fits other rows as
+    well.
 
-    `key` is equal where the plan would be the same. Ranges are known of the columns at `weighed` alone, and of the
-    expiries if `expiries` says so; counts of values are those of the rows it is made for.
+    `key` is equal where the plan would be the same. Ranges are known of the columns at `weighed`
+    alone, and of the expiries if `expiries` says so; counts of values are those of the rows it is
+    made for.
     """
 
     def __init__(self, of: Statistics, weighed: tuple[int, ...], expiries: bool) -> None:

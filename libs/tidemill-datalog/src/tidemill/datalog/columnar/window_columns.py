@@ -15,10 +15,12 @@ from tidemill.time import UsageError
 
 
 class WindowColumns:
-    """The rows of an input that are present in a window: what one evaluation has made of them, another takes.
+    """The rows of an input that are present in a window: what one evaluation has made of them,
+    another takes.
 
-    `before` is the table of an earlier window if it is of the same rows, all of them facts of their own: what was put
-    together by their columns stays. For any number of threads: the first who asks works it out, the others wait for it.
+    `before` is the table of an earlier window if it is of the same rows, all of them facts of their
+    own: what was put together by their columns stays. For any number of threads: the first who asks
+    works it out, the others wait for it.
     """
 
     def __init__(self, columns: Columns, before: ColumnTable | None = None) -> None:
@@ -30,7 +32,9 @@ class WindowColumns:
         self._tables: dict[tuple[Instant, int], ColumnTable] = {}
 
     def within(self, lower: Instant, upper: int) -> ColumnTable:
-        """The table of the window [lower, upper): rows cut to it, and those of one fact drawn together."""
+        """The table of the window [lower, upper): rows cut to it, and those of one fact drawn
+        together.
+        """
         with self._making:
             table = self._tables.get((lower, upper))
             if table is None:
@@ -46,7 +50,8 @@ def table_within(
     lower: Instant,
     upper: int,
 ) -> ColumnTable:
-    """Rows as a table of the window [lower, upper): cut to it, and those of one fact drawn together.
+    """Rows as a table of the window [lower, upper): cut to it, and those of one fact drawn
+    together.
 
     Raises: UsageError where the columns are not of the kinds of the predicate.
     """

@@ -39,9 +39,9 @@ def column_bytes(values: int) -> int:
 class Allowance:
     """Counts what an evaluation holds, and ends it beyond `bytes_max` or once nobody waits for it.
 
-    What is finished is settled by its size; what is on the way to it is taken meanwhile. Between two looks an
-    evaluation goes on for some milliseconds, and holds at most as much more as one table has.
-    One evaluation counts at a time; `call_off` may be called by any thread.
+    What is finished is settled by its size; what is on the way to it is taken meanwhile. Between
+    two looks an evaluation goes on for some milliseconds, and holds at most as much more as one
+    table has. One evaluation counts at a time; `call_off` may be called by any thread.
     """
 
     def __init__(

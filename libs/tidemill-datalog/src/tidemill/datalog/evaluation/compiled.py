@@ -1,4 +1,6 @@
-"""One rule made ready to run over tables: planned for their sizes, written as Python, compiled once per shape."""
+"""One rule made ready to run over tables: planned for their sizes, written as Python, compiled once
+per shape.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +69,11 @@ class Handover(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run needs beside the rule: the program's types, host functions and lattices, the window.
+    """What a run needs beside the rule: the program's types, host functions and lattices, the
+    window.
 
-    `frozen` says that only the instant `upper - 1` counts: every fact present then is present from the
-    beginning without end, so facts can be handed from one instant to another as they are.
+    `frozen` says that only the instant `upper - 1` counts: every fact present then is present from
+    the beginning without end, so facts can be handed from one instant to another as they are.
     """
 
     checked: CheckedProgram
@@ -97,8 +100,9 @@ class Prepared:
 class CompiledRule:
     """A rule and the code compiled for it so far.
 
-    Cost: the first run for a shape of tables (which may expire, hold nulls, overflow; which is smaller)
-    compiles, a few milliseconds; later runs only plan and write, some hundred microseconds.
+    Cost: the first run for a shape of tables (which may expire, hold nulls, overflow; which is
+    smaller) compiles, a few milliseconds; later runs only plan and write, some hundred
+    microseconds.
     """
 
     def __init__(self, form: RuleForm) -> None:
@@ -250,7 +254,8 @@ def _tick_bounds(offset: Expression, scope: Scope, around: Surroundings) -> Boun
 def extra_conditions(form: RuleForm, scope: Scope) -> tuple[Expression, ...]:
     """What must hold for a solution to matter in the window: its own expiry lies in it or beyond.
 
-    Only where nothing of the head can fail, because a failure is reported even for a solution that is over.
+    Only where nothing of the head can fail, because a failure is reported even for a solution that
+    is over.
     """
     if LOWER not in scope.bounds:
         return ()

@@ -1,7 +1,7 @@
 """Expressions as Python source: the shortest code that is right for what is known of the variables.
 
-Where the ranges show that an operator cannot fail and its operands are not null, the bare Python operator
-is written; elsewhere a call of the checked operator of `tidemill.datalog.values`.
+Where the ranges show that an operator cannot fail and its operands are not null, the bare Python
+operator is written; elsewhere a call of the checked operator of `tidemill.datalog.values`.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ RUNTIME: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Scope:
-    """What is known where an expression stands: type and range of every variable, names of constants.
+    """What is known where an expression stands: type and range of every variable, names of
+    constants.
 
-    `constants` collects the values that generated code refers to by name. `inexact` are the places (atom,
-    column) that no value may be looked up in: whole numbers beyond 2^53 for a variable that is a float, where
-    several of them are one float.
+    `constants` collects the values that generated code refers to by name. `inexact` are the places
+    (atom, column) that no value may be looked up in: whole numbers beyond 2^53 for a variable that
+    is a float, where several of them are one float.
     """
 
     types: Mapping[str, Type]

@@ -1,4 +1,6 @@
-"""The error collection: which solutions were dropped because an expression failed, and when (language.md 9)."""
+"""The error collection: which solutions were dropped because an expression failed, and when
+(language.md 9).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Strata in order, each to its fixed point: derived tables from input tables.
 
-A component of mutually recursive predicates runs semi-naively: in every round one recursive atom of each rule
-reads only what the last round added. Where a recursion groups facts that have times or ends, or lets a fact leave
-(`~expires`), a later round may take back what an earlier one said; there every round starts anew from the last.
+A component of mutually recursive predicates runs semi-naively: in every round one recursive atom of
+each rule reads only what the last round added. Where a recursion groups facts that have times or
+ends, or lets a fact leave (`~expires`), a later round may take back what an earlier one said; there
+every round starts anew from the last.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ NO_TRAITS = Traits(False, False, False, False)
 
 @dataclass(slots=True)
 class Trace:
-    """What a recursion derives without some facts: `ranks` says in which round each fact was first there."""
+    """What a recursion derives without some facts: `ranks` says in which round each fact was first
+    there.
+    """
 
     excluded: frozenset[tuple[str, Key]] = frozenset()
     ranks: dict[tuple[str, Key], int] = field(default_factory=dict)
@@ -146,7 +149,9 @@ class Strata:
         return True
 
     def _beside(self, form: RuleForm, atom: int, facts: Table) -> Timelines | None:
-        """What a rule derives of some facts at one atom; None if that belongs into groups with others."""
+        """What a rule derives of some facts at one atom; None if that belongs into groups with
+        others.
+        """
         handover = Handover.GROUP if form.head.aggregates else Handover.COLLECT
         prepared = self._rules[form.number].prepare(
             self.table, self.around, handover, delta=(atom, facts)
@@ -187,7 +192,9 @@ class Strata:
     # One pass over rules that do not feed themselves.
 
     def derive(self, rule: CompiledRule) -> Timelines:
-        """Every derivation of one rule from the tables as they are; those of one fact are not merged."""
+        """Every derivation of one rule from the tables as they are; those of one fact are not
+        merged.
+        """
         found: Timelines = {}
         self._apply(rule, found)
         return found

@@ -1,8 +1,10 @@
-"""What an engine sees of a rule: definitions unfolded, every column a variable, conditions in their order.
+"""What an engine sees of a rule: definitions unfolded, every column a variable, conditions in their
+order.
 
-An atom holds only variables, constants and wildcards. Any other term of an atom becomes a *column variable*
-(its name begins with `#`) and a condition `column == expression`; the conditions of a rule stand in the order
-in which language.md 9.1 evaluates them, so the first that is not true or fails decides.
+An atom holds only variables, constants and wildcards. Any other term of an atom becomes a *column
+variable* (its name begins with `#`) and a condition `column == expression`; the conditions of a
+rule stand in the order in which language.md 9.1 evaluates them, so the first that is not true or
+fails decides.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Variable:
 
 
 WIDEN = "#widen"
-"""A call that no program writes: a whole number as the float that a column of floats holds in its place."""
+"""A call that no program writes: a whole number as the float that a column of floats holds in its
+place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,10 @@ class Type(Enum):
 class AtomForm:
     """An atom of a body: what each column and each lattice has to be.
 
-    `terms` are the arguments; `lattices` are the matched parafacts, `time` and `expires` among them, with
-    one term for each of their values, in the order of the text; `suppressed` are the lattices that are not
-    passed from it. The two arguments of a clock are expressions, kept in `clock`, and it has no terms.
+    `terms` are the arguments; `lattices` are the matched parafacts, `time` and `expires` among
+    them, with one term for each of their values, in the order of the text; `suppressed` are the
+    lattices that are not passed from it. The two arguments of a clock are expressions, kept in
+    `clock`, and it has no terms.
     """
 
     predicate: str
@@ -102,8 +107,8 @@ class AtomForm:
 class AbsentForm:
     """An atom under `not`: expressions over bound variables, or wildcards.
 
-    `widened` are the positions, from 1, at which a float is asked of a column of whole numbers: as where a
-    fact is joined, each of them is the float that it widens to.
+    `widened` are the positions, from 1, at which a float is asked of a column of whole numbers: as
+    where a fact is joined, each of them is the float that it widens to.
     """
 
     predicate: str
@@ -171,9 +176,9 @@ class HeadForm:
 class RuleForm:
     """A rule as engines evaluate it; `number` counts from 1 in the order of the text.
 
-    `guards` counts how many of the `conditions` at the end are guard expressions; the ones before them
-    come from terms of atoms. `types` gives the type of every variable. A rule that sends to a node has the
-    node as the first term of its head.
+    `guards` counts how many of the `conditions` at the end are guard expressions; the ones before
+    them come from terms of atoms. `types` gives the type of every variable. A rule that sends to a
+    node has the node as the first term of its head.
     """
 
     number: int

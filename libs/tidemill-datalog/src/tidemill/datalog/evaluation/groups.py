@@ -1,7 +1,8 @@
 """Aggregates as functions of the instant: one sweep over the solutions of a group (language.md 5).
 
-A *solution* is (start, end, time, expires, inner values, passed parafacts, identity). The record of a group
-at an instant is made of the solutions living then: time by maximum, expiry by minimum, each lattice merged.
+A *solution* is (start, end, time, expires, inner values, passed parafacts, identity). The record of
+a group at an instant is made of the solutions living then: time by maximum, expiry by minimum, each
+lattice merged.
 """
 
 from __future__ import annotations
@@ -156,7 +157,9 @@ class _Contributions:
 
 
 class _Fold:
-    """The merge of the values that live, folded anew when one leaves: for products and host lattices."""
+    """The merge of the values that live, folded anew when one leaves: for products and host
+    lattices.
+    """
 
     def __init__(self, values: Sequence[Sequence[Any]], merge: Callable[[Any, Any], Any]) -> None:
         self._values = values
@@ -201,9 +204,9 @@ def aggregate(
 ) -> list[Timed]:
     """The records of one group at every instant at which a solution lives.
 
-    `names` are the lattices of the head, in the order of the inner values of each solution. Where a value
-    fails, the record is absent and `report(reason, time, start, end)` is told. Cost: O(n log n) for n
-    solutions; where parafacts are passed, O(n * solutions that live together).
+    `names` are the lattices of the head, in the order of the inner values of each solution. Where a
+    value fails, the record is absent and `report(reason, time, start, end)` is told. Cost: O(n log
+    n) for n solutions; where parafacts are passed, O(n * solutions that live together).
     """
     group = _Contributions(solutions)
     columns = [
@@ -244,7 +247,9 @@ def aggregate(
 def _columns(
     names: Sequence[str], solutions: Sequence[Solution]
 ) -> list[tuple[str, list[list[Any]]]]:
-    """For each lattice of the head the values of each solution, several where it is mentioned twice."""
+    """For each lattice of the head the values of each solution, several where it is mentioned
+    twice.
+    """
     columns: dict[str, list[list[Any]]] = {}
     for position, name in enumerate(names):
         values = columns.setdefault(name, [[] for _ in solutions])

@@ -13,7 +13,9 @@ from tidemill.datalog.evaluation.state import EngineState, EstablishedSolution
 from tidemill.datalog.evaluation.tables import Table, Timelines
 
 Beside: TypeAlias = Callable[[RuleForm, int, Table], Timelines | None]
-"""What a rule derives of some facts at one atom, row by row; None if that belongs into groups with others."""
+"""What a rule derives of some facts at one atom, row by row; None if that belongs into groups with
+others.
+"""
 
 
 class Carrying(Protocol):
@@ -46,7 +48,10 @@ class WindowInBulk(Protocol):
     """One window."""
 
     def run(self, component: Component, limits: Limits, beside: Beside) -> Taken | None:
-        """Derive the predicates of a component; None if that is better done row by row. Raises: LimitPassed."""
+        """Derive the predicates of a component; None if that is better done row by row.
+
+        Raises: LimitPassed.
+        """
         ...
 
 

@@ -1,7 +1,9 @@
-"""Join plans: in which order the atoms of a rule are matched, through which index, and what is checked when.
+"""Join plans: in which order the atoms of a rule are matched, through which index, and what is
+checked when.
 
-The answer never depends on the plan; the text of an error does depend on the order of the conditions, so a
-condition is placed only after every earlier condition that may fail (language.md 9.1).
+The answer never depends on the plan; the text of an error does depend on the order of the
+conditions, so a condition is placed only after every earlier condition that may fail (language.md
+9.1).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ LOWER = "#lower"  # the lower end of the window, as a variable of conditions
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One column that is known before an atom is matched: its position and the expression it equals.
+    """One column that is known before an atom is matched: its position and the expression it
+    equals.
 
     `condition` is the index of the condition it comes from, None for a term of the atom itself.
     """
@@ -63,7 +66,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of a join; `first` are conditions without variables; `fallible` those that may fail.
+    """The steps of a join; `first` are conditions without variables; `fallible` those that may
+    fail.
 
     `valid_clocks` are the atoms whose clock arguments are known to be usable.
     """
@@ -77,8 +81,9 @@ class Plan:
 class Planner:
     """Plans one rule for the tables as they are now.
 
-    `extra` are conditions that every solution of interest fulfils, read for bounds only. Of atoms that cost the same
-    the `preferred` ones come first, in their order, then the others in the order of the text.
+    `extra` are conditions that every solution of interest fulfils, read for bounds only. Of atoms
+    that cost the same the `preferred` ones come first, in their order, then the others in the order
+    of the text.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Arithmetic bounds on one variable from comparisons that are linear in it.
 
-`te < tc ^ te >= tc - period` says `te + 1 <= tc <= te + period`, so a join with a clock costs the ticks that can
-match, and a join on a range of times costs the rows inside the range.
+`te < tc ^ te >= tc - period` says `te + 1 <= tc <= te + period`, so a join with a clock costs the
+ticks that can match, and a join on a range of times costs the rows inside the range.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from tidemill.datalog.evaluation.forms import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Python sources of the least and the greatest value of a variable, several of each where known."""
+    """Python sources of the least and the greatest value of a variable, several of each where
+    known.
+    """
 
     low: tuple[str, ...] = ()
     high: tuple[str, ...] = ()

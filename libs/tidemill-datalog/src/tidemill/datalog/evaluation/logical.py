@@ -1,9 +1,11 @@
-"""The logical plan of a program: what is read, matched, denied and derived, in which order of strata.
+"""The logical plan of a program: what is read, matched, denied and derived, in which order of
+strata.
 
-Every engine evaluates the plan of a program and nothing else: `scratch`, the engine on columns and `incremental`
-take from it which rules run together and in which order, and order the joins of its rules with one planner
-(`joins.Planner`), each from the sizes of the tables that it has at hand. Rewritings of a program, as the one for
-bound questions, are plans made from plans, so that every engine can run them.
+Every engine evaluates the plan of a program and nothing else: `scratch`, the engine on columns and
+`incremental` take from it which rules run together and in which order, and order the joins of its
+rules with one planner (`joins.Planner`), each from the sizes of the tables that it has at hand.
+Rewritings of a program, as the one for bound questions, are plans made from plans, so that every
+engine can run them.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ NEXT, SENT = "#next:", "#sent:"
 class Component:
     """Predicates that are derived together, and the rules that do: one predicate, or a recursion.
 
-    A predicate without rules is an input. What rules with `@next` and `@async` say are predicates of
-    their own: `#next:p`, `#sent:p`.
+    A predicate without rules is an input. What rules with `@next` and `@async` say are predicates
+    of their own: `#next:p`, `#sent:p`.
     """
 
     predicates: tuple[str, ...]
@@ -37,8 +39,8 @@ class Component:
 class LogicalPlan:
     """The components of a program in an order in which each reads only itself and earlier ones.
 
-    `later` are those of other ticks and nodes. `scans` say what of each input can matter. `checked` has the
-    names and types of all predicates.
+    `later` are those of other ticks and nodes. `scans` say what of each input can matter. `checked`
+    has the names and types of all predicates.
     """
 
     checked: CheckedProgram

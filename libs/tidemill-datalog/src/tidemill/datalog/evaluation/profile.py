@@ -1,4 +1,6 @@
-"""What the rules and predicates of an evaluation took: runs, facts found, time; and the table that says so."""
+"""What the rules and predicates of an evaluation took: runs, facts found, time; and the table that
+says so.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Profile:
 
 
 def profile_lines(plan: LogicalPlan, tables: Mapping[str, Table], profile: Profile) -> list[str]:
-    """Lines of a table: rows, bytes, runs and time of every predicate and rule of one evaluation, by stratum."""
+    """Lines of a table: rows, bytes, runs and time of every predicate and rule of one evaluation,
+    by stratum.
+    """
     rows: list[tuple[str, ...]] = [("", "rows", "bytes", "runs", "found", "ms", "on")]
     owned = {
         name for component in plan.components if component.rules for name in component.predicates
@@ -106,7 +110,9 @@ def _length(table: Table) -> int:
 
 
 def table_bytes(table: Table) -> int:
-    """About how many bytes the rows take, from a sample of those that are objects; indexes are not counted."""
+    """About how many bytes the rows take, from a sample of those that are objects; indexes are not
+    counted.
+    """
     if table.on_columns:
         columns = table.columns  # type: ignore[attr-defined]  # such a table has them
         own = (columns.start, columns.stop, columns.expires)

@@ -1,8 +1,8 @@
 """Which expressions cannot fail, shown from the ranges of the columns they are computed from.
 
-A condition that cannot fail may be evaluated anywhere in a join; one that may fail keeps the order of
-language.md 9.1, because the text of its error depends on it. Borders of whole numbers are whole and
-exact: one that is rounded beyond 64 bits by one would call an overflow impossible.
+A condition that cannot fail may be evaluated anywhere in a join; one that may fail keeps the order
+of language.md 9.1, because the text of its error depends on it. Borders of whole numbers are whole
+and exact: one that is rounded beyond 64 bits by one would call an overflow impossible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _ALWAYS = frozenset(
         "ends_with", "contains", "text", "is_null", "coalesce",
     }
 )  # fmt: skip
-"""Never fail on arguments of their types. What makes a new text may: it grows too long, or gets too many marks."""
+"""Never fail on arguments of their types.
+
+What makes a new text may: it grows too long, or gets too many marks.
+"""
 
 _BORDER_MAX = 2**500
 """Products of borders up to this one are finite, as whole numbers and as floats."""

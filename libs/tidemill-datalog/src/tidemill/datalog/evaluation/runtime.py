@@ -69,7 +69,10 @@ def tick_at(offset: int, period: int, time: Value, upper: Instant) -> Sequence[i
 
 
 def instant(value: Value) -> int:
-    """The value as the time of an event. Raises: Failed(wrong type), or for infinity Failed(overflow)."""
+    """The value as the time of an event.
+
+    Raises: Failed(wrong type), or for infinity Failed(overflow).
+    """
     if type(value) is int:
         return value
     if value == END:
@@ -116,10 +119,11 @@ def observer(lattices: Mapping[str, Lattice]) -> Callable[[Parafacts, str], Any]
 
 
 def rows_like(table: Readable, wanted: Sequence[Any], widened: Sequence[int] = ()) -> Iterable[Row]:
-    """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as their floats.
+    """The rows with the wanted arguments, ANY_VALUE for any; whole numbers at `widened` count as
+    their floats.
 
-    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one, all rows
-    that have the other arguments.
+    Cost: a look into an index; for a float beyond 2^53, of which several whole numbers may be one,
+    all rows that have the other arguments.
     """
     far = [at for at in widened if is_far(wanted[at - 1])]
     known = [at for at, value in enumerate(wanted, 1) if value is not ANY_VALUE and at not in far]

@@ -1,7 +1,9 @@
-"""What of an input can matter to a program: rows by tests on their columns, and the columns that anybody looks at.
+"""What of an input can matter to a program: rows by tests on their columns, and the columns that
+anybody looks at.
 
-A row that fits no atom, or that every rule drops by a guard over this one row, takes part in no derivation and in
-no error; whoever reads the collection may leave it out, and every answer stays as it is.
+A row that fits no atom, or that every rule drops by a guard over this one row, takes part in no
+derivation and in no error; whoever reads the collection may leave it out, and every answer stays as
+it is.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ Test: TypeAlias = "Comparison | AllOf | AnyOf"
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What of one input matters: rows that pass `wanted` (None: all), and of them the arguments at `columns`.
+    """What of one input matters: rows that pass `wanted` (None: all), and of them the arguments at
+    `columns`.
 
     Values of other columns are never looked at, and rows that differ only in them count as one.
     """
@@ -97,12 +100,17 @@ class Scan:
 
     @property
     def nameless(self) -> Scan:
-        """What is read, whatever the program calls it: equal for programs that read a collection alike."""
+        """What is read, whatever the program calls it: equal for programs that read a collection
+        alike.
+        """
         return replace(self, predicate="")
 
 
 def scans_of(checked: CheckedProgram, rules: Iterable[RuleForm]) -> dict[str, Scan]:
-    """The scan of every input that some rule reads. Programs with ticks count rows: they read all of them."""
+    """The scan of every input that some rule reads.
+
+    Programs with ticks count rows: they read all of them.
+    """
     tests: dict[str, list[Test | None]] = {}
     columns: dict[str, set[int]] = {}
     derived = set(checked.derived)
@@ -156,7 +164,9 @@ class _Readings:
         self._used = self._uses()
 
     def _pushable(self) -> tuple[Expression, ...]:
-        """The conditions before the first that may fail: none of them drops what an error would tell."""
+        """The conditions before the first that may fail: none of them drops what an error would
+        tell.
+        """
         if any(atom.clock is not None and not _ticks(atom.clock) for atom in self._rule.atoms):
             return ()
         found = []
@@ -170,7 +180,9 @@ class _Readings:
         return not _known_functions(expression) or self._scope.fallible(expression)
 
     def _counts_rows(self) -> bool:
-        """Whether rows that differ in a column nobody names are told apart: by a count, a life, an error."""
+        """Whether rows that differ in a column nobody names are told apart: by a count, a life, an
+        error.
+        """
         rule = self._rule
         if rule.outlives or rule.lingers or not rule.deductive:
             return True
@@ -224,7 +236,9 @@ class _Readings:
     def _of_condition(
         self, condition: Expression, places: Mapping[str, tuple[int, str]]
     ) -> Test | None:
-        """A test that passes wherever the condition can be true; None if it says nothing of the row."""
+        """A test that passes wherever the condition can be true; None if it says nothing of the
+        row.
+        """
         if not isinstance(condition, Call):
             return None
         if condition.name in ("&&", "||"):
@@ -267,7 +281,8 @@ def _known_functions(expression: Expression) -> bool:
 
 
 def compared(position: int, kind: str, sign: str, value: Value) -> Test | None:
-    """A comparison with a value of the very type of the column, so that stores compare as the language does.
+    """A comparison with a value of the very type of the column, so that stores compare as the
+    language does.
 
     None for any other value, of a column of a `kind`: "int", "float", "text" or "bool".
     """

@@ -1,10 +1,11 @@
-"""Joins that several rules of a program have in common: what they are, who has them, and what sharing one saves.
+"""Joins that several rules of a program have in common: what they are, who has them, and what
+sharing one saves.
 
-A *common join* is a set of atoms of a body that share variables, with the guards on them that cannot fail; two rules
-have it if theirs are the same up to the names of variables. It keeps whole facts, so each solution of a rule is one
-solution of it and something else: aggregates see it once, and its presence is that of its facts together. What it
-reads is complete before its rules run, and nothing in it can fail, so that no answer, error or reason depends on
-whether it is shared.
+A *common join* is a set of atoms of a body that share variables, with the guards on them that
+cannot fail; two rules have it if theirs are the same up to the names of variables. It keeps whole
+facts, so each solution of a rule is one solution of it and something else: aggregates see it once,
+and its presence is that of its facts together. What it reads is complete before its rules run, and
+nothing in it can fail, so that no answer, error or reason depends on whether it is shared.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ _ATOMS_MAX = 6
 _ORDERS_MAX = 24
 _VARIANTS_MAX = 16
 _ASKED_US, _KEPT_US, _SAVED_US = 6.0, 12.0, 6.0
-"""A change that a rule looks at in vain; a solution that is kept for others; one that a rule need not keep itself."""
+"""A change that a rule looks at in vain; a solution that is kept for others; one that a rule need
+not keep itself.
+"""
 _EQUAL_SHARE, _ORDER_SHARE = 0.1, 1 / 3
-"""What share of the solutions a guard leaves that says `==`, and one that says `<`: nothing measures it beforehand."""
+"""What share of the solutions a guard leaves that says `==`, and one that says `<`: nothing
+measures it beforehand.
+"""
 _SWAPPED = {">": "<", ">=": "<="}
 _UNKNOWN_ROWS = 1_000.0
 
@@ -89,7 +94,9 @@ class CommonJoin:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A common join, how many solutions it has, about, and what sharing it saves for the sizes at hand, in µs."""
+    """A common join, how many solutions it has, about, and what sharing it saves for the sizes at
+    hand, in µs.
+    """
 
     join: CommonJoin
     rows: float
@@ -101,8 +108,9 @@ def common_joins(
 ) -> tuple[list[Judged], list[Judged]]:
     """The common joins of rules that are done once, and those that would save nothing.
 
-    A rule has at most one. `forms` are the rules that may have any: not those whose solutions are remembered by
-    their facts. Cost: O(text), and O(orders of atoms of one predicate) for each subset of a body that two rules have.
+    A rule has at most one. `forms` are the rules that may have any: not those whose solutions are
+    remembered by their facts. Cost: O(text), and O(orders of atoms of one predicate) for each
+    subset of a body that two rules have.
     """
     if sharing == "none":
         return [], []
@@ -147,8 +155,9 @@ def _largest(left: Sequence[Judged], taken: set[int]) -> list[Judged]:
 def judged(join: CommonJoin, sizes: Measured) -> Judged:
     """What sharing a join saves.
 
-    Once shared, a change of one of its facts is looked at once, and by its rules only where it has solutions; rules
-    without further atoms need not keep a match. The price is that each of its solutions is kept.
+    Once shared, a change of one of its facts is looked at once, and by its rules only where it has
+    solutions; rules without further atoms need not keep a match. The price is that each of its
+    solutions is kept.
     """
     sized = [_rows(atom.predicate, sizes) for atom in join.atoms]
     rows = _solutions(join, sized, sizes)
@@ -164,7 +173,9 @@ def _rows(predicate: str, sizes: Measured) -> float:
 
 
 def _solutions(join: CommonJoin, sized: Sequence[float], sizes: Measured) -> float:
-    """How many solutions a join has, as planners reckon: the product of the sizes by the values of shared columns."""
+    """How many solutions a join has, as planners reckon: the product of the sizes by the values of
+    shared columns.
+    """
     expected = prod(sized)
     seen: dict[str, float] = {}
     for atom, size in zip(join.atoms, sized, strict=True):
@@ -263,7 +274,9 @@ def _orders(form: RuleForm, subset: Sequence[int]) -> int:
 def _named_best(
     checked: CheckedProgram, form: RuleForm, subset: Sequence[int]
 ) -> tuple[Any, _Occurrence]:
-    """The text of some atoms that is the same for every rule that has them, and where this one does."""
+    """The text of some atoms that is the same for every rule that has them, and where this one
+    does.
+    """
     alike: dict[str, list[int]] = {}
     for i in subset:
         alike.setdefault(form.atoms[i].predicate, []).append(i)
@@ -284,7 +297,8 @@ def _named_best(
 def atom_key(
     atom: AtomForm, names: dict[str, str], types: Mapping[str, Type], checked: CheckedProgram
 ) -> Any:
-    """What is the same for two atoms that differ in the names of variables alone; new ones are added to `names`.
+    """What is the same for two atoms that differ in the names of variables alone; new ones are
+    added to `names`.
 
     A wildcard is a variable that nothing else names.
     """
@@ -309,7 +323,9 @@ def _term_key(term: Term, names: dict[str, str], types: Mapping[str, Type], kind
 
 
 def expression_key(expression: Expression, names: Mapping[str, str]) -> Any:
-    """What is the same for two expressions that differ in the names of variables alone; `names` are those for it."""
+    """What is the same for two expressions that differ in the names of variables alone; `names` are
+    those for it.
+    """
     if isinstance(expression, Constant):
         return "=", type(expression.value).__name__, repr(expression.value)
     if isinstance(expression, Variable):
@@ -343,7 +359,9 @@ def _parts(condition: Expression) -> Iterator[Expression]:
 def places_alike(
     checked: CheckedProgram, forms: Iterable[RuleForm]
 ) -> Mapping[int, Sequence[tuple[int, ...]]]:
-    """For each rule by number the atoms that another rule has too, whatever their guards: in an order that both have."""
+    """For each rule by number the atoms that another rule has too, whatever their guards: in an
+    order that both have.
+    """
     found: dict[int, dict[tuple[int, ...], None]] = {}
     for known in _occurrences(checked, forms):
         for each in known:
@@ -355,7 +373,9 @@ def places_alike(
 
 
 def _variants(known: Sequence[_Occurrence]) -> Iterator[CommonJoin]:
-    """The joins of some atoms that several rules have: with the guards of all of them, or more, of fewer rules."""
+    """The joins of some atoms that several rules have: with the guards of all of them, or more, of
+    fewer rules.
+    """
     every = [frozenset(each.guards) for each in known]
     often = [guards for guards, _ in Counter(every).most_common(_VARIANTS_MAX)]
     for guards in dict.fromkeys((frozenset.intersection(*every), *often)):

@@ -1,4 +1,5 @@
-"""Solutions that outlive facts: established ones with their own expiry, and lingering ones (language.md 4.3, 3.5).
+"""Solutions that outlive facts: established ones with their own expiry, and lingering ones
+(language.md 4.3, 3.5).
 
 A *living* solution is (identity, arguments, time, values, parts): what it derives and when.
 """
@@ -31,8 +32,8 @@ Living: TypeAlias = "tuple[Any, tuple[Any, ...], int | None, tuple[Any, ...], li
 class Established:
     """The solutions of one rule whose head has its own expiry.
 
-    A solution is established at the first instant at which its body holds and its head time has come, and
-    is gone at its own expiry and not before.
+    A solution is established at the first instant at which its body holds and its head time has
+    come, and is gone at its own expiry and not before.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class Life:
 class Lingering:
     """The matches of one rule with `~expires` in its body, and how long each lives.
 
-    A solution lives from the first instant at which all its facts are present while the others, those
-    without `~expires`, stay present and the atoms under `not` hold.
+    A solution lives from the first instant at which all its facts are present while the others,
+    those without `~expires`, stay present and the atoms under `not` hold.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """What a window hands to the next: solutions that live on without the facts that established them.
 
-The rows are plain and the same as long as a solution lives unchanged, so the difference between two states is
-the difference of two multisets of rows, and a state can be kept as a collection.
+The rows are plain and the same as long as a solution lives unchanged, so the difference between two
+states is the difference of two multisets of rows, and a state can be kept as a collection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LINGERING = "lingering"
 class EstablishedSolution:
     """A solution of a rule whose head has its own expiry: it lives until then, whatever ends.
 
-    `identity` is (rule, keys of its facts, parafacts it matched). `versions` are the parafacts it passes, each with the first instant at which the body gave them.
+    `identity` is (rule, keys of its facts, parafacts it matched). `versions` are the parafacts it
+    passes, each with the first instant at which the body gave them.
     """
 
     identity: tuple[Any, ...]
@@ -45,8 +46,9 @@ class EstablishedSolution:
 class LingeringSolution:
     """A match of a rule with `~expires` in its body: it lives while the other facts are present.
 
-    `keys` are the facts of the match, `values` the variables it bound, `versions` for each time the facts
-    that may leave said something new the instant and their (expires, parafacts), one for each such atom.
+    `keys` are the facts of the match, `values` the variables it bound, `versions` for each time the
+    facts that may leave said something new the instant and their (expires, parafacts), one for each
+    such atom.
     """
 
     keys: tuple[tuple[Any, ...], ...]

@@ -1,8 +1,8 @@
 """The facts of one predicate with their presence, and the indexes that joins ask for.
 
 A *key* is (time, argument, …): the identity of a fact, time None for a timeless one. A *row* is
-(start, end, expires, parafacts, time, argument, …): one part of the timeline of a key. Positions count
-columns of the key: 0 is the time, 1 the first argument.
+(start, end, expires, parafacts, time, argument, …): one part of the timeline of a key. Positions
+count columns of the key: 0 is the time, 1 the first argument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ START, STOP, EXPIRES, PARAFACTS, TIME, FIRST = range(6)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of the values of a column or an expression: a range of numbers, and whether null occurs."""
+    """What is known of the values of a column or an expression: a range of numbers, and whether
+    null occurs.
+    """
 
     low: Instant
     high: Instant
@@ -100,8 +102,9 @@ class Readable(Protocol):
 class Table:
     """All rows of a predicate; indexes and statistics are made on first use and kept.
 
-    `traits`, given while a recursion is in progress, says that rows may still be added: then old parts of
-    a key may stay among the rows beside the newer ones that say more, and nothing is known of the values.
+    `traits`, given while a recursion is in progress, says that rows may still be added: then old
+    parts of a key may stay among the rows beside the newer ones that say more, and nothing is known
+    of the values.
     """
 
     __slots__ = (
@@ -154,7 +157,9 @@ class Table:
         return index
 
     def ranged(self, positions: Positions, column: int) -> dict[Any, tuple[list[Any], list[Row]]]:
-        """As `index`, each bucket sorted by `column` beside the list of its values; nulls are left out."""
+        """As `index`, each bucket sorted by `column` beside the list of its values; nulls are left
+        out.
+        """
         ranged = self._ranged.get((positions, column))
         if ranged is None:
             at = TIME + column

@@ -1,8 +1,9 @@
-"""The values of one fact as functions of the instant: merging alternative derivations (language.md 3.3).
+"""The values of one fact as functions of the instant: merging alternative derivations (language.md
+3.3).
 
-A *part* is (start, end, expires, parafacts): one derivation of a fact, constant on [start, end). A timeline
-is a list of parts in ascending order that do not overlap. Where derivations overlap, `expires` takes the
-maximum and the other lattices merge.
+A *part* is (start, end, expires, parafacts): one derivation of a fact, constant on [start, end). A
+timeline is a list of parts in ascending order that do not overlap. Where derivations overlap,
+`expires` takes the maximum and the other lattices merge.
 """
 
 from __future__ import annotations
@@ -154,7 +155,9 @@ def absorb(
 def _overlay(
     local: Sequence[Part], start: Instant, end: Instant, expires: Instant
 ) -> tuple[list[Part], list[Part]]:
-    """Lay a part without parafacts over those it overlaps: the new timeline there, and what changed."""
+    """Lay a part without parafacts over those it overlaps: the new timeline there, and what
+    changed.
+    """
     merged: list[Part] = []
     changed: list[Part] = []
     at = start

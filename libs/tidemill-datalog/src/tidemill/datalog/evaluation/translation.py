@@ -169,7 +169,9 @@ class _Translation:
         return AbsentForm(atom.predicate, tuple(terms), tuple(lattices), tuple(widened))
 
     def _as_kept(self, expression: Expression, kind: Type) -> Expression:
-        """An expression as a column of a type holds its values: whole numbers are floats in one of floats."""
+        """An expression as a column of a type holds its values: whole numbers are floats in one of
+        floats.
+        """
         if isinstance(expression, Constant):
             return _constant_as_kept(expression, kind)
         known = type_of(expression, self._types)

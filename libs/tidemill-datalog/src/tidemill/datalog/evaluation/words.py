@@ -1,4 +1,6 @@
-"""Plans in words: expressions, tests and the columns that joins look into, by the names that programs give them."""
+"""Plans in words: expressions, tests and the columns that joins look into, by the names that
+programs give them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _written(expression: Expression | Wildcard, names: Mapping[str, str]) -> ast
 
 
 def column_name(predicate: str, position: int, checked: CheckedProgram) -> str:
-    """The name of a column: `time` for position 0, then the arguments, `c0`, `c1`, … where they have none."""
+    """The name of a column: `time` for position 0, then the arguments, `c0`, `c1`, … where they
+    have none.
+    """
     if position == 0:
         return "time"
     columns = checked.columns.get(predicate, ())

@@ -1,9 +1,10 @@
 """Rules as generated Python: nested loops over rows with the variables in locals.
 
-The match comes first: one loop for each step of the plan, which binds columns, intersects presence and checks
-the conditions placed there. Then the atoms under `not` take away the instants at which they are blocked, and the
-head is computed and handed over. Where conditions may fail, a local `e` carries (condition, reason) of the first
-that did, so that the match is completed and reported with all its facts.
+The match comes first: one loop for each step of the plan, which binds columns, intersects presence
+and checks the conditions placed there. Then the atoms under `not` take away the instants at which
+they are blocked, and the head is computed and handed over. Where conditions may fail, a local `e`
+carries (condition, reason) of the first that did, so that the match is completed and reported with
+all its facts.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class MatchWriter:
         self.careful = bool(plan.fallible)
 
     def write(self) -> None:
-        """All loops; inside the innermost, `s`, `f` hold the presence of the match and `r0…` its rows."""
+        """All loops; inside the innermost, `s`, `f` hold the presence of the match and `r0…` its
+        rows.
+        """
         w = self._w
         w.line("s = lower; f = inf")
         if self.careful:
@@ -269,7 +272,9 @@ class MatchWriter:
             w.line("if s >= f: continue")
 
     def _recheck(self, step: Step) -> None:
-        """Conditions that the index decided, where the index was not used because of an earlier failure."""
+        """Conditions that the index decided, where the index was not used because of an earlier
+        failure.
+        """
         if not (self.careful and self._fallible_before):
             return
         for probe in step.probes:
@@ -416,7 +421,9 @@ class DerivationWriter:
         )
 
     def head(self) -> None:
-        """Compute `a` (arguments), `t` (time), `x` (expiry), `p` (passed parafacts), `v` (aggregated)."""
+        """Compute `a` (arguments), `t` (time), `x` (expiry), `p` (passed parafacts), `v`
+        (aggregated).
+        """
         head = self._form.head
         arguments = [
             self._argument(expression, kind)

@@ -1,9 +1,10 @@
-"""A component that is evaluated anew whenever something it reads changes, and compared with what it was.
+"""A component that is evaluated anew whenever something it reads changes, and compared with what it
+was.
 
-For the two shapes whose changes do not follow from kept matches: rules with `~expires` on an atom of the body,
-whose solutions stay while some of their facts leave, and recursions that group facts which have times or ends,
-where a later round may take back what an earlier one said. The answers are those of the engine `scratch`; a change
-costs the facts that the component reads.
+For the two shapes whose changes do not follow from kept matches: rules with `~expires` on an atom
+of the body, whose solutions stay while some of their facts leave, and recursions that group facts
+which have times or ends, where a later round may take back what an earlier one said. The answers
+are those of the engine `scratch`; a change costs the facts that the component reads.
 """
 
 from __future__ import annotations

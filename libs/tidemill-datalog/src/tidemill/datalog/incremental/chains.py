@@ -1,8 +1,9 @@
 """The rules of a recursion as joins of two collections at a time, on pairs of numbers.
 
-A body of many atoms is joined in an order in which each atom shares one variable or two with those before it, and
-no more than two variables are wanted at any point: by the atoms that follow, or by the head. So what is joined so
-far is a collection of pairs like the facts themselves, and is kept in the same loop.
+A body of many atoms is joined in an order in which each atom shares one variable or two with those
+before it, and no more than two variables are wanted at any point: by the atoms that follow, or by
+the head. So what is joined so far is a collection of pairs like the facts themselves, and is kept
+in the same loop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _LOW = np.uint64((1 << 32) - 1)
 
 
 def chain_of(form: RuleForm) -> tuple[int, ...] | None:
-    """The order in which the atoms of a rule are joined: the first in the order of the text, None without one."""
+    """The order in which the atoms of a rule are joined: the first in the order of the text, None
+    without one.
+    """
     if not 1 <= len(form.atoms) <= _ATOMS_MAX:
         return None
     names = [frozenset(atom.variables()) for atom in form.atoms]
@@ -70,8 +73,8 @@ class _Pairs:
 class ChainBuilder:
     """Makes collections of the heads of rules from those of their atoms.
 
-    What several rules ask of one predicate is one collection, and so is arranged once. `number` gives the
-    number of a value of a kind; all numbers are below 2^32.
+    What several rules ask of one predicate is one collection, and so is arranged once. `number`
+    gives the number of a value of a kind; all numbers are below 2^32.
     """
 
     def __init__(

@@ -78,7 +78,8 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True)
 class FactBlock:
-    """Timeless facts of one predicate that begin or end at one instant, as columns of numbered values.
+    """Timeless facts of one predicate that begin or end at one instant, as columns of numbered
+    values.
 
     Nothing in it ends by itself or carries anything, and no fact is there twice.
     """
@@ -106,7 +107,9 @@ class FactBlock:
         return zip(*columns, strict=True)
 
     def arrays(self) -> list[tuple[Array, npt.NDArray[np.bool_] | None]]:
-        """The columns as arrays of int64, float64, bool or objects (texts), each with where it is null."""
+        """The columns as arrays of int64, float64, bool or objects (texts), each with where it is
+        null.
+        """
         return [
             numbering.array_of(numbers)
             for numbering, numbers in zip(self.numberings, self.numbers, strict=True)
@@ -140,7 +143,10 @@ def netted(blocks: Sequence[FactBlock]) -> FactBlock:
 
 
 class FactChanges(Sequence[FactChange]):
-    """Changes of facts in order. Those that come as blocks become records only if they are looked at so."""
+    """Changes of facts in order.
+
+    Those that come as blocks become records only if they are looked at so.
+    """
 
     def __init__(self) -> None:
         self._parts: list[list[FactChange] | FactBlock] = []

@@ -1,4 +1,6 @@
-"""When the clocks of a program tick: one entry on the agenda for each pair (offset, period) that some rule needs."""
+"""When the clocks of a program tick: one entry on the agenda for each pair (offset, period) that
+some rule needs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ Take = Callable[[int, int, int], None]
 class Ticking:
     """One clock atom of one rule: gives every tick at its instant while the rule can match at all.
 
-    It rests while the guards of the rule say which ticks can match: then they are matched in advance.
+    It rests while the guards of the rule say which ticks can match: then they are matched in
+    advance.
 
     Ticks that were due before are no matter of this class: a join with the clock finds them all.
     """

@@ -1,4 +1,6 @@
-"""The engine `incremental`: a program kept up to date instant by instant, at the cost of what changes."""
+"""The engine `incremental`: a program kept up to date instant by instant, at the cost of what
+changes.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,19 @@ class _Input:
 class IncrementalEngine:
     """At every instant below `upper`, the derived facts are what the program says of the inputs.
 
-    Inputs are given as updates at instants at or after `upper`; `advance` goes through the instants in order
-    and returns what changed. The answers are those of the engine `scratch` at each of them. Cost: of an
-    instant, the matches that come or go and the supports of the facts they touch; rules with `~expires` in
-    the body, and recursions that group facts with times, cost the facts they read.
+    Inputs are given as updates at instants at or after `upper`; `advance` goes through the instants
+    in order and returns what changed. The answers are those of the engine `scratch` at each of
+    them. Cost: of an instant, the matches that come or go and the supports of the facts they touch;
+    rules with `~expires` in the body, and recursions that group facts with times, cost the facts
+    they read.
 
-    Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at the instant
-    `begin`, with what `state` an earlier run left and the inputs present then. With a `timer` (seconds),
-    units and rules note how long they run. A `plan` made of the program's is kept in its place. Joins that rules have
-    in common are done once as `sharing` says. Inputs in `lent` are
-    kept by somebody else, who says by `move` when they change; they are neither fed, updated nor watched. Until the
-    engine has begun it asks `pause` now and then while it looks at them. Not for use by several threads at once.
+    Changes are reported of derived predicates, and of the inputs in `watch`. A restart begins at
+    the instant `begin`, with what `state` an earlier run left and the inputs present then. With a
+    `timer` (seconds), units and rules note how long they run. A `plan` made of the program's is
+    kept in its place. Joins that rules have in common are done once as `sharing` says. Inputs in
+    `lent` are kept by somebody else, who says by `move` when they change; they are neither fed,
+    updated nor watched. Until the engine has begun it asks `pause` now and then while it looks at
+    them. Not for use by several threads at once.
     """
 
     def __init__(
@@ -138,7 +142,9 @@ class IncrementalEngine:
         self._known = {*self._owner, *self._readers, *self.checked.derived, *self._watched}
 
     def _share_by_size(self) -> None:
-        """Choose the joins to share by the facts that the engine begins with, where rules have any in common."""
+        """Choose the joins to share by the facts that the engine begins with, where rules have any
+        in common.
+        """
         if self.sharing != "auto" or not (self.shares.joins or self.shares.left):
             return
         sizes = Sizes.of(self.present.agenda.updates(), self._lent.values())
@@ -184,8 +190,8 @@ class IncrementalEngine:
     def update(self, predicate: str, record: Record, at: Instant, diff: int) -> None:
         """Let the multiplicity of an input record change at an instant that is not done yet.
 
-        Raises: UsageError where the instant is below `upper`; `advance` raises it where a record is taken
-        away more often than it was put in.
+        Raises: UsageError where the instant is below `upper`; `advance` raises it where a record is
+        taken away more often than it was put in.
         """
         if at < self._upper:
             raise UsageError(
@@ -318,8 +324,8 @@ class IncrementalEngine:
     def advance(self, upper: int) -> Changes:
         """Go through all instants below `upper`; what changed at them.
 
-        Raises: LimitPassed; UsageError for an input record taken away too often. After an error the engine
-        cannot be used any more.
+        Raises: LimitPassed; UsageError for an input record taken away too often. After an error the
+        engine cannot be used any more.
         """
         found = Changes()
         self.present.horizon = upper
@@ -387,7 +393,9 @@ class IncrementalEngine:
     def changed_together(
         self, unit: object, block: FactBlock, rows: Callable[[], Collection[tuple[Key, Row | None]]]
     ) -> None:
-        """Facts have changed: remember them for the answer, and tell the units that read them by `rows`."""
+        """Facts have changed: remember them for the answer, and tell the units that read them by
+        `rows`.
+        """
         predicate = block.predicate
         if predicate in self._reported:
             self._blocks.setdefault(predicate, []).append(block)

@@ -1,4 +1,6 @@
-"""Solutions of one rule that live until their own expiry, whatever ends (language.md 4.3), as they are now."""
+"""Solutions of one rule that live until their own expiry, whatever ends (language.md 4.3), as they
+are now.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Established:
         values: tuple[Any, ...],
         passed: Parafacts,
     ) -> None:
-        """The body holds now: the solution lives, if it does not yet, and has passed these parafacts."""
+        """The body holds now: the solution lives, if it does not yet, and has passed these
+        parafacts.
+        """
         now = self._present.now
         known = self._living.get(identity)
         if known is None:
@@ -117,7 +121,9 @@ class Established:
             self._leave(living)
 
     def take_changes(self) -> tuple[list[EstablishedSolution], list[EstablishedSolution]]:
-        """Which solutions have gone and which have come since the last call; a changed one does both."""
+        """Which solutions have gone and which have come since the last call; a changed one does
+        both.
+        """
         gone, come = [], []
         for identity, before in self._before.items():
             living = self._living.get(identity)

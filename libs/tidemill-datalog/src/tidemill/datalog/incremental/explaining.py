@@ -1,4 +1,6 @@
-"""What an incremental engine does with a program, in words: strata, joins, arrangements, and where time goes."""
+"""What an incremental engine does with a program, in words: strata, joins, arrangements, and where
+time goes.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ from tidemill.datalog.incremental.unit import Unit
 
 
 def explain_plan(engine: IncrementalEngine) -> list[str]:
-    """Lines that say what is read, and for each stratum what is derived how: the joins of each kind of change.
+    """Lines that say what is read, and for each stratum what is derived how: the joins of each kind
+    of change.
 
-    The joins are those for the facts that the engine holds; for an empty one, those it would begin with.
+    The joins are those for the facts that the engine holds; for an empty one, those it would begin
+    with.
     """
     checked = engine.checked
     lines = ["strata"]
@@ -174,8 +178,8 @@ def _arrangement_lines(engine: IncrementalEngine) -> list[str]:
 def explain_analysis(engine: IncrementalEngine) -> list[str]:
     """Lines of a table: rows, bytes, runs and time of every predicate and rule, by stratum.
 
-    For an engine that was given a timer. Time in joins is part of the time of the unit. Recursions that
-    are kept by rounds say what their histories hold, in a line for all their rules.
+    For an engine that was given a timer. Time in joins is part of the time of the unit. Recursions
+    that are kept by rounds say what their histories hold, in a line for all their rules.
     """
     rows: list[tuple[str, ...]] = [("", "rows", "bytes", "runs", "matches", "found", "ms")]
     tables = engine.present.tables

@@ -15,8 +15,9 @@ _LONG = 2_048
 class Extreme:
     """The least (or greatest) of the values that are there, nulls skipped, None for none.
 
-    The values are kept in order and are nobody's copies: a place in a list is all that each takes, where it is the
-    value of a row as well. Cost: O(log n) comparisons per change, and moving some kilobytes at most.
+    The values are kept in order and are nobody's copies: a place in a list is all that each takes,
+    where it is the value of a row as well. Cost: O(log n) comparisons per change, and moving some
+    kilobytes at most.
     """
 
     __slots__ = ("_at", "_values")

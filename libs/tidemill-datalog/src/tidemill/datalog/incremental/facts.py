@@ -1,9 +1,10 @@
-"""The facts of one predicate as they are now, with the supports of each and the indexes that joins ask for.
+"""The facts of one predicate as they are now, with the supports of each and the indexes that joins
+ask for.
 
-A *support* is one reason for a fact: an input, a match of a rule, a group, a solution that lives on. Its value is
-(expires, parafacts). The *row* of a fact merges its supports: the latest expiry, every other lattice merged. Rows
-have the shape of `tidemill.datalog.evaluation.tables`, present from the beginning without end, because an
-incremental engine looks at one instant only.
+A *support* is one reason for a fact: an input, a match of a rule, a group, a solution that lives
+on. Its value is (expires, parafacts). The *row* of a fact merges its supports: the latest expiry,
+every other lattice merged. Rows have the shape of `tidemill.datalog.evaluation.tables`, present
+from the beginning without end, because an incremental engine looks at one instant only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from tidemill.datalog.values import Failed
 
 Value: TypeAlias = "tuple[Instant, Parafacts]"
 Bucket: TypeAlias = "dict[Row, None] | tuple[Row, ...]"
-"""Rows with one value: a tuple where there is one, which takes a quarter of the memory, or a dict of several."""
+"""Rows with one value: a tuple where there is one, which takes a quarter of the memory, or a dict
+of several.
+"""
 Ranged: TypeAlias = "dict[Any, tuple[list[Any], list[Row]]]"
 
 PLAIN: Value = (END, None)
@@ -80,10 +83,10 @@ class Only(Mapping[Any, Value]):
 class FactTable:
     """Facts, their supports, and indexes kept in step with every change.
 
-    What is known of the rows (bounds of columns, traits) only ever widens, in powers of two; `shape`
-    counts how often it did, so that a plan made for the rows so far can be told from one that is void.
-    Cost: a change costs O(indexes), and O(bucket) for an index that is sorted; the latest expiry of a
-    fact with many supports is known in O(log supports).
+    What is known of the rows (bounds of columns, traits) only ever widens, in powers of two;
+    `shape` counts how often it did, so that a plan made for the rows so far can be told from one
+    that is void. Cost: a change costs O(indexes), and O(bucket) for an index that is sorted; the
+    latest expiry of a fact with many supports is known in O(log supports).
     """
 
     def __init__(self, predicate: str, kinds: Sequence[str] = ()) -> None:
@@ -258,7 +261,9 @@ class FactTable:
         self.shape += 1
 
     def bounds(self, column: int) -> Bounds:
-        """A range that holds the numbers of a column, with room; unbounded where they are no numbers."""
+        """A range that holds the numbers of a column, with room; unbounded where they are no
+        numbers.
+        """
         if column not in self._numbers:
             return UNBOUNDED
         known = self._bounds.get(column)
@@ -318,7 +323,9 @@ class FactTable:
         return self._indexes[positions][1]
 
     def ranged(self, positions: Positions, column: int) -> Ranged:
-        """As `index`, each bucket sorted by `column` beside the list of its values; nulls are left out."""
+        """As `index`, each bucket sorted by `column` beside the list of its values; nulls are left
+        out.
+        """
         ranged = self._ranged.get((positions, column))
         if ranged is None:
             key_of = _key_at(positions)
@@ -434,12 +441,17 @@ def same_value(row: Row, value: Value) -> bool:
 
 
 def equal_value(row: Row, value: Value) -> bool:
-    """Whether a row says the same as a value, whatever its tallies are made of. Cost: O(contributions)."""
+    """Whether a row says the same as a value, whatever its tallies are made of.
+
+    Cost: O(contributions).
+    """
     return bool(row[EXPIRES] == value[0] and row[PARAFACTS] == value[1])
 
 
 def grown(old: Row, new: Row, lattices: Mapping[str, Lattice]) -> bool:
-    """Whether the new row of a fact says at least as much as the old one; of tallies, all contributions."""
+    """Whether the new row of a fact says at least as much as the old one; of tallies, all
+    contributions.
+    """
     if new[EXPIRES] < old[EXPIRES]:
         return False
     if old[PARAFACTS] is None or same_parafacts(old[PARAFACTS], new[PARAFACTS]):

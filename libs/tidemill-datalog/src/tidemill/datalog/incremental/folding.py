@@ -1,6 +1,7 @@
 """Rules of one atom whose solutions depend on nothing else: nothing is kept for a match.
 
-What a fact contributes depends on the fact alone, so when it goes the same is worked out once more and taken away.
+What a fact contributes depends on the fact alone, so when it goes the same is worked out once more
+and taken away.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def folds(form: RuleForm, recursive: bool) -> bool:
 
 
 class Folded:
-    """What one rule says at the present instant, its groups if it has any, and what it takes to change that by facts."""
+    """What one rule says at the present instant, its groups if it has any, and what it takes to
+    change that by facts.
+    """
 
     def __init__(
         self,

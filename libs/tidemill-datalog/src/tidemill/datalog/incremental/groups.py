@@ -1,4 +1,6 @@
-"""Groups of solutions under insertion and removal: each aggregate keeps what a change of one member needs."""
+"""Groups of solutions under insertion and removal: each aggregate keeps what a change of one member
+needs.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ class _Count:
 
 
 class _Fold:
-    """The merge of the values that are there, folded anew when one leaves: for products and host lattices."""
+    """The merge of the values that are there, folded anew when one leaves: for products and host
+    lattices.
+    """
 
     def __init__(self, merge: Callable[[Any, Any], Any]) -> None:
         self._merge = merge
@@ -116,9 +120,9 @@ class _Fold:
 class Group:
     """The living solutions of one group, and the record they make together.
 
-    With `remembers`, the tallies of a record keep the contributions as they were then (a copy for each
-    record); without, nobody may ask for them, because no tally of the program ever meets another. With `keeps`, it
-    knows all its members, else only those that pass something on.
+    With `remembers`, the tallies of a record keep the contributions as they were then (a copy for
+    each record); without, nobody may ask for them, because no tally of the program ever meets
+    another. With `keeps`, it knows all its members, else only those that pass something on.
     """
 
     __slots__ = (

@@ -1,4 +1,6 @@
-"""The joins of one rule over tables that change: planned for their sizes, compiled once per shape, kept bound."""
+"""The joins of one rule over tables that change: planned for their sizes, compiled once per shape,
+kept bound.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Join:
     allowance: Allowance
     """Where matches are counted."""
     bounded: bool
-    """Whether the join says of every clock which ticks can match, so that future ones may be matched now."""
+    """Whether the join says of every clock which ticks can match, so that future ones may be
+    matched now.
+    """
 
     def stale(self) -> bool:
         """Whether the tables have outgrown what the plan was made for."""
@@ -93,7 +97,9 @@ class Join:
 
 
 class Joins:
-    """The joins of one rule, one for each atom that may change, and the functions that look at a match."""
+    """The joins of one rule, one for each atom that may change, and the functions that look at a
+    match.
+    """
 
     def __init__(self, form: RuleForm, present: Present) -> None:
         self.form = form
@@ -176,7 +182,9 @@ class Joins:
 
 
 def _bounded(form: RuleForm, plan: Plan) -> bool:
-    """Whether each clock of a join has a last tick that can match; failures on the way would need all."""
+    """Whether each clock of a join has a last tick that can match; failures on the way would need
+    all.
+    """
     if plan.fallible or _reads_expiries(form):
         return False
     bound: set[str] = set()

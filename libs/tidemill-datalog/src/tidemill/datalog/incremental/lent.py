@@ -1,4 +1,6 @@
-"""The facts of an input that an engine looks at and does not keep: a version of them, and then the next."""
+"""The facts of an input that an engine looks at and does not keep: a version of them, and then the
+next.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ _SAMPLE = 1_000
 class LentTable(FactTable):
     """The facts of the version that the engine has come to.
 
-    Rows and indexes are those of the version, shared with whoever looks at it; buckets sorted by a column, and what is known of
-    the rows, are the table's own. Cost: a step to the next version, O(turns · (indexes + 1)).
+    Rows and indexes are those of the version, shared with whoever looks at it; buckets sorted by a
+    column, and what is known of the rows, are the table's own. Cost: a step to the next version,
+    O(turns · (indexes + 1)).
     """
 
     def __init__(
@@ -96,7 +99,9 @@ class LentTable(FactTable):
 
 
 class Arrived(Mapping[Key, None]):
-    """What has changed of a table for who has not looked at it yet: all that it has, when they look, has come."""
+    """What has changed of a table for who has not looked at it yet: all that it has, when they
+    look, has come.
+    """
 
     __slots__ = ("table",)
 

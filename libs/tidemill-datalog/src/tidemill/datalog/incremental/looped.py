@@ -1,9 +1,11 @@
-"""A plain recursion kept up to date by differences of its rounds, on numbers (`tidemill.arrangement.loops`).
+"""A plain recursion kept up to date by differences of its rounds, on numbers
+(`tidemill.arrangement.loops`).
 
-For components of predicates of one or two columns whose rules compute nothing and can be joined two at a time
-without ever wanting more than two variables: closures, same generation, reachability from a set. Their facts neither
-end nor carry anything. Where kept matches cost a kilobyte for each way to derive a fact, rounds cost some words for
-each fact; facts that nobody looks at one by one stay columns.
+For components of predicates of one or two columns whose rules compute nothing and can be joined two
+at a time without ever wanting more than two variables: closures, same generation, reachability from
+a set. Their facts neither end nor carry anything. Where kept matches cost a kilobyte for each way
+to derive a fact, rounds cost some words for each fact; facts that nobody looks at one by one stay
+columns.
 """
 
 from __future__ import annotations
@@ -81,10 +83,11 @@ def _kind_of(value: Any) -> str:
 
 
 class LoopedUnit:
-    """The rules of one recursive component, as a computation whose epochs are the instants with changes.
+    """The rules of one recursive component, as a computation whose epochs are the instants with
+    changes.
 
-    Values are numbered when they first come and keep their numbers. Cost of a change: that of the facts
-    that come and go, and of the rounds in which they do.
+    Values are numbered when they first come and keep their numbers. Cost of a change: that of the
+    facts that come and go, and of the rounds in which they do.
     """
 
     recursive = True

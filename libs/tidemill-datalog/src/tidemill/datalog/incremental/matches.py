@@ -1,8 +1,10 @@
-"""The matches of one rule, kept: which facts each uses, what must be absent for it, what it contributes.
+"""The matches of one rule, kept: which facts each uses, what must be absent for it, what it
+contributes.
 
-A match is found by a join when the last of its facts comes, and is let go through `uses` when one of them goes; so
-a change costs its matches, not the facts that are there. What a match *contributes* (a support of a fact, a member
-of a group, a solution that lives on) is withdrawn with it.
+A match is found by a join when the last of its facts comes, and is let go through `uses` when one
+of them goes; so a change costs its matches, not the facts that are there. What a match
+*contributes* (a support of a fact, a member of a group, a solution that lives on) is withdrawn with
+it.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ def _no_head(*_: Any) -> Any:
 class Match:
     """One fact for each positive atom of a rule, all present now.
 
-    `waits` is for each atom under `not` what it asks for, or the failure of asking; `blocked` whether some
-    fact is what it asks for; `begins` is the last tick among its facts, before which it does not hold. `home` is where the match contributes, None where it does not.
+    `waits` is for each atom under `not` what it asks for, or the failure of asking; `blocked`
+    whether some fact is what it asks for; `begins` is the last tick among its facts, before which
+    it does not hold. `home` is where the match contributes, None where it does not.
     """
 
     __slots__ = (
@@ -77,7 +80,9 @@ class Match:
 
 
 def _put(matches: dict[Any, dict[Match, None] | tuple[Match, ...]], key: Any, match: Match) -> None:
-    """Note a match under a key: alone in a tuple, which takes a quarter of the memory, or with others in a dict."""
+    """Note a match under a key: alone in a tuple, which takes a quarter of the memory, or with
+    others in a dict.
+    """
     known = matches.get(key)
     if known is None:
         matches[key] = (match,)
@@ -417,7 +422,9 @@ class Matches:
 
 
 class _Absence:
-    """One atom under `not`: the matches that wait for it, by the place where what they ask for would be."""
+    """One atom under `not`: the matches that wait for it, by the place where what they ask for
+    would be.
+    """
 
     def __init__(self, form: AbsentForm, present: Present) -> None:
         self.form = form

@@ -1,4 +1,6 @@
-"""The facts of a predicate of which most are only ever counted: rows are made of its columns when asked for."""
+"""The facts of a predicate of which most are only ever counted: rows are made of its columns when
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ _BLOCK_WEIGHT, _WEIGHT_MIN = 16, 1 << 16
 class OwingTable(FactTable):
     """Facts that come and go in blocks. Whoever joins with it calls `pay` after each of them.
 
-    Making rows of what is owed is put off until `pay`, or until somebody asks. Cost of owing: amortised O(log) for
-    each row, since what cancels is taken out now and then; memory some words for each fact.
+    Making rows of what is owed is put off until `pay`, or until somebody asks. Cost of owing:
+    amortised O(log) for each row, since what cancels is taken out now and then; memory some words
+    for each fact.
     """
 
     def __init__(self, predicate: str, kinds: tuple[str, ...]) -> None:

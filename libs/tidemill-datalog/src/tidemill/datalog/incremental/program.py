@@ -62,7 +62,8 @@ def followed_components(plan: LogicalPlan) -> list[Followed]:
 def follows(checked: CheckedProgram) -> bool:
     """Whether every part of a program is kept up to date at the cost of what changes.
 
-    Not so are rules with `~expires` in the body, and recursions that group facts with times or ends.
+    Not so are rules with `~expires` in the body, and recursions that group facts with times or
+    ends.
     """
     return not any(followed.anew for followed in followed_components(logical_plan(checked)))
 
@@ -95,7 +96,9 @@ def _expiring(checked: CheckedProgram, forms: Sequence[RuleForm]) -> frozenset[s
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The joins of a program that are kept once for several rules, and those of which that would save nothing."""
+    """The joins of a program that are kept once for several rules, and those of which that would
+    save nothing.
+    """
 
     joins: tuple[SharedJoin, ...] = ()
     left: tuple[Judged, ...] = ()
@@ -104,8 +107,9 @@ class Shares:
 def shares_of(plan: LogicalPlan, sharing: Sharing, sizes: Measured) -> Shares:
     """What the rules of a plan share for facts of these sizes.
 
-    Rules that are kept by their matches have joins to share, outside of recursions, but for those whose solutions
-    outlive their facts: such are known by the facts of their rule, from one run to the next.
+    Rules that are kept by their matches have joins to share, outside of recursions, but for those
+    whose solutions outlive their facts: such are known by the facts of their rule, from one run to
+    the next.
     """
     forms = [
         form
@@ -121,7 +125,9 @@ def shares_of(plan: LogicalPlan, sharing: Sharing, sizes: Measured) -> Shares:
 def build_units(
     plan: LogicalPlan, present: Present, reporter: Reporter, limits: Limits, shares: Shares
 ) -> list[AnyUnit]:
-    """The units of a plan, in the order of its components, each shared join before the first that reads it."""
+    """The units of a plan, in the order of its components, each shared join before the first that
+    reads it.
+    """
     components = followed_components(plan)
     units: list[AnyUnit] = []
     remembering = _remembered(components)

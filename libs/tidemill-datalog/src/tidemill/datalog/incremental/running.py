@@ -1,4 +1,6 @@
-"""Ticks as they are wanted: when a tick runs, and which external events it takes in (language.md 7.5)."""
+"""Ticks as they are wanted: when a tick runs, and which external events it takes in (language.md
+7.5).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ class _Waiting:
 class TickRunner:
     """Runs ticks 0, 1, 2, … of a program over events that come at any time.
 
-    An event is present in the one tick that takes it in. What a tick answers depends only on the set
-    of events it took, not on when they came. `now_ms` is the clock for `Batch`; `arrivals` is asked
-    between the strata of a running tick for what has come meanwhile.
+    An event is present in the one tick that takes it in. What a tick answers depends only on the
+    set of events it took, not on when they came. `now_ms` is the clock for `Batch`; `arrivals` is
+    asked between the strata of a running tick for what has come meanwhile.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class TickRunner:
 
     @property
     def wants_tick(self) -> bool:
-        """Whether a tick is justified: an eager event waits, a batch is due, or something was deferred."""
+        """Whether a tick is justified: an eager event waits, a batch is due, or something was
+        deferred.
+        """
         for predicate, waiting in self._waiting.items():
             admission = self._admissions.get(predicate, "tick")
             if admission == "eager" and waiting:
@@ -61,7 +65,10 @@ class TickRunner:
         return self._ticker.defers
 
     def run_tick(self) -> IncrementalTick:
-        """Run the current tick to its end. The number of the tick rises even if there was nothing to do."""
+        """Run the current tick to its end.
+
+        The number of the tick rises even if there was nothing to do.
+        """
         given: dict[str, list[Record]] = {}
         for predicate in list(self._waiting):
             due = self._due(predicate)
@@ -112,7 +119,9 @@ class TickRunner:
                 self.offer(predicate, record)
 
     def _open(self, predicate: str) -> bool:
-        """Whether no stratum that is complete has read the input, and nobody has read it otherwise than by more."""
+        """Whether no stratum that is complete has read the input, and nobody has read it otherwise
+        than by more.
+        """
         ran = [
             unit
             for unit, before in zip(self._engine.units, self._runs_before, strict=True)

@@ -1,11 +1,12 @@
 """In which order units run at one instant, for the two strategies of language.md 6.7.
 
-`strata`: a vector of FIFO queues, one for each level, run in ascending order, each to its end; a unit that is
-queued is not queued again. Levels refine strata: a unit stands above all that it reads, so its inputs are complete
-when it starts, none is left over when it ends, and it runs once at an instant.
+`strata`: a vector of FIFO queues, one for each level, run in ascending order, each to its end; a
+unit that is queued is not queued again. Levels refine strata: a unit stands above all that it
+reads, so its inputs are complete when it starts, none is left over when it ends, and it runs once
+at an instant.
 
-`retraction`: one FIFO queue; every change of an input flows through at once, and what follows from it too early is
-taken back. Units that remember what they saw wait until nothing else is in flight.
+`retraction`: one FIFO queue; every change of an input flows through at once, and what follows from
+it too early is taken back. Units that remember what they saw wait until nothing else is in flight.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class StrataScheduler:
         return next((i for i in range(level) if self._queues[i]), None)
 
     def flow(self) -> None:
-        """Between two changes of one instant nothing runs: a level starts when its inputs are complete."""
+        """Between two changes of one instant nothing runs: a level starts when its inputs are
+        complete.
+        """
 
 
 class RetractionScheduler:
@@ -110,7 +113,9 @@ class RetractionScheduler:
             unit.scheduled = False
 
     def run(self) -> None:
-        """Run until nothing is queued; a unit that waits for all runs when all below it are at rest."""
+        """Run until nothing is queued; a unit that waits for all runs when all below it are at
+        rest.
+        """
         self.flow()
         if self.between is not None:
             self.between()

@@ -1,7 +1,9 @@
-"""Joins that several rules have in common, kept once: a unit of its own finds the solutions, the rules read them.
+"""Joins that several rules have in common, kept once: a unit of its own finds the solutions, the
+rules read them.
 
-A solution is kept as a row that holds the whole keys of its facts, side by side, so that from it follows which facts
-they are: rules report errors by their own facts, and two solutions are never one.
+A solution is kept as a row that holds the whole keys of its facts, side by side, so that from it
+follows which facts they are: rules report errors by their own facts, and two solutions are never
+one.
 """
 
 from __future__ import annotations

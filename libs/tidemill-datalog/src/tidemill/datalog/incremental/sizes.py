@@ -1,4 +1,6 @@
-"""What is known of the facts of inputs before an engine begins, for who has to choose how to keep them."""
+"""What is known of the facts of inputs before an engine begins, for who has to choose how to keep
+them.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Sizes:
         return self._most if known is None else known.rows
 
     def distinct(self, predicate: str, position: int) -> float:
-        """How many values a column has: as many as facts where a sample has few twice, else those of the sample."""
+        """How many values a column has: as many as facts where a sample has few twice, else those
+        of the sample.
+        """
         known = self._known.get(predicate)
         if known is None:
             return max(1, self._most or 1)

@@ -1,4 +1,6 @@
-"""What every part of an incremental engine shares: the instant, the tables, what is to happen later, what fails."""
+"""What every part of an incremental engine shares: the instant, the tables, what is to happen
+later, what fails.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.records import Record
 
 Update: TypeAlias = "tuple[str, Record | Later, int]"
-"""Predicate, record, how much its multiplicity changes; or what comes next of an input that is lent."""
+"""Predicate, record, how much its multiplicity changes; or what comes next of an input that is
+lent.
+"""
 TICK = "#tick"
 """The predicate under which the ticks of a clock that come now are matched."""
 JOINED = "#joined"
@@ -34,7 +38,9 @@ TICKS_MAX = 1 << 53
 
 
 class Agenda:
-    """What is to happen at later instants, soonest first; at one instant in the order of the entries."""
+    """What is to happen at later instants, soonest first; at one instant in the order of the
+    entries.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[Instant, list[Callable[[], None]]] = {}
@@ -72,7 +78,9 @@ class Agenda:
         return self._instants[0] if self._instants else None
 
     def happen_until(self, now: Instant, apply: Callable[[Update], None]) -> None:
-        """Let everything happen that is due at or before `now`; updates of inputs are given to `apply`."""
+        """Let everything happen that is due at or before `now`; updates of inputs are given to
+        `apply`.
+        """
         while self._instants and self._instants[0] <= now:
             at = heappop(self._instants)
             for update in self._updates.pop(at, ()):
@@ -82,7 +90,9 @@ class Agenda:
 
 
 class Errors:
-    """The error collection under changes: how many failures stand behind each text, and what is new."""
+    """The error collection under changes: how many failures stand behind each text, and what is
+    new.
+    """
 
     def __init__(self) -> None:
         self._standing: dict[str, dict[int, int]] = {}
@@ -204,7 +214,9 @@ class Present:
     def match_text(
         self, reason: str, predicates: Sequence[str], rows: Sequence[Any], told: Told | None = None
     ) -> str:
-        """The text of an error of a match: its facts in the order of the atoms, or as they are `told`."""
+        """The text of an error of a match: its facts in the order of the atoms, or as they are
+        `told`.
+        """
         if told is not None:
             predicates, rows = told.predicates, told.rows(rows)
         facts = [fact_text(name, row[4:]) for name, row in zip(predicates, rows, strict=True)]

@@ -1,8 +1,9 @@
 """Ticked programs kept up to date: a tick costs what differs from the tick before (language.md 7).
 
-What rules with `@next` derive is kept as facts of predicates of their own, `#next:p`; between two ticks only the
-difference between what was carried and what is to be carried moves. So a rule `p(x) @next := p(x)`, also with
-further conditions, keeps its facts in place: where nothing changes nothing is done.
+What rules with `@next` derive is kept as facts of predicates of their own, `#next:p`; between two
+ticks only the difference between what was carried and what is to be carried moves. So a rule
+`p(x) @next := p(x)`, also with further conditions, keeps its facts in place: where nothing changes
+nothing is done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from tidemill.datalog.records import Record
 from tidemill.datalog.ticks import Message
 
 Carried: TypeAlias = "Mapping[Fact, Iterable[Value]]"
-"""What one tick hands to the next: for each fact of a head with `@next`, what each reason says of it."""
+"""What one tick hands to the next: for each fact of a head with `@next`, what each reason says of
+it.
+"""
 
 
 class _Carried:
@@ -39,7 +42,10 @@ class _Carried:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalTick:
-    """The answer of one tick: what changed since the last one, and what is sent. Valid until the next tick."""
+    """The answer of one tick: what changed since the last one, and what is sent.
+
+    Valid until the next tick.
+    """
 
     changes: Changes
     messages: tuple[Message, ...]
@@ -53,9 +59,10 @@ class IncrementalTick:
 class IncrementalTicker:
     """Runs the ticks of one program at one node.
 
-    The answer of a tick is that of `tidemill.datalog.ticks.Ticker`. Cost: O(input records of the tick) to
-    see what differs, then what follows from the difference; messages cost their number. A restart begins
-    with an engine that has the state of the tick before, and with what that tick carried.
+    The answer of a tick is that of `tidemill.datalog.ticks.Ticker`. Cost: O(input records of the
+    tick) to see what differs, then what follows from the difference; messages cost their number. A
+    restart begins with an engine that has the state of the tick before, and with what that tick
+    carried.
     """
 
     def __init__(self, engine: IncrementalEngine, carried: Carried | None = None) -> None:
@@ -98,7 +105,9 @@ class IncrementalTicker:
 
     @property
     def defers(self) -> bool:
-        """Whether the last tick derived something for the next one that was not carried to it itself."""
+        """Whether the last tick derived something for the next one that was not carried to it
+        itself.
+        """
         for fact in self._touched:
             values = self._values(fact)
             if values and values != [carried.value for carried in self._carried.get(fact, ())]:
@@ -122,9 +131,11 @@ class IncrementalTicker:
         return False
 
     def take_carried(self) -> dict[Fact, list[Value]]:
-        """The facts of which the next tick may be handed something else than at the last call, with what it is.
+        """The facts of which the next tick may be handed something else than at the last call, with
+        what it is.
 
-        The names are those of the head, `p` for `p(x) @next`; nothing is handed on of a fact without values.
+        The names are those of the head, `p` for `p(x) @next`; nothing is handed on of a fact
+        without values.
         """
         unsaved = {**self._unsaved, **self._touched}
         for unit in self._later:
@@ -171,7 +182,8 @@ class IncrementalTicker:
                 facts = dict.fromkeys(self._rows_of(unit))
                 self._unsaved.update(facts)
                 touched += facts
-        # IMPORTANT: all values first: they are those of the last tick, and giving one may change others.
+        # IMPORTANT: all values first: they are those of the last tick, and giving one may change
+        # others.
         for fact, values in [(fact, self._values(fact)) for fact in touched]:
             name, key = fact
             predicate = name.removeprefix(NEXT)

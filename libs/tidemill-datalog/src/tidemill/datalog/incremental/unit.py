@@ -1,9 +1,11 @@
-"""One schedulable unit: the rules of one component of predicates, brought up to the present instant.
+"""One schedulable unit: the rules of one component of predicates, brought up to the present
+instant.
 
-Whatever comes or goes is followed through the kept matches. In a recursion a fact that lost a support may stand on
-nothing but itself; there what has no *certain* support any longer goes first, with all that was derived from it,
-and what can still be derived comes back (delete and re-derive). A support is certain if it does not need the
-recursion, or (where facts carry no values) if it only needs facts that were there before the fact itself.
+Whatever comes or goes is followed through the kept matches. In a recursion a fact that lost a
+support may stand on nothing but itself; there what has no *certain* support any longer goes first,
+with all that was derived from it, and what can still be derived comes back (delete and re-derive).
+A support is certain if it does not need the recursion, or (where facts carry no values) if it only
+needs facts that were there before the fact itself.
 """
 
 from __future__ import annotations
@@ -109,7 +111,9 @@ class Unit:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether the unit may only see what is final at the instant, because it remembers what it saw."""
+        """Whether the unit may only see what is final at the instant, because it remembers what it
+        saw.
+        """
         return any(rule.established is not None for rule in self.rules)
 
     def add(self, rule: Matches) -> None:
@@ -191,7 +195,9 @@ class Unit:
             self._reporter.schedule(self)
 
     def _lessen(self, predicate: str, key: Key, source: Any, value: Value) -> None:
-        """A support that says less than before was lost: what it said may have come round to the fact."""
+        """A support that says less than before was lost: what it said may have come round to the
+        fact.
+        """
         before = self._tables[predicate].supports.get(key, _NONE).get(source)
         if before is None or before is value or before == value:
             return
@@ -321,8 +327,8 @@ class Unit:
     def _join(self, coming: Mapping[str, Collection[Row]]) -> None:
         """Find the matches of rows that have come.
 
-        Where all rows that an atom has are new, the join that begins with it finds every match of the rule, and no
-        other is needed.
+        Where all rows that an atom has are new, the join that begins with it finds every match of
+        the rule, and no other is needed.
         """
         found: dict[str, Collection[Row]] = {}
         whole: dict[int, tuple[int, Matches, int]] = {}
@@ -417,7 +423,8 @@ class Unit:
                 return None
             assert merged is not None
             value = merged
-        # In a recursion tallies come round, merged anew: what they are made of tells when it is settled.
+        # In a recursion tallies come round, merged anew: what they are made of tells when it is
+        # settled.
         same = equal_value if self.recursive else same_value
         if old is not None and same(old, value):
             return old
@@ -465,7 +472,9 @@ class Unit:
     # Recursion: what may stand on nothing but itself goes first.
 
     def _overdelete(self) -> None:
-        """Take away every fact that lost a support and is not certain, with all matches that use it."""
+        """Take away every fact that lost a support and is not certain, with all matches that use
+        it.
+        """
         while self._lost:
             waiting = deque(self._lost)
             self._lost.clear()

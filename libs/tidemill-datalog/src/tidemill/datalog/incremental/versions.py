@@ -1,8 +1,10 @@
-"""The facts of an input at one instant after the other, each a value of its own that shares all it can with the last.
+"""The facts of an input at one instant after the other, each a value of its own that shares all it
+can with the last.
 
-A *fact version* is never changed: a change makes the next one, in time and memory of what it changes. So engines at
-different instants look at one input without taking notice of each other, and what one of them has made for an
-instant, the next version or an index, is there for all that come to it.
+A *fact version* is never changed: a change makes the next one, in time and memory of what it
+changes. So engines at different instants look at one input without taking notice of each other, and
+what one of them has made for an instant, the next version or an index, is there for all that come
+to it.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ _SMALL = 8
 
 
 class FactVersion:
-    """The facts of one input with all changes up to `at`: rows by key, and the indexes that anybody asked for.
+    """The facts of one input with all changes up to `at`: rows by key, and the indexes that anybody
+    asked for.
 
-    Only for facts that carry nothing but a time and an expiry. For any number of threads, except that whoever makes
-    a `later` version sees to it that nobody else does at the same time.
+    Only for facts that carry nothing but a time and an expiry. For any number of threads, except
+    that whoever makes a `later` version sees to it that nobody else does at the same time.
     """
 
     __slots__ = ("__weakref__", "_indexes", "_making", "_several", "at", "later", "rows")
@@ -87,7 +90,8 @@ class FactVersion:
     def change(self, at: Instant, given: Iterable[Given]) -> Later:
         """The version after the changes of one instant, which all that look at this one come to.
 
-        Raises: Corrupt if a record is taken away more often than it was put in; then nothing has happened.
+        Raises: Corrupt if a record is taken away more often than it was put in; then nothing has
+        happened.
         """
         turns: list[Turn] = []
         version = self._changed(at, given, turns)

@@ -15,10 +15,11 @@ _STEP_SHARE = 16
 
 
 def weigh(present: Present, units: Sequence[AnyUnit]) -> int:
-    """Settle the allowance at what tables, matches and rounds take now; from where on it is worth weighing again.
+    """Settle the allowance at what tables, matches and rounds take now; from where on it is worth
+    weighing again.
 
-    Tables tell it by a sample of their rows; texts that rules made are counted one by one. Raises: Exhausted. Cost:
-    some hundred microseconds for each table, once in a sixteenth of what is held.
+    Tables tell it by a sample of their rows; texts that rules made are counted one by one. Raises:
+    Exhausted. Cost: some hundred microseconds for each table, once in a sixteenth of what is held.
     """
     held = sum(table.size_bytes() for table in present.tables.values())
     for unit in units:

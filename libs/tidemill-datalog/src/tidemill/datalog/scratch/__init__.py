@@ -1,4 +1,5 @@
-"""The engine `scratch`: all of a program over one window, on rows or on columns, whichever is cheaper.
+"""The engine `scratch`: all of a program over one window, on rows or on columns, whichever is
+cheaper.
 
 Its `windows` go on from window to window on columns; importing them imports numba.
 """

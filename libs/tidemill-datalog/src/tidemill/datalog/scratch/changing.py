@@ -1,4 +1,6 @@
-"""What a window changes: facts that begin and end in it, worked out for the predicates that are asked for."""
+"""What a window changes: facts that begin and end in it, worked out for the predicates that are
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tidemill.datalog.scratch.engine import Engine, Evaluation, presences_of
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Facts of one predicate that begin (diff 1) or end (-1) at instants; of `facts` start and stop mean nothing."""
+    """Facts of one predicate that begin (diff 1) or end (-1) at instants; of `facts` start and stop
+    mean nothing.
+    """
 
     facts: Columns
     times: I64Array
@@ -41,10 +45,12 @@ class RecordChanges:
 
 
 class ChangedFacts(Mapping[str, "ColumnChanges | RecordChanges"]):
-    """What a window has changed of each derived predicate; worked out when it is asked for, and kept.
+    """What a window has changed of each derived predicate; worked out when it is asked for, and
+    kept.
 
-    `before` is the evaluation of the window before if both are to be compared where they meet; else `now` looks back
-    one instant. Until all is asked for it holds the facts of both. Not for use by several threads at once.
+    `before` is the evaluation of the window before if both are to be compared where they meet; else
+    `now` looks back one instant. Until all is asked for it holds the facts of both. Not for use by
+    several threads at once.
     """
 
     def __init__(
@@ -124,7 +130,8 @@ def ending(evaluation: Evaluation, name: str) -> Columns | frozenset[Record]:
 
 
 def compared_columns(before: Columns, now: Columns, lower: int, upper: int) -> ColumnChanges:
-    """What begins or ends at instants in [lower, upper): `before` held until `lower`, `now` holds from there on.
+    """What begins or ends at instants in [lower, upper): `before` held until `lower`, `now` holds
+    from there on.
 
     What both say of `lower` neither ends nor begins. Cost: O(before + now).
     """

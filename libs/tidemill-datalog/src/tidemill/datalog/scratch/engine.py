@@ -38,7 +38,9 @@ if TYPE_CHECKING:  # importing it imports numba
 
 
 COLUMNS_FROM = 2_000
-"""From how many rows on a rule is evaluated on columns: fewer are done before columns are made of them."""
+"""From how many rows on a rule is evaluated on columns: fewer are done before columns are made of
+them.
+"""
 
 
 class Presences(Mapping[str, list[Presence]]):
@@ -73,10 +75,10 @@ class Presences(Mapping[str, list[Presence]]):
 class Evaluation:
     """What holds in a window [lower, upper).
 
-    `presences` has every predicate that rules derive, and every input: a presence that begins at `lower`
-    may have begun before, one whose end is infinite does not end below `upper`. `errors` is the error
-    collection in the window. `state` is what the next window needs; it begins at `upper` or at
-    `upper - 1`.
+    `presences` has every predicate that rules derive, and every input: a presence that begins at
+    `lower` may have begun before, one whose end is infinite does not end below `upper`. `errors` is
+    the error collection in the window. `state` is what the next window needs; it begins at `upper`
+    or at `upper - 1`.
     """
 
     presences: Mapping[str, list[Presence]]
@@ -89,10 +91,12 @@ class Evaluation:
 class Engine:
     """A checked program, compiled as far as no facts are needed; keep it between windows.
 
-    Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on columns as far
-    as nothing in the rule fails; the answers are the same. A `plan` made of the program's is evaluated
-    in its place. With a `timer` (seconds), evaluations say what each rule took. Rules on columns that begin with the same
-    joins find what they have in common once in a window, unless `sharing` is `none`. Not for use by several threads at once: code compiled for a shape of tables is kept.
+    Where the atoms of a rule have `columns_from` rows (None: never), a window is evaluated on
+    columns as far as nothing in the rule fails; the answers are the same. A `plan` made of the
+    program's is evaluated in its place. With a `timer` (seconds), evaluations say what each rule
+    took. Rules on columns that begin with the same joins find what they have in common once in a
+    window, unless `sharing` is `none`. Not for use by several threads at once: code compiled for a
+    shape of tables is kept.
     """
 
     def __init__(
@@ -175,7 +179,9 @@ class Engine:
     ) -> Evaluation:
         """As `evaluate`, for rows on columns that were made with the texts of `column_bulk`.
 
-        Columns of a window are prepared once, for every engine that takes them. Other inputs may come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the program reads.
+        Columns of a window are prepared once, for every engine that takes them. Other inputs may
+        come as `rows`. Raises: LimitPassed; UsageError where columns are not of the types that the
+        program reads.
         """
         from tidemill.datalog.columnar.window_columns import table_within  # imports numba
 
@@ -252,7 +258,8 @@ class Engine:
         frozen: bool = False,
         bulk: Bulk | None = None,
     ) -> Strata:
-        """An evaluation of a window that has begun: `tables` are the finished predicates, the inputs.
+        """An evaluation of a window that has begun: `tables` are the finished predicates, the
+        inputs.
 
         A `frozen` one looks at the instant `upper - 1` alone.
         """
@@ -417,14 +424,16 @@ def evaluate(
     state: EngineState | None = None,
     limits: Limits | None = None,
 ) -> Evaluation:
-    """What a program derives at every instant of the window [lower, upper); from the beginning without `lower`.
+    """What a program derives at every instant of the window [lower, upper); from the beginning
+    without `lower`.
 
-    `inputs` are the presences of the input facts that overlap the window (others are ignored); `state` is
-    what the evaluation of the window before returned. The answer in the window is the one that an
-    evaluation of the whole history gives there. Text has to be in normal form C.
+    `inputs` are the presences of the input facts that overlap the window (others are ignored);
+    `state` is what the evaluation of the window before returned. The answer in the window is the
+    one that an evaluation of the whole history gives there. Text has to be in normal form C.
 
-    Units: instants in milliseconds of the timeline. Raises: LimitPassed. Cost: that of the joins over the
-    facts present in the window; an `Engine` kept between windows saves planning and compiling.
+    Units: instants in milliseconds of the timeline. Raises: LimitPassed. Cost: that of the joins
+    over the facts present in the window; an `Engine` kept between windows saves planning and
+    compiling.
     """
     engine = Engine(checked, limits=limits)
     return engine.evaluate(inputs, lower=lower, upper=upper, state=state)

@@ -1,4 +1,6 @@
-"""A program kept up to date window by window: columns in, columns out, no object for a row in between."""
+"""A program kept up to date window by window: columns in, columns out, no object for a row in
+between.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _TEXTS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
-    """What a window has changed: facts by predicate, errors with when they hold, and the state at its end."""
+    """What a window has changed: facts by predicate, errors with when they hold, and the state at
+    its end.
+    """
 
     facts: ChangedFacts
     errors: Sequence[ErrorPresence]
@@ -34,10 +38,10 @@ class WindowChanges:
 class ColumnWindows:
     """At every instant from `begin` below `upper`, output = program(inputs), given as changes.
 
-    Inputs are columns made with `texts`, their rows present on [start, stop). Each step evaluates all that is alive
-    in its window, so it pays where a window brings about as much as is alive, and costs about a millisecond for
-    each rule where it brings nothing. What columns do not take is done by the row engine; the answers are the
-    same. Not for use by several threads at once.
+    Inputs are columns made with `texts`, their rows present on [start, stop). Each step evaluates
+    all that is alive in its window, so it pays where a window brings about as much as is alive, and
+    costs about a millisecond for each rule where it brings nothing. What columns do not take is
+    done by the row engine; the answers are the same. Not for use by several threads at once.
     """
 
     def __init__(
@@ -110,8 +114,8 @@ class ColumnWindows:
     def _go_on(self, given: Mapping[str, Columns | WindowColumns]) -> None:
         """Keep of the inputs what the next window needs.
 
-        If more rows end where it begins than live on, what holds on both sides will be compared there; else it looks
-        back one instant, so that it sees what ends at its first one.
+        If more rows end where it begins than live on, what holds on both sides will be compared
+        there; else it looks back one instant, so that it sees what ends at its first one.
         """
         upper, evaluation = self._upper, self._evaluation
         assert evaluation is not None

@@ -1,4 +1,6 @@
-"""Ticked programs over a timeline: when the ticks of each node run, what each sees, and why it said what it said."""
+"""Ticked programs over a timeline: when the ticks of each node run, what each sees, and why it said
+what it said.
+"""
 
 from tidemill.datalog.ticking.history import TickHistory, recorded
 from tidemill.datalog.ticking.plan import TickPlan

@@ -1,7 +1,8 @@
-"""Which changes of an input the ticks see, and from when on: a fold over instants (language.md 7.5).
+"""Which changes of an input the ticks see, and from when on: a fold over instants (language.md
+7.5).
 
-What is held and what is let through depends on the changes and their instants alone, never on how the work was
-cut into steps; what is held is a part of the state of the view.
+What is held and what is let through depends on the changes and their instants alone, never on how
+the work was cut into steps; what is held is a part of the state of the view.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Open:
 
 @dataclass(slots=True)
 class Batching:
-    """Holds changes until there are `rows` of them, or the first has waited `wait_ms` of the timeline."""
+    """Holds changes until there are `rows` of them, or the first has waited `wait_ms` of the
+    timeline.
+    """
 
     batch: Batch
     waiting: list[tuple[Record, int, int]] = field(default_factory=list)
@@ -86,7 +89,9 @@ class Batching:
 
 @dataclass(slots=True)
 class Skewed:
-    """Holds an event until one has come with a time more than `ms` after its own; what goes, goes at once."""
+    """Holds an event until one has come with a time more than `ms` after its own; what goes, goes
+    at once.
+    """
 
     skew: Skew
     waiting: dict[Record, int] = field(default_factory=dict)

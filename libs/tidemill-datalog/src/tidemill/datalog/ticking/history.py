@@ -1,7 +1,8 @@
-"""What every tick saw, said and handed on: the ticks run once more over the history of the inputs, and written down.
+"""What every tick saw, said and handed on: the ticks run once more over the history of the inputs,
+and written down.
 
-Nothing of this is recorded while a view is maintained: what ticks say is a function of the inputs, and of what the
-ticks before the history handed on.
+Nothing of this is recorded while a view is maintained: what ticks say is a function of the inputs,
+and of what the ticks before the history handed on.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class NodeHistory:
         return found if found >= 0 else None
 
     def presences(self) -> dict[str, list[Presence]]:
-        """When every record, given or derived, was present: until a tick says otherwise or it expires."""
+        """When every record, given or derived, was present: until a tick says otherwise or it
+        expires.
+        """
         found: dict[str, list[Presence]] = {}
         for what, begun, ended in (*self.seen.every(), *self.said.every()):
             until: Instant = END if ended == END else self.instants[int(ended)]
@@ -190,8 +193,9 @@ def recorded(
 ) -> TickHistory:
     """The history of all ticks from a start on, below `upper`.
 
-    `changes` are those of the inputs from `start.lower` on: record, instant, ±1. Raises: LimitPassed, Exhausted. Cost:
-    that of keeping the view up to date over the history, and memory for all that changed in it.
+    `changes` are those of the inputs from `start.lower` on: record, instant, ±1. Raises:
+    LimitPassed, Exhausted. Cost: that of keeping the view up to date over the history, and memory
+    for all that changed in it.
     """
     nodes = [NodeHistory(number) for number in range(plan.nodes)]
     history = TickHistory(program, start.lower, start.fresh, nodes, frozenset(changes))

@@ -34,11 +34,15 @@ class TickNode(Protocol):
     """The ticks of a program at one node, from what a tick before has handed on."""
 
     def tick(self, at: int, come: Given, gone: Given) -> TickAnswer:
-        """The tick at an instant, where these inputs come and those go; a record may come several times."""
+        """The tick at an instant, where these inputs come and those go; a record may come several
+        times.
+        """
 
     @property
     def unsettled(self) -> bool:
-        """Whether a tick in which no input changes may still answer differently, or sends something."""
+        """Whether a tick in which no input changes may still answer differently, or sends
+        something.
+        """
 
     @property
     def soonest(self) -> Instant:

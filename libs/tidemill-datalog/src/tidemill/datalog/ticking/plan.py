@@ -1,4 +1,6 @@
-"""At which instants a ticked program runs, at how many nodes, and what of its inputs a tick takes in."""
+"""At which instants a ticked program runs, at how many nodes, and what of its inputs a tick takes
+in.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from tidemill.datalog.admission import Admission
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """Ticks are at k·`period_ms`; without a period at the instants at which an input changes, and one
-    instant after each message.
+    """Ticks are at k·`period_ms`; without a period at the instants at which an input changes, and
+    one instant after each message.
 
-    An input in `place` gives each row to the node that this argument of it names; all others are seen by
-    every node. Nodes are 0, 1, … below `nodes`.
+    An input in `place` gives each row to the node that this argument of it names; all others are
+    seen by every node. Nodes are 0, 1, … below `nodes`.
     """
 
     period_ms: int | None = None

@@ -1,7 +1,9 @@
-"""The ticks of a program over its timeline: which node runs when, and what of its inputs and mail it sees.
+"""The ticks of a program over its timeline: which node runs when, and what of its inputs and mail
+it sees.
 
-All of it is a function of the inputs: at which instants ticks run, what each admits, which messages it takes in.
-A tick in which nothing can differ is left out: a program at rest costs nothing, however short its period.
+All of it is a function of the inputs: at which instants ticks run, what each admits, which messages
+it takes in. A tick in which nothing can differ is left out: a program at rest costs nothing,
+however short its period.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _NO_RULE = -1
 class TickStart:
     """Where ticks go on: none at or after `lower` has run; `state` is what those before have left.
 
-    `fresh`: there were none, and `present` are the input records at `lower`; otherwise those just before it.
+    `fresh`: there were none, and `present` are the input records at `lower`; otherwise those just
+    before it.
     """
 
     lower: int
@@ -141,7 +144,9 @@ class TickRun:
                 yield self._run(node, at)
 
     def _admit(self, at: int, name: str, moved: Iterable[Moved], wakes: bool) -> None:
-        """Give changes of an input to the nodes that see them, and wake those for which they matter."""
+        """Give changes of an input to the nodes that see them, and wake those for which they
+        matter.
+        """
         place = self._plan.place.get(name)
         eager = self._plan.admission.get(name) == "eager"
         by_node: dict[int, list[Moved]] = {}
@@ -209,7 +214,9 @@ class TickRun:
         return True
 
     def own_rows(self) -> set[StateRow]:
-        """What is held at the gates and on its way between nodes, and when the last tick ran, as rows to keep."""
+        """What is held at the gates and on its way between nodes, and when the last tick ran, as
+        rows to keep.
+        """
         rows = {message_row(sent, m) for node in self.nodes for sent, m in node.mail}
         for name, gate in self._gates.items():
             rows |= {held_row(name, number, held) for number, held in enumerate(gate.held())}

@@ -1,8 +1,10 @@
-"""Why a record is present in a ticked program: a proof that goes back over the ticks, down to inputs.
+"""Why a record is present in a ticked program: a proof that goes back over the ticks, down to
+inputs.
 
-A fact that a rule with `@next` carried is proved by the facts of the tick before, one that a message brought by
-those of the tick that sent it, at its node. A tick in which nothing could differ did not run; what it carried on
-is shown as the last tick's before it. The proof is built with a list of open facts: any number of ticks deep.
+A fact that a rule with `@next` carried is proved by the facts of the tick before, one that a
+message brought by those of the tick that sent it, at its node. A tick in which nothing could differ
+did not run; what it carried on is shown as the last tick's before it. The proof is built with a
+list of open facts: any number of ticks deep.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ def why_in_ticks(
 ) -> Proof | None:
     """A proof that the record is present at the instant `at` at a node; None if it is not.
 
-    `history` reaches to `at` or further. The record is a fact, with its time where facts differ by it.
-    Cost: for each tick of the proof one evaluation of what fits the arguments of the record, and one look
-    at the facts that its node ever saw and handed on.
+    `history` reaches to `at` or further. The record is a fact, with its time where facts differ by
+    it. Cost: for each tick of the proof one evaluation of what fits the arguments of the record,
+    and one look at the facts that its node ever saw and handed on.
     """
     number = history.nodes[node].number_at(at)
     if number is None:
@@ -68,7 +70,9 @@ def _proved(
 
 
 class _ByTick(Generic[What]):
-    """Stretches by the ticks that they cover: short ones are listed under each, the others looked through."""
+    """Stretches by the ticks that they cover: short ones are listed under each, the others looked
+    through.
+    """
 
     def __init__(self) -> None:
         self._short: dict[int, list[What]] = {}
@@ -130,7 +134,9 @@ class _Known:
         return dict(self._carried[node].at(number))
 
     def carried_since(self, place: Place, fact: Fact) -> int:
-        """The number of the first of the ticks up to this one to all of which the fact was carried alike."""
+        """The number of the first of the ticks up to this one to all of which the fact was carried
+        alike.
+        """
         node, number = self.ticks.ran[place]
         stretches = self._since[node].get(fact, ())
         return min((b for b, ended in stretches if b <= number < ended), default=number)
@@ -142,7 +148,9 @@ class _Known:
 
 
 class _TickBuilder(Builder):
-    """As for one timeline, where instants are the numbers of ticks, and facts come from earlier ones."""
+    """As for one timeline, where instants are the numbers of ticks, and facts come from earlier
+    ones.
+    """
 
     def __init__(
         self, engine: Engine, known: _Known, only: Collection[str], *, exact: bool
@@ -153,7 +161,9 @@ class _TickBuilder(Builder):
         self._inputs: dict[Place, dict[str, Timelines]] = {}
         self._later = [form for form in engine.forms if not form.deductive]
         self._above: list[tuple[int, Fact, Place, Proof]] = []
-        """Carried facts above the one that is open, each with how many others were open below it, and its tick."""
+        """Carried facts above the one that is open, each with how many others were open below it,
+        and its tick.
+        """
 
     def moment(self, at: Instant) -> Moment:
         """The facts of a tick; evaluated once."""
@@ -217,9 +227,11 @@ class _TickBuilder(Builder):
     def _kept(
         self, node: Proof, carrying: list[RuleForm], predicate: str, key: Key, place: Place
     ) -> bool:
-        """Whether a later tick was handed the fact because of itself; then both are proved where that began.
+        """Whether a later tick was handed the fact because of itself; then both are proved where
+        that began.
 
-        What rules only keep, through however many predicates and ticks, takes the lines of one round.
+        What rules only keep, through however many predicates and ticks, takes the lines of one
+        round.
         """
         owner, number = self._ticks.ran[place]
         since = self._known.carried_since(place, (predicate, key))

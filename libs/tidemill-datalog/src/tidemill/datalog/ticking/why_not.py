@@ -1,4 +1,6 @@
-"""Why a record is absent in a ticked program: for each rule the furthest it came, in the tick it would come from."""
+"""Why a record is absent in a ticked program: for each rule the furthest it came, in the tick it
+would come from.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ def why_not_in_ticks(
     letters: Sequence[Record] = (),
     engine: Engine | None = None,
 ) -> list[Reason]:
-    """For each rule whose head can be the record, why it is not there at the instant `at` at a node.
+    """For each rule whose head can be the record, why it is not there at the instant `at` at a
+    node.
 
-    Rules with `@next` are looked at in the tick before the last one at `at`, rules with `@async` in those
-    that could have sent it: of several the one that came furthest. Cost: O(facts of the history) for each of
-    these ticks.
+    Rules with `@next` are looked at in the tick before the last one at `at`, rules with `@async` in
+    those that could have sent it: of several the one that came furthest. Cost: O(facts of the
+    history) for each of these ticks.
     """
     if at >= upper:
         return [Reason(None, "not_definite", upper=upper)]

@@ -3,8 +3,8 @@
     decoder = RowDecoder([Column("id", "int")], JsonFormat())
     rows, letters = decoder.decode(partitions, offsets, values)
 
-`kinds` says how records may be written, `rows` decodes them, `columns` says what fits into a column.
-`avro`, `protobuf` and `registry` are imported by whoever needs them.
+`kinds` says how records may be written, `rows` decodes them, `columns` says what fits into a
+column. `avro`, `protobuf` and `registry` are imported by whoever needs them.
 """
 
 from tidemill.runtime.formats.columns import (

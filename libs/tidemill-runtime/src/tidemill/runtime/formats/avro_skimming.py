@@ -1,7 +1,9 @@
-"""Values of Avro passed over without making them, where reading them could take more than their bytes.
+"""Values of Avro passed over without making them, where reading them could take more than their
+bytes.
 
-A value of a schema that refers to itself may be as deep as it is long, and items of an array that take no
-bytes may be as many as a number says. Of all other schemas a value is bounded by its own length.
+A value of a schema that refers to itself may be as deep as it is long, and items of an array that
+take no bytes may be as many as a number says. Of all other schemas a value is bounded by its own
+length.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Skimming:
     named: Mapping[str, Schema]
 
     def check(self, value: bytes, start: int) -> None:
-        """Raises: BadRow for a value that ends too early, is nested too deeply, or has too many items."""
+        """Raises: BadRow for a value that ends too early, is nested too deeply, or has too many
+        items.
+        """
         _Pass(value, start, self.named).over(self.schema, 0)
 
 
@@ -56,7 +60,10 @@ class _Shape:
         self.unbounded = False
 
     def look(self, schema: Schema, within: tuple[str, ...]) -> tuple[int, int]:
-        """(the fewest bytes, the most fields outside arrays) of a value. Cost: O(size of the schema)."""
+        """(the fewest bytes, the most fields outside arrays) of a value.
+
+        Cost: O(size of the schema).
+        """
         if isinstance(schema, list):
             return 1, 1 + max((self.look(each, within)[1] for each in schema), default=0)
         kind = _kind(schema)

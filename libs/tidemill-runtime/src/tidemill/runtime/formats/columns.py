@@ -1,7 +1,7 @@
 """Columns and cells: what a value has to be to stand in a column, whatever it was written as.
 
-A record has the same fate in any company. Text is kept in normal form C, NaN is refused, whole numbers
-have 64 bits, a whole number in a float column is a float, and zero has no sign.
+A record has the same fate in any company. Text is kept in normal form C, NaN is refused, whole
+numbers have 64 bits, a whole number in a float column is a float, and zero has no sign.
 """
 
 from __future__ import annotations

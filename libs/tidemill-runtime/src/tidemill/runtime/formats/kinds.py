@@ -37,8 +37,8 @@ class AvroFormat(msgspec.Struct, frozen=True, tag="avro"):
 class ProtobufFormat(msgspec.Struct, frozen=True, tag="protobuf"):
     """A message, described by a serialized descriptor set.
 
-    With `framed` it comes after a zero byte, the number of a schema in four bytes, and the path of the
-    message in its file, which are passed over.
+    With `framed` it comes after a zero byte, the number of a schema in four bytes, and the path of
+    the message in its file, which are passed over.
     """
 
     descriptors: bytes

@@ -29,8 +29,8 @@ def long_records(values: Sequence[bytes | None]) -> dict[int, str]:
 def long_rows(rows: pa.Table, bytes_max: int) -> dict[int, str]:
     """Why rows are too long, by index: the bytes of their texts, and eight for each other cell.
 
-    It follows from a row alone, not from how a batch of them is held. Cost: O(columns) where all together have
-    no more, else a pass over the offsets of texts.
+    It follows from a row alone, not from how a batch of them is held. Cost: O(columns) where all
+    together have no more, else a pass over the offsets of texts.
     """
     if rows.nbytes <= bytes_max or not rows.num_rows:
         return {}

@@ -1,7 +1,7 @@
 """Protobuf records, read with the descriptors that `protoc --descriptor_set_out` wrote.
 
-Columns take fields by their names, so a message may gain fields while the columns stay. What each type
-becomes is a table of docs/reference/sources.md.
+Columns take fields by their names, so a message may gain fields while the columns stay. What each
+type becomes is a table of docs/reference/sources.md.
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ def _described(descriptors: bytes, name: str) -> Descriptor:
 
 
 def _well_known(file: str) -> Any:  # a generated module
-    """The module of a file that protobuf brings. Raises: UsageError if it brings none of the name."""
+    """The module of a file that protobuf brings.
+
+    Raises: UsageError if it brings none of the name.
+    """
     try:
         return import_module(file.removesuffix(".proto").replace("/", ".") + "_pb2")
     except (ImportError, ValueError) as error:

@@ -1,8 +1,8 @@
 """From bytes of records to rows of typed columns, or to letters that say why not.
 
-Columns are made at once where that gives the same cells as making each by itself. A record has the same
-fate in any company: what is decoded again after a crash, or by another engine, gives the same rows.
-Whatever the bytes are, decoding ends with a row or a letter.
+Columns are made at once where that gives the same cells as making each by itself. A record has the
+same fate in any company: what is decoded again after a crash, or by another engine, gives the same
+rows. Whatever the bytes are, decoding ends with a row or a letter.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ _PYTHON_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "b
 
 
 class DecodedRows(NamedTuple):
-    """`rows`: data columns, `_partition`, `_offset`, `_heartbeat` if asked for. `letters`: LETTER_SCHEMA."""
+    """`rows`: data columns, `_partition`, `_offset`, `_heartbeat` if asked for.
+
+    `letters`: LETTER_SCHEMA.
+    """
 
     rows: pa.Table
     letters: pa.Table
@@ -93,9 +96,9 @@ class RowDecoder:
     ) -> None:
         """`reader` is for records whose schemas come from elsewhere; the other formats have theirs.
 
-        With `heartbeats` a record that is one becomes a row of `_heartbeat` alone, whatever the format. A
-        record whose row has more than `row_bytes` becomes a letter.
-        Raises: UsageError if the columns cannot be those of the format.
+        With `heartbeats` a record that is one becomes a row of `_heartbeat` alone, whatever the
+        format. A record whose row has more than `row_bytes` becomes a letter. Raises: UsageError if
+        the columns cannot be those of the format.
         """
         if not columns:
             raise UsageError("a source has at least one column", reason="NoColumns")
@@ -117,12 +120,13 @@ class RowDecoder:
     def decode(
         self, partitions: Sequence[int], offsets: Sequence[int], values: Sequence[bytes | None]
     ) -> DecodedRows:
-        """Every record as a row or as a letter, in their order; heartbeats come behind the other rows.
+        """Every record as a row or as a letter, in their order; heartbeats come behind the other
+        rows.
 
         Letters of what is too long come behind the others.
 
-        Shapes: equal lengths in; rows + letters = records. Cost: O(bytes); about a microsecond a row
-        where all rows of the batch are good.
+        Shapes: equal lengths in; rows + letters = records. Cost: O(bytes); about a microsecond a
+        row where all rows of the batch are good.
         """
         places = (np.asarray(partitions, np.int64), np.asarray(offsets, np.uint64))
         refused = long_records(values)
@@ -202,7 +206,10 @@ class RowDecoder:
         return self._letters(sorted(refused.items()), values, places)
 
     def cells(self, value: bytes | None) -> list[object]:
-        """The cells of one record in the order of the columns, as `decode` makes them. Raises: BadRow."""
+        """The cells of one record in the order of the columns, as `decode` makes them.
+
+        Raises: BadRow.
+        """
         if self._reader is not None:
             try:
                 return self._reader(value)

@@ -1,4 +1,6 @@
-"""What is known of the numbered schemas of records: it decides the fate of a record, wherever it is decoded."""
+"""What is known of the numbered schemas of records: it decides the fate of a record, wherever it is
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class SchemaMemory:
     def sort_out(
         self, partitions: Sequence[int], offsets: Sequence[int], values: Sequence[bytes | None]
     ) -> tuple[dict[int, str], dict[int, list[int]]]:
-        """(why a record has no schema, by index; the indexes of records by numbers not decided yet)."""
+        """(why a record has no schema, by index; the indexes of records by numbers not decided
+        yet).
+        """
         refused: dict[int, str] = {}
         undecided: dict[int, list[int]] = defaultdict(list)
         for index, value in enumerate(values):

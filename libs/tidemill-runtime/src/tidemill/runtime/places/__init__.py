@@ -35,7 +35,10 @@ class Secret:
     hosts: tuple[HostRule, ...] = ()
 
     def text(self) -> str:
-        """What the file holds now, without its line end. Raises: UsageError that names the secret alone."""
+        """What the file holds now, without its line end.
+
+        Raises: UsageError that names the secret alone.
+        """
         try:
             with self.file.open("rb") as file:
                 data = file.read(SECRET_BYTES_MAX + 1)
@@ -105,7 +108,9 @@ class Places:
         return egress
 
     def check_clear(self, host: str, port: int, what: str) -> None:
-        """Raises: UsageError if a password would travel unencrypted to where nobody has said it may."""
+        """Raises: UsageError if a password would travel unencrypted to where nobody has said it
+        may.
+        """
         if is_loopback(host) or any(rule.names(host, port) for rule in self.clear_text):
             return
         raise UsageError(

@@ -1,4 +1,6 @@
-"""Where sources and sinks may connect: hosts by their names before, and addresses when a connection is made."""
+"""Where sources and sinks may connect: hosts by their names before, and addresses when a connection
+is made.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class EgressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One host, a domain, a network, or anything public; at one port, or at any. Plain data, for jobs."""
+    """One host, a domain, a network, or anything public; at one port, or at any.
+
+    Plain data, for jobs.
+    """
 
     host: str
     port: int | None
@@ -86,7 +91,9 @@ def host_rule(text: str) -> HostRule:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Where connections may be made. `rules` of None: anywhere but to what hands out credentials of machines.
+    """Where connections may be made.
+
+    `rules` of None: anywhere but to what hands out credentials of machines.
 
     `secrets` are, for each secret that travels over a connection, where it may be sent.
     """

@@ -1,4 +1,6 @@
-"""Files in folders that were named: opened without leaving these, whatever links there are, and only regular ones."""
+"""Files in folders that were named: opened without leaving these, whatever links there are, and
+only regular ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files below `folders`, anywhere if these are None; never below `closed`, nor one of `private`.
+    """Files below `folders`, anywhere if these are None; never below `closed`, nor one of
+    `private`.
 
     A path is walked folder by folder, each held open, so that what was looked at is what is opened.
     """
@@ -63,7 +66,8 @@ class Files:
     def matching(self, pattern: str) -> list[str]:
         """The regular files that a path, a pattern or a folder stands for. Raises: UsageError."""
         if ".." in Path(pattern).parts and glob.has_magic(pattern):
-            # Behind a pattern it leads where nobody has looked; what is there would be told by refusals.
+            # Behind a pattern it leads where nobody has looked; what is there would be told by
+            # refusals.
             raise self._refused(pattern, "a pattern has no .. in it")
         fixed = Path(pattern)
         while glob.has_magic(str(fixed)):
@@ -77,7 +81,8 @@ class Files:
         return [pattern] if self._is_file(pattern) else []
 
     def write(self, path: str | Path, flags: int, mode: int = 0o644) -> int:
-        """The descriptor of a regular file, which is made with its folders if there is none, as nobody's link.
+        """The descriptor of a regular file, which is made with its folders if there is none, as
+        nobody's link.
 
         Raises: UsageError if it may not be written; OSError.
         """
@@ -184,7 +189,10 @@ ANY_SINK = Files("places.files.write")
 
 
 def _named(path: str) -> str:
-    """The path of a file. Raises: UsageError for a name that no collection can hold, since it is no text."""
+    """The path of a file.
+
+    Raises: UsageError for a name that no collection can hold, since it is no text.
+    """
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -213,7 +221,8 @@ def private_files(
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """(folders that are closed, files that are private) of a process with its state in `directory`.
 
-    The folders of `files` are closed with all below, but for the one in which the process runs, or is below.
+    The folders of `files` are closed with all below, but for the one in which the process runs, or
+    is below.
     """
     here = Path.cwd().resolve()
     folders = {file.resolve().parent for file in files}

@@ -1,4 +1,6 @@
-"""Connections of aiohttp, made only where they may be: looked at when the address of a name is known."""
+"""Connections of aiohttp, made only where they may be: looked at when the address of a name is
+known.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tidemill.runtime.places.egress import Egress
 
 
 def said(error: Exception) -> str:
-    """Why a request has failed, without what the other end has said: it may repeat what it was sent."""
+    """Why a request has failed, without what the other end has said: it may repeat what it was
+    sent.
+    """
     answered = (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL)
     return type(error).__name__ if isinstance(error, answered) or not str(error) else str(error)
 

@@ -42,7 +42,8 @@ class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files, secrets, addresses and topics that resources may name.
 
-    A place that is not set is closed, unless the process is bound to loopback and alone: without token_file and role.
+    A place that is not set is closed, unless the process is bound to loopback and alone: without
+    token_file and role.
     """
 
     files: FileSettings = FileSettings()
@@ -51,8 +52,9 @@ class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets by the name that resources use."""
 
     egress: tuple[str, ...] | None = None
-    """Addresses that sources and sinks may call: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as
-    10.1.0.0/16. A private address needs its network, or its very host."""
+    """Addresses that sources and sinks may call: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or
+    a network such as 10.1.0.0/16. A private address needs its network, or its very host.
+    """
 
     topics: TopicSettings = TopicSettings()
 

@@ -1,4 +1,6 @@
-"""From what a source says of its records to what decodes them: the only place that chooses a format."""
+"""From what a source says of its records to what decodes them: the only place that chooses a
+format.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ from tidemill.runtime.resources.specs import (
 class RecordShape:
     """Everything that decodes the records of a source: columns and formats of values and of keys.
 
-    `columns` are those of the source, in its order; `value` and `key` are what values and keys hold,
-    in the order in which they are written. Without an envelope that keys are for, `key` is empty.
-    With `heartbeats` a record may be one; rows have the column `_heartbeat` then. A record whose row has more
-    than `row_bytes` is a dead letter.
+    `columns` are those of the source, in its order; `value` and `key` are what values and keys
+    hold, in the order in which they are written. Without an envelope that keys are for, `key` is
+    empty. With `heartbeats` a record may be one; rows have the column `_heartbeat` then. A record
+    whose row has more than `row_bytes` is a dead letter.
     """
 
     columns: tuple[Column, ...]
@@ -71,8 +73,8 @@ def record_shape(
 ) -> RecordShape:
     """How the records of a source are decoded.
 
-    `columns` are the stated or inferred ones; `header` the names that a file begins with; `descriptors`
-    the descriptor sets of `format` and `keyFormat` by these names.
+    `columns` are the stated or inferred ones; `header` the names that a file begins with;
+    `descriptors` the descriptor sets of `format` and `keyFormat` by these names.
     """
     stated = columns_of(columns)
     known = {column.name: column for column in stated}

@@ -23,7 +23,8 @@ def load_resources(text: str, file: str = "stdin") -> tuple[Resource, ...]:
 
 
 def load_resource_files(paths: Iterable[Path | str]) -> tuple[Resource, ...]:
-    """The resources of files, and of all YAML and JSON files directly in folders, in order of names.
+    """The resources of files, and of all YAML and JSON files directly in folders, in order of
+    names.
 
     Raises: as load_resources, for all files together.
     """

@@ -1,4 +1,7 @@
-"""What no schema says: rules between the fields of a spec. Each becomes a CEL rule of the CRD by hand."""
+"""What no schema says: rules between the fields of a spec.
+
+Each becomes a CEL rule of the CRD by hand.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class ColumnSpec(Spec, frozen=True, kw_only=True):
 
 
 class KafkaTls(Spec, frozen=True, kw_only=True):
-    """TLS with the brokers, by names of secrets; without `authority` the machine's authorities are trusted."""
+    """TLS with the brokers, by names of secrets; without `authority` the machine's authorities are
+    trusted.
+    """
 
     authority: str | None = None
     certificate: str | None = None
@@ -296,7 +298,9 @@ class RedisSink(Spec, frozen=True, kw_only=True):
 
 
 class HttpSink(Spec, frozen=True, kw_only=True):
-    """Requests to an endpoint; `ask` is where to ask for a key, `secret_headers` name secrets by header."""
+    """Requests to an endpoint; `ask` is where to ask for a key, `secret_headers` name secrets by
+    header.
+    """
 
     url: str
     delivery: Literal["keyed", "askable", "atLeastOnce", "atMostOnce"] = "keyed"
@@ -346,14 +350,15 @@ class HoldSpec(Spec, frozen=True, kw_only=True):
 def retained_ms(spec: SourceSpec | TableSpec | ViewSpec) -> int | None:
     """How far behind its upper the collections of a resource can be read; None: all history.
 
-    At least the last instant below upper: with none at all there would be no instant to read, and what begins
-    could not be told from what was there.
+    At least the last instant below upper: with none at all there would be no instant to read, and
+    what begins could not be told from what was there.
     """
     return None if spec.retain is None else max(1, int(spec.retain))
 
 
 class UnreadableSpec(Spec, frozen=True, kw_only=True):
-    """What is stored and cannot be read: the `spec` as it may be shown, as far as there is one, and `why`.
+    """What is stored and cannot be read: the `spec` as it may be shown, as far as there is one, and
+    `why`.
 
     `fields` are the names of those that are wrong; none where nobody can tell what it says.
     """

@@ -1,4 +1,6 @@
-"""A document against the schema of its kind: every mistake with its place and what to write instead."""
+"""A document against the schema of its kind: every mistake with its place and what to write
+instead.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def _unsayable(value: object, document: Document, path: FieldPath) -> Iterator[P
 
 
 def _distinct(_: Any, wanted: bool, items: Any, __: Any) -> Iterator[ValidationError]:
-    """As `uniqueItems`, in linear time: the package compares each item with all others where they have no order."""
+    """As `uniqueItems`, in linear time: the package compares each item with all others where they
+    have no order.
+    """
     if wanted and isinstance(items, list):
         texts = {json.dumps(item, sort_keys=True) for item in items}
         if len(texts) < len(items):

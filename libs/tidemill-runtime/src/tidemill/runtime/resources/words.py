@@ -37,7 +37,9 @@ RULES: dict[str, str] = {}
 
 
 def parse_instant(value: object) -> int | None:
-    """Milliseconds of a timeline; None if `value` is neither those nor ISO 8601 (UTC unless it says)."""
+    """Milliseconds of a timeline; None if `value` is neither those nor ISO 8601 (UTC unless it
+    says).
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if 0 <= value < 1 << 63 else None
     if not isinstance(value, str) or len(value) > 64:

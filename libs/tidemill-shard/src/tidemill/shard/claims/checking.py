@@ -17,7 +17,8 @@ _KINDS: Mapping[str, type[Members | Owners]] = {"members": Members, "owners": Ow
 class ClaimsCheck:
     """Reads everything once and changes nothing; `checked` counts groups and versions.
 
-    Nothing found here can be repaired by starting anew: sinks refuse epochs that are not greater than any before.
+    Nothing found here can be repaired by starting anew: sinks refuse epochs that are not greater
+    than any before.
     """
 
     def __init__(self, consensus: Consensus) -> None:

@@ -1,4 +1,6 @@
-"""One replica of a group: its session, what it has claimed, and since when nobody has heard of others."""
+"""One replica of a group: its session, what it has claimed, and since when nobody has heard of
+others.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ from tidemill.shard.ports import Clock, Consensus
 from tidemill.time import Fenced, UsageError
 
 LEASE_S = 4.0
-"""Silence of so long ends a session: long enough for a busy machine, short enough to be gone in seconds."""
+"""Silence of so long ends a session: long enough for a busy machine, short enough to be gone in
+seconds.
+"""
 
 HELD_SHARE = 0.8
-"""A replica counts on its claims for this share of its lease: less than others wait before they take them."""
+"""A replica counts on its claims for this share of its lease: less than others wait before they
+take them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,10 @@ class Owned:
 
 
 class Claiming(Protocol):
-    """What work on claims needs of a claimant, wherever it is kept. Promises are those of Claimant."""
+    """What work on claims needs of a claimant, wherever it is kept.
+
+    Promises are those of Claimant.
+    """
 
     @property
     def lease_s(self) -> float: ...
@@ -75,10 +84,10 @@ class Claiming(Protocol):
 class Claimant:
     """A replica that claims items of `group`; calls that are made at once wait for one another.
 
-    `name` stays over restarts and attracts the same items; `details` is what others need to reach this
-    replica. `ids` gives names that nobody ever used. Every call may raise Unavailable and Indeterminate:
-    the next one goes on from there, and claims last until their lease ends. `held` and `check` may be
-    called on any thread.
+    `name` stays over restarts and attracts the same items; `details` is what others need to reach
+    this replica. `ids` gives names that nobody ever used. Every call may raise Unavailable and
+    Indeterminate: the next one goes on from there, and claims last until their lease ends. `held`
+    and `check` may be called on any thread.
     """
 
     def __init__(
@@ -97,10 +106,13 @@ class Claimant:
         self.group = group
         self.lease_s = lease_s
         self.happened: Counter[str] = Counter()
-        """How often: `claimed`, `given up`, `evicted` others, `lost` the session; claims `lapsed` with a
-        session, or `taken over` from one that ended. For metrics."""
+        """How often: `claimed`, `given up`, `evicted` others, `lost` the session; claims `lapsed`
+        with a session, or `taken over` from one that ended. For metrics.
+        """
         self.silence_s = 0.0
-        """Of all claims taken over: from the last sign of life of who had them until they were claimed."""
+        """Of all claims taken over: from the last sign of life of who had them until they were
+        claimed.
+        """
         self._members = Register(consensus, f"{group}/members", Members())
         self._owners = Register(consensus, f"{group}/owners", Owners())
         self._clock = clock
@@ -111,11 +123,14 @@ class Claimant:
         self._asking = asyncio.Lock()
         self._beat_s = float("-inf")
         self._held_until_s = float("-inf")
-        # IMPORTANT: replaced and never changed, emptied before the lease is another session's: others look on.
+        # IMPORTANT: replaced and never changed, emptied before the lease is another session's:
+        # others look on.
         self._claims: dict[str, int] = {}
         self._heard: dict[str, tuple[int, float]] = {}
         self._gone: dict[str, float] = {}
-        """When something was last heard of sessions that have ended and may still stand beside items."""
+        """When something was last heard of sessions that have ended and may still stand beside
+        items.
+        """
 
     @property
     def silent_s(self) -> float:
@@ -153,9 +168,12 @@ class Claimant:
         self.check(claim)
 
     async def beat(self) -> None:
-        """Give a sign of life and end silent sessions: what is held stays so. Cost: a read, a write.
+        """Give a sign of life and end silent sessions: what is held stays so.
 
-        What others have taken meanwhile is not held any more. A session that is not there does not begin.
+        Cost: a read, a write.
+
+        What others have taken meanwhile is not held any more. A session that is not there does not
+        begin.
         """
         async with self._asking:
             if self._joined:
@@ -165,9 +183,9 @@ class Claimant:
         """Give a sign of life, end silent sessions, claim free items up to the fair share.
 
         What is `left` is another replica's, as long as one lives that does not leave it too.
-        Returns the claims to let go: their work is to be stopped, then `give_up` is to be called. What is
-        gained and lost shows in `held`. Call it several times per lease. Cost: two reads, one write, and
-        a write if something changes hands.
+        Returns the claims to let go: their work is to be stopped, then `give_up` is to be called.
+        What is gained and lost shows in `held`. Call it several times per lease. Cost: two reads,
+        one write, and a write if something changes hands.
         """
         async with self._asking:
             self._member = msgspec.structs.replace(self._member, leaves=tuple(left))
@@ -176,7 +194,8 @@ class Claimant:
     async def _renewed(self, items: dict[str, None]) -> list[Claim]:
         while True:
             number, owners = await self._owners.read()
-            # IMPORTANT: members are read after owners, so that whoever has an item and lives is seen alive.
+            # IMPORTANT: members are read after owners, so that whoever has an item and lives is
+            # seen alive.
             members = await self._beaten()
             assert self._session is not None
             self._claims = confirmed(owners, self._claims)
@@ -194,7 +213,10 @@ class Claimant:
         return [Claim(self.group, item, self._claims[item]) for item in surplus]
 
     async def give_up(self, claims: Collection[Claim]) -> None:
-        """Let items go whose work has stopped; others may begin at once. Claims that are over are ignored."""
+        """Let items go whose work has stopped; others may begin at once.
+
+        Claims that are over are ignored.
+        """
         async with self._asking:
             await self._given_up(claims)
 
@@ -256,7 +278,10 @@ class Claimant:
                 return after
 
     def _current_session(self, members: Members) -> str:
-        """Ours; a new one, without claims, if others have ended it. An ended one is never used again."""
+        """Ours; a new one, without claims, if others have ended it.
+
+        An ended one is never used again.
+        """
         if self._joined and self._session not in members.sessions:
             self.happened["lost"] += 1
             self.happened["lapsed"] += len(self._claims)

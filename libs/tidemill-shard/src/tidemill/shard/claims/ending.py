@@ -12,11 +12,13 @@ CANCEL_AGAIN_S = 2.0
 
 
 async def ended(task: asyncio.Task[Any], clock: Clock) -> None:
-    """Cancel a task until it has ended, also when this is cancelled meanwhile; how it ended is not told.
+    """Cancel a task until it has ended, also when this is cancelled meanwhile; how it ended is not
+    told.
 
-    Libraries wait by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes at the moment at
-    which it ends. When a process that stood still goes on, that is likely: what should have been over went on for ever.
-    Raises: CancelledError, once the task has ended, if this was cancelled.
+    Libraries wait by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes
+    at the moment at which it ends. When a process that stood still goes on, that is likely: what
+    should have been over went on for ever. Raises: CancelledError, once the task has ended, if this
+    was cancelled.
     """
     interrupted = False
     while not task.done():
@@ -26,7 +28,8 @@ async def ended(task: asyncio.Task[Any], clock: Clock) -> None:
             try:
                 await asyncio.wait((task, pause), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                # Whoever waits for this begins something else next: not while the task is clearing up.
+                # Whoever waits for this begins something else next: not while the task is clearing
+                # up.
                 interrupted = True
         pause.cancel()
     if not task.cancelled():

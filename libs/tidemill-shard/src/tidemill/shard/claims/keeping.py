@@ -16,7 +16,10 @@ from tidemill.time import Indeterminate, Unavailable
 T = TypeVar("T")
 
 BEAT_SHARE = 0.3
-"""Of a lease: silence of so long lets a sign of life be given by itself. Work that keeps up renews before."""
+"""Of a lease: silence of so long lets a sign of life be given by itself.
+
+Work that keeps up renews before.
+"""
 
 PATIENCE_S = 120.0
 """Work that has not asked for so long does not go on any more; loops may be compiled for a minute."""
@@ -31,9 +34,10 @@ class There(Protocol):
 class KeptClaimant:
     """A claimant that lives elsewhere (`there`), where `keep` gives signs of life all the time.
 
-    Work on an event loop that is busy for longer than the lease keeps what it has claimed, as long as it
-    asks once in `patience_s`; work that has stopped for good loses it. Nobody counts on a claim past its
-    lease: `held` and `check` look at the clock, here and there alike. Calls are those of Claimant.
+    Work on an event loop that is busy for longer than the lease keeps what it has claimed, as long
+    as it asks once in `patience_s`; work that has stopped for good loses it. Nobody counts on a
+    claim past its lease: `held` and `check` look at the clock, here and there alike. Calls are
+    those of Claimant.
     """
 
     def __init__(
@@ -87,7 +91,9 @@ class KeptClaimant:
         return await self._there(self._claimant.owners())
 
     async def keep(self) -> None:
-        """Give the signs of life that the work is too busy to give, until cancelled; to be run there."""
+        """Give the signs of life that the work is too busy to give, until cancelled; to be run
+        there.
+        """
         due_s = self.lease_s * BEAT_SHARE
         while True:
             left_s = due_s - self._claimant.silent_s
@@ -102,8 +108,8 @@ class KeptClaimant:
 class Keeper:
     """A thread with an event loop of its own, on which the claims of a process are kept.
 
-    What claimants ask is asked there: their Consensus is used, and closed, on that loop alone. To be used
-    from one other event loop, which may be busy.
+    What claimants ask is asked there: their Consensus is used, and closed, on that loop alone. To
+    be used from one other event loop, which may be busy.
     """
 
     def __init__(self, clock: Clock) -> None:

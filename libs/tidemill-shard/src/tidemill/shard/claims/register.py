@@ -14,7 +14,9 @@ from tidemill.time import Indeterminate, Unavailable
 Value = TypeVar("Value", bound=msgspec.Struct)
 
 TRUNCATE_EVERY = 64
-"""So many versions may lie behind the newest: they are of no use, and forgetting them costs a flush."""
+"""So many versions may lie behind the newest: they are of no use, and forgetting them costs a
+flush.
+"""
 
 
 def value_of(version: Version, key: str, kind: type[Value]) -> Value:
@@ -26,7 +28,10 @@ def value_of(version: Version, key: str, kind: type[Value]) -> Value:
 
 
 class Register(Generic[Value]):
-    """The value of `key`, `initial` until somebody writes. Raises as Consensus does, and Corrupt."""
+    """The value of `key`, `initial` until somebody writes.
+
+    Raises as Consensus does, and Corrupt.
+    """
 
     def __init__(self, consensus: Consensus, key: str, initial: Value) -> None:
         self._consensus = consensus

@@ -1,4 +1,5 @@
-"""What a group has in Consensus, as values: its members with their signs of life, and who has which item.
+"""What a group has in Consensus, as values: its members with their signs of life, and who has which
+item.
 
 Two logs, since members beat all the time and items change hands rarely. Functions here are pure.
 """
@@ -51,7 +52,9 @@ def joined(members: Members, session: str, member: Member) -> Members:
 
 
 def beaten(members: Members, session: str, leaves: tuple[str, ...] = ()) -> Members:
-    """The session, which is there, has given one more sign of life, and says what it leaves to others."""
+    """The session, which is there, has given one more sign of life, and says what it leaves to
+    others.
+    """
     member = members.sessions[session]
     later = msgspec.structs.replace(member, beat=member.beat + 1, leaves=leaves)
     return Members({**members.sessions, session: later})
@@ -71,10 +74,11 @@ def settled(
     held: Mapping[str, int],
     gained: Sequence[str],
 ) -> Owners:
-    """The session has what it holds and what it gained, each of the latter by a greater epoch than any before.
+    """The session has what it holds and what it gained, each of the latter by a greater epoch than
+    any before.
 
-    What it has in the log without holding it is free, as is what ended sessions had. The same value if
-    nothing changes but names of ended sessions.
+    What it has in the log without holding it is free, as is what ended sessions had. The same value
+    if nothing changes but names of ended sessions.
     """
     won = {item: Owner(session, owners.epoch + 1 + at) for at, item in enumerate(gained)}
     forgotten = [
@@ -98,7 +102,9 @@ def confirmed(owners: Owners, claims: Mapping[str, int]) -> dict[str, int]:
 
 
 def given_up(owners: Owners, claims: Mapping[str, int]) -> Owners:
-    """Nobody has these items, as far as they are still had by these epochs; the same value if none is."""
+    """Nobody has these items, as far as they are still had by these epochs; the same value if none
+    is.
+    """
     gone = {item for item, epoch in claims.items() if epoch_of(owners, item) == epoch}
     if not gone:
         return owners
@@ -114,8 +120,8 @@ def epoch_of(owners: Owners, item: str) -> int | None:
 def fair_share(owners: Owners, members: Members, wanted: Collection[str], session: str) -> int:
     """How many of the wanted items a session should have: all the same number, some one more.
 
-    One more is for those who have most already, so that nothing moves without need. What some leave to
-    others is not among them: whoever takes it has it beside its share.
+    One more is for those who have most already, so that nothing moves without need. What some leave
+    to others is not among them: whoever takes it has it beside its share.
     """
     left = left_to(members)
     wanted = [item for item in wanted if item not in left]
@@ -136,10 +142,11 @@ def to_claim(
     session: str,
     held: Mapping[str, int],
 ) -> list[str]:
-    """The items that a session should take now: free ones up to its share, and those that are left to it.
+    """The items that a session should take now: free ones up to its share, and those that are left
+    to it.
 
-    An item that is its own in the log but not among those `held` with their epochs comes from a call whose
-    outcome was unknown. It is taken anew: a late effect of that call is then impossible.
+    An item that is its own in the log but not among those `held` with their epochs comes from a
+    call whose outcome was unknown. It is taken anew: a late effect of that call is then impossible.
     """
     left = left_to(members)
     mine = sum(item in held for item in wanted if item not in left)
@@ -168,7 +175,9 @@ def to_give_up(
     session: str,
     held: Collection[str],
 ) -> list[str]:
-    """The held items that a session should let go: those nobody wants, what it leaves, what is beyond its share."""
+    """The held items that a session should let go: those nobody wants, what it leaves, what is
+    beyond its share.
+    """
     left, leaves = left_to(members), members.sessions[session].leaves
     unwanted = sorted(
         item for item in held if item not in wanted or (item in left and item in leaves)
@@ -183,7 +192,8 @@ def to_give_up(
 
 
 def left_to(members: Members) -> dict[str, str]:
-    """The items that some sessions leave to others, each with the session that takes it if it is free.
+    """The items that some sessions leave to others, each with the session that takes it if it is
+    free.
 
     What every session leaves is left to none of them: it counts as if nobody did.
     """
@@ -200,5 +210,7 @@ def left_to(members: Members) -> dict[str, str]:
 
 
 def _affinity(name: str, item: str) -> bytes:
-    """A number of each pair: replicas prefer different items, and each the same ones after a restart."""
+    """A number of each pair: replicas prefer different items, and each the same ones after a
+    restart.
+    """
     return blake2b(f"{len(name)} {name}{item}".encode(), digest_size=8).digest()

@@ -1,4 +1,6 @@
-"""Work on claimed items: a task for each, begun when the item is gained, stopped before others begin."""
+"""Work on claimed items: a task for each, begun when the item is gained, stopped before others
+begin.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,12 @@ async def work_claimed(
 ) -> None:
     """Run `work(claim)` for each item this replica has, until cancelled; then give everything up.
 
-    `wanted` says which items there are, and `left` which of them others are to have, if there are any. The work of an item is cancelled when its claim is over, also
-    while Consensus cannot be reached, or when the item goes to another replica: that one begins once the
-    task has ended. Work that goes on all the same is cancelled again once a lease. Work that returns, or
-    raises Fenced, has nothing more to do until the claim changes.
-    Raises: what else `work` raises (nothing is worked on any more then), or `wanted`, or Corrupt.
+    `wanted` says which items there are, and `left` which of them others are to have, if there are
+    any. The work of an item is cancelled when its claim is over, also while Consensus cannot be
+    reached, or when the item goes to another replica: that one begins once the task has ended. Work
+    that goes on all the same is cancelled again once a lease. Work that returns, or raises Fenced,
+    has nothing more to do until the claim changes. Raises: what else `work` raises (nothing is
+    worked on any more then), or `wanted`, or Corrupt.
     """
     tasks = _Tasks(claimant, work, clock)
     watching: asyncio.Task[None] | None = None
@@ -71,7 +74,9 @@ class _UnderWay:
     cancelled_s: float = float("-inf")
 
     def cancel(self, now_s: float, again_s: float) -> None:
-        """Cancel it unless it has ended, or was cancelled less than `again_s` ago: it may be clearing up."""
+        """Cancel it unless it has ended, or was cancelled less than `again_s` ago: it may be
+        clearing up.
+        """
         if not self.task.done() and now_s - self.cancelled_s >= again_s:
             self.cancelled_s = now_s
             self.task.cancel()
@@ -114,10 +119,12 @@ class _Tasks:
         held = self._claimant.held()
         for item, work in list(self._running.items()):
             if work.task.cancelled() and item not in self._leaving:
-                # The claim lapsed on our clock. If nobody has noticed, it counts again, and begins again.
+                # The claim lapsed on our clock. If nobody has noticed, it counts again, and begins
+                # again.
                 del self._running[item]
             elif held.get(item) == work.claim:
-                # A cancellation of an earlier lapse may have been forgotten: the next one is not to wait.
+                # A cancellation of an earlier lapse may have been forgotten: the next one is not to
+                # wait.
                 work.cancelled_s = float("-inf")
             elif work.over:
                 del self._running[item]
@@ -156,7 +163,10 @@ class _Tasks:
             await asyncio.gather(pause, return_exceptions=True)
 
     def _settle(self) -> bool:
-        """Look at what has ended; whether something did that is to be given up. Raises: its error."""
+        """Look at what has ended; whether something did that is to be given up.
+
+        Raises: its error.
+        """
         self.stop_lost()
         for work in self._running.values():
             if work.failed:

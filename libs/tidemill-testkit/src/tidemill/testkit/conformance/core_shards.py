@@ -1,4 +1,6 @@
-"""Cases of durable collections: one shard with its readers and writers, and a catalogue of capabilities."""
+"""Cases of durable collections: one shard with its readers and writers, and a catalogue of
+capabilities.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The engines that language cases run on, behind one answer: presences by predicate and the error collection."""
+"""The engines that language cases run on, behind one answer: presences by predicate and the error
+collection.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def presences_of_errors(changes: Iterable[ErrorChange]) -> list[ErrorPresence]:
 
 
 class Ticks:
-    """The ticks of one program at one node on the engine of the options, with the state between them."""
+    """The ticks of one program at one node on the engine of the options, with the state between
+    them.
+    """
 
     def __init__(self, options: Options, checked: CheckedProgram) -> None:
         self._ticker: Ticker | None = None

@@ -1,7 +1,8 @@
-"""What the processes of a simulation do: write, read, follow, tidy up, and begin again after a crash.
+"""What the processes of a simulation do: write, read, follow, tidy up, and begin again after a
+crash.
 
-An actor is what its process has on record: whatever it assigns to itself outlives the process. Each run
-of it is one life of the process.
+An actor is what its process has on record: whatever it assigns to itself outlives the process. Each
+run of it is one life of the process.
 """
 
 from __future__ import annotations
@@ -209,7 +210,9 @@ class TableWriter:
 
 
 class Replica:
-    """One of two that write the same view with the same capability: the loser adopts the winner (MV4)."""
+    """One of two that write the same view with the same capability: the loser adopts the winner
+    (MV4).
+    """
 
     def __init__(self, stage: Stage, shared: WriteCapability) -> None:
         self._stage = stage
@@ -305,7 +308,9 @@ class Reader:
             await self._read(store, held, stage.random.randrange(self._least, upper), upper)
 
     async def _read(self, store: Collections, held: ReadCapability, as_of: int, upper: int) -> None:
-        """What a live hold covers is readable (K1); it is what was written, however it is asked for."""
+        """What a live hold covers is readable (K1); it is what was written, however it is asked
+        for.
+        """
         stage, collection = self._stage, self._collection
         try:
             if stage.random.random() < 0.7:

@@ -1,6 +1,8 @@
-"""Auditors: they see every version as it is made, every object as it goes, and every answer as it comes.
+"""Auditors: they see every version as it is made, every object as it goes, and every answer as it
+comes.
 
-What they find is kept, never raised where it happens: whoever is audited must not be able to hide it.
+What they find is kept, never raised where it happens: whoever is audited must not be able to hide
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Real processes on real stores, killed, stopped and cut off; their histories are checked when all is over."""
+"""Real processes on real stores, killed, stopped and cut off; their histories are checked when all
+is over.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,9 @@ class Outcome:
 class Round:
     """One round of trouble, then rest, then the check of everything that was written down.
 
-    The trouble lasts `seconds`, and until each kind of fault has happened and the processes have written
-    down each of `felt`, but no longer than FELT_S_MAX. The schedule of faults follows from the seed; what
-    real processes make of it does not.
+    The trouble lasts `seconds`, and until each kind of fault has happened and the processes have
+    written down each of `felt`, but no longer than FELT_S_MAX. The schedule of faults follows from
+    the seed; what real processes make of it does not.
     """
 
     def __init__(

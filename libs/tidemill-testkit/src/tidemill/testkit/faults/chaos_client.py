@@ -1,4 +1,6 @@
-"""A real process that uses real stores and writes down what it asked and was told, until it is killed."""
+"""A real process that uses real stores and writes down what it asked and was told, until it is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,9 @@ class Client:
 
 
 class Transactor:
-    """Transactions on lists: read at upper−1, append at upper by compare-and-append, even if only reading."""
+    """Transactions on lists: read at upper−1, append at upper by compare-and-append, even if only
+    reading.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client

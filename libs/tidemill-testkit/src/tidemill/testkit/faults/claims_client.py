@@ -45,7 +45,10 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class FencedSink:
-    """Effects as they happened; only the greatest epoch of an item is served. At a port of this machine."""
+    """Effects as they happened; only the greatest epoch of an item is served.
+
+    At a port of this machine.
+    """
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []

@@ -1,4 +1,6 @@
-"""A replica with claims on a virtual loop: its work, and beside it, or on the same loop, what keeps its claims."""
+"""A replica with claims on a virtual loop: its work, and beside it, or on the same loop, what keeps
+its claims.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ LEASE_S = 6.0
 class Replica:
     """Two processes of the virtual loop that live and die together, as threads do.
 
-    While only `work` is stopped, the replica is busy; while both are, it stands still. They are one and
-    the same if claims are kept on the loop of the work.
+    While only `work` is stopped, the replica is busy; while both are, it stands still. They are one
+    and the same if claims are kept on the loop of the work.
     """
 
     work: Process
@@ -65,7 +67,9 @@ def begin_replica(
     *,
     kept: bool = True,
 ) -> Replica:
-    """A replica of the group `role` that works from now on; claims are `kept` beside the work, or with it."""
+    """A replica of the group `role` that works from now on; claims are `kept` beside the work, or
+    with it.
+    """
     process = Process(name)
     keeper = Process(f"{name}, keeper") if kept else process
     clock = LoopClock(loop, 0)

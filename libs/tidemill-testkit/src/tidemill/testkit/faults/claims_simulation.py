@@ -1,4 +1,6 @@
-"""Replicas that claim work under one virtual clock and one seed, and a place where their effects happen."""
+"""Replicas that claim work under one virtual clock and one seed, and a place where their effects
+happen.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,16 @@ ITEMS = tuple(f"item {number}" for number in range(7))
 BUSY_SHARE = 0.4
 """Of all pauses: the work alone stands still, and signs of life go on."""
 RECOVERED_S_MAX = 60.0
-"""Without faults everything is worked on again after so long: an old request may still arrive until then."""
+"""Without faults everything is worked on again after so long: an old request may still arrive until
+then.
+"""
 
 
 class Sink:
-    """Effects of each item, by number, as they happened. Only a fence guards it: nobody is asked twice."""
+    """Effects of each item, by number, as they happened.
+
+    Only a fence guards it: nobody is asked twice.
+    """
 
     def __init__(self, happened: Counter[str], *, fenced: bool) -> None:
         self.effects: dict[str, list[int]] = defaultdict(list)
@@ -55,10 +62,12 @@ class Sink:
 
 
 class ClaimsSimulation:
-    """One run; everything follows from the seed. `fenced` False takes the fence away, to show its worth.
+    """One run; everything follows from the seed.
 
-    Replicas die, stand still and are busy at any step, their wall clocks are set, Consensus has all outcomes of
-    `network` and is not there for a while, items come and go.
+    `fenced` False takes the fence away, to show its worth.
+
+    Replicas die, stand still and are busy at any step, their wall clocks are set, Consensus has all
+    outcomes of `network` and is not there for a while, items come and go.
     """
 
     def __init__(self, seed: int, *, fenced: bool = True) -> None:
@@ -76,7 +85,10 @@ class ClaimsSimulation:
         self._epochs: dict[str, int] = {}
 
     def run(self, seconds: float) -> Counter[str]:
-        """Let virtual `seconds` pass with faults, then without. What happened, by name; see `violations`."""
+        """Let virtual `seconds` pass with faults, then without.
+
+        What happened, by name; see `violations`.
+        """
         try:
             self.loop.run_until_complete(self._run(seconds))
         finally:
@@ -194,7 +206,9 @@ class ClaimsSimulation:
             self._begin(name)
 
     async def _stop(self) -> None:
-        """A replica stands still or is busy, often past its lease, and goes on as if nothing had been."""
+        """A replica stands still or is busy, often past its lease, and goes on as if nothing had
+        been.
+        """
         while True:
             await self._clock.sleep(self.random.random() * 10)
             replica = self._living[self.random.choice(sorted(self._living))]

@@ -1,4 +1,6 @@
-"""One story, told again and again with one fault in it: at every await, and in every call of a store."""
+"""One story, told again and again with one fault in it: at every await, and in every call of a
+store.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ class Story:
             self._stage.happened["found again"] += 1
 
     async def _write_table(self, store: Collections) -> None:
-        """Write once, whatever happens to the capability meanwhile: upper tells whether it was done."""
+        """Write once, whatever happens to the capability meanwhile: upper tells whether it was
+        done.
+        """
         if self._write is None:
             _, self._write = await store.acquire(TABLE, lease_ms=LEASE_MS)
         assert self._write is not None

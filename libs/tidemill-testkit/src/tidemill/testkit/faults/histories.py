@@ -1,4 +1,6 @@
-"""Histories: what processes asked and what they were told, on one clock; written so that a kill loses nothing."""
+"""Histories: what processes asked and what they were told, on one clock; written so that a kill
+loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class Recorder:
-    """Appends to the history of one process; a line is in the hands of the system when it is written."""
+    """Appends to the history of one process; a line is in the hands of the system when it is
+    written.
+    """
 
     def __init__(self, file: Path, process: str, now_ns: Callable[[], int]) -> None:
         self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -1,4 +1,6 @@
-"""Whether a history could have happened one operation at a time, each at an instant between asking and answer."""
+"""Whether a history could have happened one operation at a time, each at an instant between asking
+and answer.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,18 @@ S = TypeVar("S", bound=Hashable)
 Step = Callable[[S, Operation], S | None]
 """(state, operation) → the state after it; None if the answer cannot be from this state.
 
-An operation without an answer may have any. Where it would change nothing the answer is None: it need
-not have happened, and there are fewer orders to try.
+An operation without an answer may have any. Where it would change nothing the answer is None: it
+need not have happened, and there are fewer orders to try.
 """
 
 
 def first_impossible(history: Sequence[Operation], initial: S, step: Step[S]) -> Operation | None:
-    """The first operation whose answer fits no order of what came before; None if the history is linearizable.
+    """The first operation whose answer fits no order of what came before; None if the history is
+    linearizable.
 
-    An operation that nobody was told of may have happened at any instant after it was asked, or never.
-    Cost: each answer tries the orders of what is open then; linear in histories of few processes.
-    Source: the just-in-time linearization of G. Lowe, Testing for linearizability, 2017.
+    An operation that nobody was told of may have happened at any instant after it was asked, or
+    never. Cost: each answer tries the orders of what is open then; linear in histories of few
+    processes. Source: the just-in-time linearization of G. Lowe, Testing for linearizability, 2017.
     """
     possible: set[tuple[S, frozenset[int]]] = {(initial, frozenset())}
     opened: set[int] = set()

@@ -1,9 +1,9 @@
 """Whether transactions over lists could have happened one at a time, in the order of real time.
 
-A transaction reads whole lists, then appends elements, each of which is appended only once by anybody. So
-reads show in which order elements came, hence which transaction was before which: by what one read of
-another, what it did not see yet, who appended first, and who ended before another began. The history is
-strictly serializable iff that has no cycle.
+A transaction reads whole lists, then appends elements, each of which is appended only once by
+anybody. So reads show in which order elements came, hence which transaction was before which: by
+what one read of another, what it did not see yet, who appended first, and who ended before another
+began. The history is strictly serializable iff that has no cycle.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ class Transaction:
 
 
 def anomalies(history: Sequence[Transaction], final: Mapping[Key, Sequence[Element]]) -> list[str]:
-    """What of the history contradicts strict serializability, nothing if it is strictly serializable.
+    """What of the history contradicts strict serializability, nothing if it is strictly
+    serializable.
 
-    `final` are the lists as they are when all is over. Cost: O(n log n) in elements read and appended.
+    `final` are the lists as they are when all is over. Cost: O(n log n) in elements read and
+    appended.
     """
     writers: dict[tuple[Key, Element], Transaction] = {}
     for transaction in history:

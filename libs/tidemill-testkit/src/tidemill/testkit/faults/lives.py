@@ -1,4 +1,6 @@
-"""Lives of processes: one process that has everything imported forks the others, which takes milliseconds."""
+"""Lives of processes: one process that has everything imported forks the others, which takes
+milliseconds.
+"""
 
 from __future__ import annotations
 

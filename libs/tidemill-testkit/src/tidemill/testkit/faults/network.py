@@ -1,7 +1,9 @@
-"""Stores at the other end of a network of the virtual loop: slow, unreliable, now and then not there.
+"""Stores at the other end of a network of the virtual loop: slow, unreliable, now and then not
+there.
 
-The four outcomes of a call (done and told; done, the answer lost; not done, the request lost; refused)
-and two more that real networks have: done after the asker gave up, and done a second time later.
+The four outcomes of a call (done and told; done, the answer lost; not done, the request lost;
+refused) and two more that real networks have: done after the asker gave up, and done a second time
+later.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ OUTCOMES = (ANSWERED, "answer lost", "request lost", "refused", "done late", "do
 class Network:
     """Draws an outcome for each call; `share` of them are faults.
 
-    `plan` decides instead if it is there: it is given the number of the call. What is under way when
-    its asker dies arrives all the same.
+    `plan` decides instead if it is there: it is given the number of the call. What is under way
+    when its asker dies arrives all the same.
     """
 
     def __init__(

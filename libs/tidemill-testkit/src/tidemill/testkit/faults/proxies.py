@@ -2,8 +2,8 @@
 
     python -m tidemill.testkit.faults.proxies redis=16379 s3=19000
 
-prints the ports at which they listen; then each line of standard input, such as `redis slow` or `s3 cut`, is answered
-by a line of JSON that counts what has passed. It ends with its input.
+prints the ports at which they listen; then each line of standard input, such as `redis slow` or
+`s3 cut`, is answered by a line of JSON that counts what has passed. It ends with its input.
 """
 
 from __future__ import annotations

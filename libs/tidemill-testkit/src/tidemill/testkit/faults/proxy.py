@@ -14,8 +14,8 @@ CHUNK_BYTES = 64 * 1024
 class Proxy:
     """Passes bytes between clients and one server on this machine, as `mode` says.
 
-    `silent`: nothing more passes, in either direction, until it is open again. `refusing`: connections
-    are closed, new ones too. `slow`: every piece waits `delay_s` each way.
+    `silent`: nothing more passes, in either direction, until it is open again. `refusing`:
+    connections are closed, new ones too. `slow`: every piece waits `delay_s` each way.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.3) -> None:

@@ -1,4 +1,6 @@
-"""Many processes on one store under one virtual clock and one seed, with auditors that see everything."""
+"""Many processes on one store under one virtual clock and one seed, with auditors that see
+everything.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,9 @@ class Violation(AssertionError):
 class Simulation:
     """One run. Everything that happens follows from the seed.
 
-    Processes die at any of their steps, stand still for longer than their leases, and have clocks that
-    are seconds off; calls have all outcomes of `network`; now and then nothing answers, or slowly.
+    Processes die at any of their steps, stand still for longer than their leases, and have clocks
+    that are seconds off; calls have all outcomes of `network`; now and then nothing answers, or
+    slowly.
     """
 
     def __init__(self, seed: int, *, share: float = 0.06, delay_s: float = 0.3) -> None:
@@ -163,7 +166,9 @@ class Simulation:
             self._begin(name)
 
     async def _stop(self) -> None:
-        """Processes stand still, some for longer than their leases, and go on as if nothing had been."""
+        """Processes stand still, some for longer than their leases, and go on as if nothing had
+        been.
+        """
         while True:
             await self.clock.sleep(self.random.random() * 8)
             process = self._living[self.random.choice(sorted(self._living))][0]

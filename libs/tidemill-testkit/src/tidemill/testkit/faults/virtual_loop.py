@@ -1,7 +1,7 @@
 """An event loop that never waits: its time passes when nobody can run, its order follows a seed.
 
-A process is a group of tasks that can be killed or stopped between any two of its steps, as an operating
-system does it: no handler runs, no answer is received, what was asked of others goes on.
+A process is a group of tasks that can be killed or stopped between any two of its steps, as an
+operating system does it: no handler runs, no answer is received, what was asked of others goes on.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs whoever can run in an order drawn from `random`, then moves to the next instant that is due.
+    """Runs whoever can run in an order drawn from `random`, then moves to the next instant that is
+    due.
 
     Everything that happens follows from the seed; `trace` is a digest of it.
     """
@@ -137,7 +138,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         await asyncio.gather(*process.tasks, return_exceptions=True)
 
     async def end_all(self) -> None:
-        """Cancel whatever is under way in the world around: nothing is left when the loop is closed."""
+        """Cancel whatever is under way in the world around: nothing is left when the loop is
+        closed.
+        """
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()

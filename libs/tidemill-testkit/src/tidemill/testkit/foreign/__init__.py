@@ -1,1 +1,3 @@
-"""Other people's evaluators as oracles: a checked program in their notation, and what they derive from it."""
+"""Other people's evaluators as oracles: a checked program in their notation, and what they derive
+from it.
+"""

@@ -1,7 +1,9 @@
-"""Programs over timeless facts in the notation of clingo: joins, guards, `not`, recursion, aggregates.
+"""Programs over timeless facts in the notation of clingo: joins, guards, `not`, recursion,
+aggregates.
 
-An aggregate is written out from its definition: every solution of a rule contributes a value under an identity of
-its own, contributions are passed along with the facts, and what a fact shows is clingo's own aggregate over them.
+An aggregate is written out from its definition: every solution of a rule contributes a value under
+an identity of its own, contributions are passed along with the facts, and what a fact shows is
+clingo's own aggregate over them.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class _Solver(Protocol):
 def fits(checked: CheckedProgram) -> bool:
     """Whether every rule has a translation.
 
-    A recursion through `min` or `max` has none, and one that computes values has to end for certain.
+    A recursion through `min` or `max` has none, and one that computes values has to end for
+    certain.
     """
     try:
         list(_translated(checked))

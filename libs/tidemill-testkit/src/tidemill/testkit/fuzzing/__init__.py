@@ -1,1 +1,3 @@
-"""Every parser and decoder under random bytes: what it may raise is written down, and it does not die."""
+"""Every parser and decoder under random bytes: what it may raise is written down, and it does not
+die.
+"""

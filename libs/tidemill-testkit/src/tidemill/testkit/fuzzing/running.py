@@ -1,4 +1,6 @@
-"""Inputs given to a target in forked children, so that one that ends its process is found as others are."""
+"""Inputs given to a target in forked children, so that one that ends its process is found as others
+are.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Conformance kits: what every implementation of a port must do, as functions that raise if it does not."""
+"""Conformance kits: what every implementation of a port must do, as functions that raise if it does
+not.
+"""

@@ -1,4 +1,6 @@
-"""`python -m tidemill.testkit.mutants [RULE…] [--turn N]`: try the recorded mutants, say which survive."""
+"""`python -m tidemill.testkit.mutants [RULE…] [--turn N]`: try the recorded mutants, say which
+survive.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Runs of pytest in forks of a process that has imported what tests import beside the product.
 
-A line of JSON starts one and says where its output goes; its exit code is the answer, null after a timeout.
+A line of JSON starts one and says where its output goes; its exit code is the answer, null after a
+timeout.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Trial:
     def tried(self, mutant: Mutant) -> tuple[Verdict, str]:
         """Whether the test of the mutant notices it, and what the test runner printed.
 
-        A test that hangs has noticed. Raises: UsageError for a mutant that does not fit the code any
-        more. Cost: the imports of the test, and the test.
+        A test that hangs has noticed. Raises: UsageError for a mutant that does not fit the code
+        any more. Cost: the imports of the test, and the test.
         """
         original = (self._root / mutant.file).read_text()
         changed = mutated(mutant, original)
@@ -93,7 +93,9 @@ class Trial:
         return verdicts.get(code, Verdict.BROKEN), output.read_text(errors="replace")
 
     def _copied(self, file: str) -> Path:
-        """Copy the package of a file to where imports look first; the place of the file in the copy."""
+        """Copy the package of a file to where imports look first; the place of the file in the
+        copy.
+        """
         member, _, inner = file.partition("/src/")
         parts = Path(inner).parts
         if not member or len(parts) < 2:

@@ -1,4 +1,6 @@
-"""`make chaos-services`: the whole system under faults for as long as you like, a report, and an exit code."""
+"""`make chaos-services`: the whole system under faults for as long as you like, a report, and an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; SIGTERM cancels it, so that it ends the servers and processes that it has begun."""
+    """What the work gives; SIGTERM cancels it, so that it ends the servers and processes that it
+    has begun.
+    """
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task

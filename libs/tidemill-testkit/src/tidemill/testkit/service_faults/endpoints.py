@@ -1,4 +1,6 @@
-"""What the system asks over HTTP: a schema registry and a target of alarms, which now and then answer poison."""
+"""What the system asks over HTTP: a schema registry and a target of alarms, which now and then
+answer poison.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ END_MS = 3_600_000
 
 
 class Load:
-    """Writes to the topics; `promised` is how far every partition of the events has come, as acknowledged."""
+    """Writes to the topics; `promised` is how far every partition of the events has come, as
+    acknowledged.
+    """
 
     def __init__(self, log: Log, random: Random, clock: Clock, outcome: Outcome) -> None:
         self.written: dict[tuple[str, int, int], bytes] = {}
@@ -47,7 +49,9 @@ class Load:
         self._id = 0
         self._latest = [0] * PARTITIONS[FLIGHTS]
         self._crew: dict[int, dict[str, Any] | None] = {}
-        """The rows of the crew as acknowledged; a key that is not here is new, or nobody knows its row."""
+        """The rows of the crew as acknowledged; a key that is not here is new, or nobody knows its
+        row.
+        """
         self._broken = False
         """Whether a change was written that does not follow: the first that may be one is."""
 
@@ -83,7 +87,9 @@ class Load:
         await self.append(BOOK, [entry])
 
     async def _change_crew(self) -> None:
-        """A row is made, changed or removed as Debezium would say it, or stated anew where nobody knows it."""
+        """A row is made, changed or removed as Debezium would say it, or stated anew where nobody
+        knows it.
+        """
         key = self._random.randrange(12)
         held, row = self._crew.get(key), {"id": key, "plane": self._random.choice(PLANES)}
         after: dict[str, Any] | None = row
@@ -98,7 +104,8 @@ class Load:
         before = held if op in "ud" else None
         share = self._random.random()
         if before is not None and (share < BROKEN_SHARE or not self._broken):
-            # A part of the history is missing: it is no change of what is there, and changes nothing.
+            # A part of the history is missing: it is no change of what is there, and changes
+            # nothing.
             before, wrong = {**before, "plane": "never"}, True
         else:
             wrong = False
@@ -117,7 +124,9 @@ class Load:
             await self._clock.sleep(0.1)
 
     async def end(self) -> int:
-        """A last event in each partition, far past all others; everything is definite before this instant."""
+        """A last event in each partition, far past all others; everything is definite before this
+        instant.
+        """
         at = self._clock.now_ms() + END_MS
         for partition in range(PARTITIONS[FLIGHTS]):
             row = json.dumps({**self._flight(), "at": at, "plane": "end", "delay": 0}).encode()
@@ -164,7 +173,9 @@ class Load:
 
 
 class Ledger:
-    """Inserts rows through whichever process answers, each tried once, and knows what was said of it."""
+    """Inserts rows through whichever process answers, each tried once, and knows what was said of
+    it.
+    """
 
     def __init__(self, scene: Scene, random: Random, outcome: Outcome) -> None:
         self._scene = scene

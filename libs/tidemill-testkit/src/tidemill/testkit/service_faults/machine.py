@@ -1,8 +1,9 @@
-"""How much of the machine a run has: what other processes take of the processors is no fault of the system.
+"""How much of the machine a run has: what other processes take of the processors is no fault of the
+system.
 
-A recovery is given so many seconds of the machine. On one that nobody else uses these are seconds; where
-others take half of what the processors could do in a stretch of time, it counts half. What the run does
-itself, its servers and whoever checks among it, is never left out.
+A recovery is given so many seconds of the machine. On one that nobody else uses these are seconds;
+where others take half of what the processors could do in a stretch of time, it counts half. What
+the run does itself, its servers and whoever checks among it, is never left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ WINDOW_S = 10.0
 
 
 class Used(NamedTuple):
-    """Ticks of the processors since the machine began: that there were, that work took, that ours took."""
+    """Ticks of the processors since the machine began: that there were, that work took, that ours
+    took.
+    """
 
     at_s: float
     all: int
@@ -37,7 +40,9 @@ def share_of_ours(before: Used, after: Used) -> float:
 
 
 class Machine:
-    """Looks at what processes use. Ours are those below this one, and those whose command names `marks`.
+    """Looks at what processes use.
+
+    Ours are those below this one, and those whose command names `marks`.
 
     What a process used that ended between two looks counts as others', if anything for us.
     """
@@ -93,7 +98,9 @@ class Machine:
 
 
 def _processes() -> tuple[dict[int, int], dict[int, int]]:
-    """The parent of each process, and the ticks that it has used, what it has started and buried left out."""
+    """The parent of each process, and the ticks that it has used, what it has started and buried
+    left out.
+    """
     parents, ticks = {}, {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -1,7 +1,9 @@
-"""Poison: what nobody meant comes in everywhere beside the load, and each piece has to become what the definitions say.
+"""Poison: what nobody meant comes in everywhere beside the load, and each piece has to become what
+the definitions say.
 
-A record or a line of a file is a dead letter, a row, a document or an upload is refused and leaves nothing, an
-announcement is passed over, and a file that its source cannot go on with stops that source alone.
+A record or a line of a file is a dead letter, a row, a document or an upload is refused and leaves
+nothing, an announcement is passed over, and a file that its source cannot go on with stops that
+source alone.
 """
 
 from __future__ import annotations
@@ -388,7 +390,9 @@ class Poison:
         self._outcome.happened["rows pushed"] = found.total()
 
     async def _check_resources(self, asked: Asked) -> None:
-        """One source stands, whose file was spoiled; all others do their work, and no other one is there."""
+        """One source stands, whose file was spoiled; all others do their work, and no other one is
+        there.
+        """
         began_s = self._scene.clock.monotonic_s()
         while True:
             said = {f"{s.kind}/{s.name}": s for s in await asked(lambda client: client.get())}
@@ -410,7 +414,9 @@ class Poison:
         )
 
     async def _check_announcements(self) -> None:
-        """Each process that hears announcements has passed some over, of which one more comes now and then."""
+        """Each process that hears announcements has passed some over, of which one more comes now
+        and then.
+        """
         began_s, passed = self._scene.clock.monotonic_s(), 0.0
         async with aiohttp.ClientSession() as session:
             while not passed and self._scene.clock.monotonic_s() - began_s < SEEN_S_MAX:

@@ -53,17 +53,19 @@ FAILOVER_ROLES = ("ingest", "remap", "reclock", "compute")
 TRIED_AGAIN = (
     Unavailable, Indeterminate, DeadlinePassed, NotYet, UnknownCollection, BeforeSince
 )  # fmt: skip
-"""The last one of a process that stood still for longer than history is kept, and chose the instant before."""
+"""The last one of a process that stood still for longer than history is kept, and chose the instant
+before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """What counts as recovered, and how much is measured.
 
-    Nothing is to be `lag_s_max` behind any more; a recovery that takes longer than `recovery_s_max` is a
-    violation. Both are seconds of the machine: what processes that are not of the run take of it is left
-    out (`machine.py`); on a machine of its own they are seconds. At each rest every role fails over
-    `failovers` times, to see how long that takes.
+    Nothing is to be `lag_s_max` behind any more; a recovery that takes longer than `recovery_s_max`
+    is a violation. Both are seconds of the machine: what processes that are not of the run take of
+    it is left out (`machine.py`); on a machine of its own they are seconds. At each rest every role
+    fails over `failovers` times, to see how long that takes.
     """
 
     lag_s_max: float = 3 * TICK_MS / 1000
@@ -194,7 +196,9 @@ class Run:
             )
 
     async def _fail_over(self) -> None:
-        """Kill who writes, in each role, and measure until an answer has a row that came afterwards."""
+        """Kill who writes, in each role, and measure until an answer has a row that came
+        afterwards.
+        """
         self.outcome.measure("a new row in an answer, nothing wrong", await self._marked())
         for role in FAILOVER_ROLES:
             item = "View/totals" if role == "compute" else f"Source/{METER}"
@@ -208,7 +212,9 @@ class Run:
             await self._recovered()
 
     async def _marked(self) -> float:
-        """Write a row that nothing else is like; the seconds until an answer has what follows from it."""
+        """Write a row that nothing else is like; the seconds until an answer has what follows from
+        it.
+        """
         self._marks += 1
         mark, began_s = self._marks, self._clock.monotonic_s()
         await self._load.mark(mark)
@@ -262,7 +268,9 @@ class Run:
         await self._check_store()
 
     async def _check_letters(self, source: str, wanted: Counter[tuple[int, int]]) -> None:
-        """Each record that was no row, or no change of what was there, is one letter, soon after the last."""
+        """Each record that was no row, or no change of what was there, is one letter, soon after
+        the last.
+        """
         name, began_s = f"{source}/deadletters", self._clock.monotonic_s()
         while True:
             letters = await self._asked(lambda client: client.snapshot(name))
@@ -277,7 +285,9 @@ class Run:
         )
 
     async def _check_store(self) -> None:
-        """Every byte of every object, and what the versions say of them; a store that is away is asked again."""
+        """Every byte of every object, and what the versions say of them; a store that is away is
+        asked again.
+        """
         consensus, blob = self._scene.stores()
         began_s = self._clock.monotonic_s()
         while True:
@@ -328,7 +338,9 @@ async def run(
     pace: Pace = PACE,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """A run from nothing to its end, on servers of its own; takes about 40 seconds more than `seconds`."""
+    """A run from nothing to its end, on servers of its own; takes about 40 seconds more than
+    `seconds`.
+    """
     async with scene(folder) as place:
         played = Run(place, seed, pace, say)
         try:

@@ -1,4 +1,6 @@
-"""Where a run takes place: three brokers, Redis and a bucket behind proxies, and processes with roles."""
+"""Where a run takes place: three brokers, Redis and a bucket behind proxies, and processes with
+roles.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ spec: {view: delays, goal: "alarm(p, i)", fireFrom: beginning, sink: {http: {url
 
 @dataclass(slots=True)
 class Scene:
-    """The servers, the proxies before them, the processes, and ways past the proxies for whoever checks."""
+    """The servers, the proxies before them, the processes, and ways past the proxies for whoever
+    checks.
+    """
 
     folder: Path
     clock: Clock
@@ -284,7 +288,10 @@ def lease_on(busy: float) -> float:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """Servers and proxies, and no process yet; everything is gone at the end. The folder is there."""
+    """Servers and proxies, and no process yet; everything is gone at the end.
+
+    The folder is there.
+    """
     (folder / "secret").write_text("test-secret\n")
     own, clock = f"chaos-{token_hex(4)}", SystemClock()
     async with AsyncExitStack() as waiting:

@@ -1,4 +1,6 @@
-"""What goes wrong: processes die and stand still, brokers and Redis die, connections to stores fail in every way."""
+"""What goes wrong: processes die and stand still, brokers and Redis die, connections to stores fail
+in every way.
+"""
 
 from __future__ import annotations
 
@@ -149,11 +151,12 @@ class Trouble:
             await self._let_go(name, parts)
 
     async def _let_go(self, name: str, parts: Parts) -> None:
-        """Wait until a process that woke has let go what others have taken, by what it writes to its log.
+        """Wait until a process that woke has let go what others have taken, by what it writes to
+        its log.
 
-        What it had claimed and not begun, it may not know of: the claim was made as it stopped, or a store did not
-        answer, or the claim is of a process of its name that was killed a moment before. `check_work` sees what begins
-        late and stays.
+        What it had claimed and not begun, it may not know of: the claim was made as it stopped, or
+        a store did not answer, or the claim is of a process of its name that was killed a moment
+        before. `check_work` sees what begins late and stays.
         """
         member, woke_s = self._scene.member(name), self._scene.clock.monotonic_s()
         for (role, item), epoch in parts.claims.items():
@@ -173,7 +176,9 @@ class Trouble:
                 await self._scene.clock.sleep(0.1)
 
     async def check_work(self) -> None:
-        """Wait until each process works on what it has claimed, and on nothing else, by what it wrote to its log."""
+        """Wait until each process works on what it has claimed, and on nothing else, by what it
+        wrote to its log.
+        """
         began_s = self._scene.clock.monotonic_s()
         while True:
             claims, works = await self._claims(), self._works()
@@ -290,7 +295,9 @@ class Trouble:
         await self._connection("s3", kind)
 
     async def _connection(self, end: str, kind: str) -> None:
-        """Whoever goes through a proxy finds the store silent, refusing or slow for a while, or is cut off."""
+        """Whoever goes through a proxy finds the store silent, refusing or slow for a while, or is
+        cut off.
+        """
         proxies = self._scene.proxies
         self._done(f"{kind} {end}")
         if kind == "cut":
@@ -322,7 +329,9 @@ class Trouble:
             await self._scene.clock.sleep(0.5)
 
     def _judge(self, name: str) -> None:
-        """A process that was killed has ended, and one whose stores are away does not begin; no other ends."""
+        """A process that was killed has ended, and one whose stores are away does not begin; no
+        other ends.
+        """
         if name in self._killed:
             self._killed.discard(name)
             return

@@ -103,7 +103,9 @@ MARKS = re.compile("[\u0300-\u036f]{31}")
 
 
 class Topic:
-    """The records of a topic by partition and offset, read by nobody who is looked at; `keys` likewise."""
+    """The records of a topic by partition and offset, read by nobody who is looked at; `keys`
+    likewise.
+    """
 
     def __init__(self, log: Log, name: str, partitions: int, clock: Clock) -> None:
         self.name = name
@@ -156,7 +158,9 @@ def _none_of_json(word: str) -> None:
 
 
 def row_of(record: bytes, kind: type[Row]) -> Row | None:
-    """The row of a record; None for one that is to be a dead letter: no object, another type, too many marks."""
+    """The row of a record; None for one that is to be a dead letter: no object, another type, too
+    many marks.
+    """
     found = decoded(record)
     try:
         row = None if found is None else msgspec.convert(found, kind)
@@ -287,7 +291,9 @@ class Truth:
         return {"crew": Counter(rows_at(_happened(self._crew, bound, _changed), 0).values())}
 
     def broken(self) -> Counter[tuple[int, int]]:
-        """The places of records of the crew that are no changes, or do not follow from what was there."""
+        """The places of records of the crew that are no changes, or do not follow from what was
+        there.
+        """
         follows = _happened(self._crew, _everything(self._crew), _changed)
         return _unread(self._crew, _changed) + Counter(broken(follows))
 
@@ -297,7 +303,9 @@ Place = tuple[int, int, bytes, bytes]
 
 
 def _before(topic: Topic, bound: Mapping[int, int]) -> Iterator[Place]:
-    """The records before these offsets; a key is in one partition, so their order among those is no matter."""
+    """The records before these offsets; a key is in one partition, so their order among those is no
+    matter.
+    """
     for partition, end in bound.items():
         keys, records = topic.keys[partition], topic.records[partition]
         yield from ((partition, at, keys[at], records[at]) for at in range(end))
@@ -352,7 +360,9 @@ def _changed(partition: int, offset: int, _: bytes, value: bytes) -> Happened | 
 
 
 def bound_by(rows: Rows, partitions: int) -> dict[int, int]:
-    """The offset of each partition by the rows of a remap collection: the greatest that holds for it."""
+    """The offset of each partition by the rows of a remap collection: the greatest that holds for
+    it.
+    """
     bound = dict.fromkeys(range(partitions), 0)
     for row in rows:
         lo, hi, offset = (int(str(value)) for value in row)

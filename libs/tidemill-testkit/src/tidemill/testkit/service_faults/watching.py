@@ -109,7 +109,9 @@ class Frontiers:
         self.seen[status.id] = status.since, status.upper
 
     async def _hold(self) -> None:
-        """Hold a time of a collection for a while: what is there at it stays the same all the while."""
+        """Hold a time of a collection for a while: what is there at it stays the same all the
+        while.
+        """
         now_s, clock = self._scene.clock.monotonic_s(), self._scene.clock
         if METER not in self.seen:
             return

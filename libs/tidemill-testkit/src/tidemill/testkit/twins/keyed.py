@@ -1,4 +1,6 @@
-"""The twin of keyed sources: the rows at each time, by walking the whole history from its beginning."""
+"""The twin of keyed sources: the rows at each time, by walking the whole history from its
+beginning.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Lattices by their definition: an aggregate of numbers is the set of (identity, value) of its contributions."""
+"""Lattices by their definition: an aggregate of numbers is the set of (identity, value) of its
+contributions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def inject(lattice: str, written: Sequence[Any], identity: Any) -> Any:
 
 
 def given_value(lattice: str, seen: Sequence[Any], record: Any) -> Any:
-    """The inner value of what an input's record carries: a count is so many contributions of its own."""
+    """The inner value of what an input's record carries: a count is so many contributions of its
+    own.
+    """
     if lattice == "count":
         return frozenset(((record, at), 1) for at in range(seen[0]))
     if lattice == "count_distinct":
@@ -84,7 +88,9 @@ def merged(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merge_alternative(facts: dict[Any, Any], key: Any, carried: Any) -> None:
-    """Alternative derivations of one fact: the latest expiry, other lattices merged (language.md 3.3)."""
+    """Alternative derivations of one fact: the latest expiry, other lattices merged (language.md
+    3.3).
+    """
     known = facts.get(key)
     if known is None:
         facts[key] = carried

@@ -1,7 +1,9 @@
-"""The meaning of a program, instant by instant, straight from language.md and without any cleverness.
+"""The meaning of a program, instant by instant, straight from language.md and without any
+cleverness.
 
-At every instant the rules are applied to the facts present, again and again, until nothing changes; a match is
-found by trying every combination of facts. What outlives its facts is remembered from one instant to the next.
+At every instant the rules are applied to the facts present, again and again, until nothing changes;
+a match is found by trying every combination of facts. What outlives its facts is remembered from
+one instant to the next.
 """
 
 from __future__ import annotations
@@ -229,7 +231,9 @@ class _Instant:
             yield arguments, time, expires, passed, written, identity
 
     def _holding(self, rule: ResolvedRule) -> Iterator[Any]:
-        """The solutions whose body holds now, or still lingers: with every version of passed lattices."""
+        """The solutions whose body holds now, or still lingers: with every version of passed
+        lattices.
+        """
         leaving = [i for i, atom in enumerate(rule.positive) if "expires" in atom.suppressed]
         now: dict[Any, set[Any]] = {}
         for keys, bound, errors in self._matches(rule):

@@ -20,7 +20,9 @@ def pairs(
     right: Sequence[tuple[int, Interval, int]],
     limits: Sequence[Interval],
 ) -> set[tuple[int, int, int, int]]:
-    """Rows (group, presence) and (group, presence, value) that match: value in range, present together."""
+    """Rows (group, presence) and (group, presence, value) that match: value in range, present
+    together.
+    """
     found = set()
     for i, (group, (start, stop)) in enumerate(left):
         for j, (other, (begin, end), value) in enumerate(right):
@@ -33,7 +35,9 @@ def pairs(
 def within(
     intervals: Sequence[Interval], lower: int, upper: int
 ) -> list[tuple[int, int, int | None]]:
-    """(row, start, stop) of the rows present in a window, as seen in it: a stop is None where there is none."""
+    """(row, start, stop) of the rows present in a window, as seen in it: a stop is None where there
+    is none.
+    """
     return [
         (row, max(start, lower), stop if stop < upper else None)
         for row, (start, stop) in enumerate(intervals)
@@ -44,8 +48,8 @@ def within(
 def turns(
     intervals: Sequence[Interval], seen: int, lower: int, upper: int
 ) -> set[tuple[int, int, int]]:
-    """(row, instant, diff): which rows are present at an instant from `lower` on and were not at the one before, or
-    the other way round; nothing is seen of what was before `seen`.
+    """(row, instant, diff): which rows are present at an instant from `lower` on and were not at
+    the one before, or the other way round; nothing is seen of what was before `seen`.
     """
     found = set()
     for row, (start, stop) in enumerate(intervals):
@@ -87,9 +91,11 @@ def best_at(
 def stretches(
     updates: Sequence[tuple[int, int, int]],
 ) -> tuple[set[tuple[int, int, int | None]], dict[int, tuple[int, int]]] | int:
-    """When each group has a copy, by updates (group, time, diff) in the order of their times, None for no end.
+    """When each group has a copy, by updates (group, time, diff) in the order of their times, None
+    for no end.
 
-    With those that have one at the end: since when, how many. Or the first time at which one has less than none.
+    With those that have one at the end: since when, how many. Or the first time at which one has
+    less than none.
     """
     found: set[tuple[int, int, int | None]] = set()
     held: dict[int, tuple[int, int]] = {}

@@ -25,7 +25,7 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
-from tidemill_embedded.applying.reading import read_bounded
+from tidemill_embedded.applying.reading import DocumentLimits, read_bounded
 from tidemill_embedded.resources.named import PlannedView
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Shapes
@@ -36,7 +36,6 @@ from tidemill_embedded.running.write_back import (
     writer_of,
     written_into,
 )
-from tidemill_embedded.settings import DocumentLimits
 from tidemill_embedded.system import System
 from tidemill_query.storage import StorageDriver
 

@@ -64,13 +64,13 @@ from tidemill_embedded.observing import (
     watch_claims,
     watch_loop,
 )
+from tidemill_embedded.own_places import places_of_process
 from tidemill_embedded.pushing import HttpPushing
 from tidemill_embedded.replicas.announcing import Announcements
 from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.replicas.no_log import NoLog
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import roles_of
-from tidemill_embedded.resources.placing import places_of_process
 from tidemill_embedded.resources.resource_store import ResourceStore
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.launching import check_launching, launcher_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -25,6 +24,7 @@ from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX
+from tidemill_embedded.applying.reading import DocumentLimits
 from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
 from tidemill_query.settings import QuerySettings, QuestionLimits
@@ -130,14 +130,6 @@ class ServicesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     left_s_max: float = 3_600.0
     """Longest such pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentLimits:
-    """How long what is applied at once may be, and the program of one view."""
-
-    document_bytes: int = 1 << 20
-    program_bytes: int = 64 << 10
 
 
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

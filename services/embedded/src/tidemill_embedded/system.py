@@ -46,10 +46,12 @@ from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
 from tidemill_embedded.applying.reading import read_bounded
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
 from tidemill_embedded.resources.named import CREATED, columns_of, read_name, row_schema
+from tidemill_embedded.resources.own_log import in_own_log, topic_of
 from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
 from tidemill_embedded.resources.unreadable import Unreadable
 from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner
+from tidemill_embedded.running.origins import apply_context
 from tidemill_embedded.running.readers import (
     ActionRunner,
     HoldRunner,
@@ -59,9 +61,7 @@ from tidemill_embedded.running.runner import Runner, Supervised, refuse_stalled
 from tidemill_embedded.running.sources import (
     SourceRunner,
     entries_of,
-    in_own_log,
     kept_with,
-    topic_of,
 )
 from tidemill_embedded.running.unmade import Unmade, erase
 from tidemill_embedded.running.view_runner import ViewRunner
@@ -265,6 +265,7 @@ class System:
 
     async def _written(self, read: Sequence[Resource], by: Principal) -> Plan:
         """The plan, durable: made, and permitted, again if another process was faster, whatever that has written."""
+        context = apply_context(self._store, self._world)
         while True:
             if self._shared is not None:
                 await self._shared.work.refresh()
@@ -275,7 +276,7 @@ class System:
             named_at = self._store.upper if self._shared is None else self._shared.work.named_at
             now_ms = self._world.clock.now_ms()
             try:
-                plan = await plan_apply(read, self._store, self._world, now_ms, by)
+                plan = await plan_apply(read, context, now_ms, by)
             except TidemillError:
                 if named_at == self._store.upper:
                     raise

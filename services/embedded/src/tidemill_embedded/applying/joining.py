@@ -12,17 +12,17 @@ from dataclasses import replace
 
 from tidemill.runtime.resources import Resource, SourceSpec
 from tidemill.time import UnknownCollection, UsageError, sole_time
+from tidemill_embedded.applying.context import ApplyContext
 from tidemill_embedded.resources.named import located
-from tidemill_embedded.resources.resource_store import BEGINS, REMAP, ResourceStore, Stored
-from tidemill_embedded.world import World
+from tidemill_embedded.resources.resource_store import BEGINS, REMAP, Stored
 
 JOINING_MS = 60_000
 """For so long the bindings are held for a source that is to join: it has to begin within it."""
 
 
 async def joined(
-    fresh: Sequence[Stored], resources: Sequence[Resource], store: ResourceStore, world: World,
-    now_ms: int, makers: Collection[str],
+    fresh: Sequence[Stored], resources: Sequence[Resource], context: ApplyContext, now_ms: int,
+    makers: Collection[str],
 ) -> list[Stored]:  # fmt: skip
     """New resources, the sources among them with the bindings that they share.
 
@@ -30,7 +30,7 @@ async def joined(
     Raises: UsageError with its place.
     """
     for resource in resources:
-        if resource.kind in makers and store.sharing(resource.name):
+        if resource.kind in makers and context.store.sharing(resource.name):
             with located(resource, "metadata", "name"):
                 raise UsageError(
                     f"sources share their bindings as {resource.name}: choose another name",
@@ -41,21 +41,20 @@ async def joined(
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec) and spec.remap is not None:
             with located(stored.resource, "spec", "remap"):
-                _refuse_taken(spec.remap, resources, store, world, makers)
-                others = [*store.sharing(spec.remap), *known]
-                stored = await _joined(stored, spec, spec.remap, others, store, world, now_ms)
+                _refuse_taken(spec.remap, resources, context, makers)
+                others = [*context.store.sharing(spec.remap), *known]
+                stored = await _joined(stored, spec, spec.remap, others, context, now_ms)
         known.append(stored)
     return known
 
 
 def _refuse_taken(
-    name: str, resources: Sequence[Resource], store: ResourceStore, world: World,
-    makers: Collection[str],
+    name: str, resources: Sequence[Resource], context: ApplyContext, makers: Collection[str],
 ) -> None:  # fmt: skip
     """Raises: UsageError if the name is that of other collections."""
     taken = [str(each) for each in resources if each.kind in makers and each.name == name]
-    taken += [f"{kind}/{name}" for kind in makers if store.get(kind, name) is not None]
-    created = world.shapes.created(name)
+    taken += [f"{kind}/{name}" for kind in makers if context.store.get(kind, name) is not None]
+    created = context.shapes.created(name)
     taken += [] if created is None else [f"the collection {created}"]
     if taken:
         raise UsageError(
@@ -65,8 +64,8 @@ def _refuse_taken(
 
 
 async def _joined(
-    stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored], store: ResourceStore,
-    world: World, now_ms: int,
+    stored: Stored, spec: SourceSpec, name: str, others: Sequence[Stored],
+    context: ApplyContext, now_ms: int,
 ) -> Stored:  # fmt: skip
     """The source with the bindings that others share under the name; with new ones if nobody does."""
     own = stored.resource.name  # which may be there as something that cannot be read
@@ -75,14 +74,14 @@ async def _joined(
         _refuse_other(spec, other, name)
     if not sharing:
         interval = int(spec.timestamp_interval)
-        begins = max(store.first_after(name, now_ms), -(-now_ms // interval) * interval + 1)
+        begins = max(context.store.first_after(name, now_ms), -(-now_ms // interval) * interval + 1)
         begins = max(begins, stored.begins)
         return _with(stored, name, f"{stored.prefix}/remap", begins, begins)
     bindings = sharing[0]
     since = bindings.bound_from
     with suppress(UnknownCollection):  # of a source that is applied with this one, or begins later
         # NB: the source holds it itself, without a lease, once it has begun.
-        held, _ = await world.collections.acquire(
+        held, _ = await context.collections.acquire(
             bindings.remap, owner=f"joining:{name}", lease_ms=JOINING_MS
         )
         since = sole_time(held.frontier)

@@ -20,14 +20,9 @@ from tidemill.runtime.resources import (
 )
 from tidemill.time import UnknownCollection, UsageError
 from tidemill_embedded.resources.named import READS, located
+from tidemill_embedded.resources.own_log import OWN_PREFIX, owner_of
 from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.resources.shapes import Shapes
-
-OWN_PREFIX = "tidemill."
-"""Topics of the log of this system in which processes talk among themselves."""
-
-PUSHED_PREFIX = "http."
-"""Topics of the same log that hold what is pushed: the name of the source follows."""
 
 
 def permit_names(resource: Resource, by: Principal) -> None:
@@ -115,13 +110,6 @@ def _permit_topic(
             )
         if (owner := owner_of(topic)) is not None:
             by.demand(role, owner)
-
-
-def owner_of(topic: str) -> str | None:
-    """The source that a topic of the own log belongs to; None for one that anybody may use."""
-    if not topic.startswith(PUSHED_PREFIX):
-        return None
-    return topic.removeprefix(PUSHED_PREFIX).partition(".")[0]
 
 
 def refuse_foreign_push(resource: Resource, topic: str) -> None:

@@ -19,8 +19,6 @@ from tidemill.runtime.formats import (
     ProtobufFormat,
     infer_columns,
 )
-from tidemill.runtime.log import LogReader
-from tidemill.runtime.places import Places
 from tidemill.runtime.resources import (
     ActionSpec,
     ArrangementSpec,
@@ -36,26 +34,23 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
 from tidemill.time import TidemillError, UnknownCollection, UsageError
+from tidemill_embedded.applying.context import ApplyContext, Origins
 from tidemill_embedded.applying.joining import joined
 from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
 from tidemill_embedded.applying.reading import MAKERS, taken
 from tidemill_embedded.applying.stating import stated_anew
-from tidemill_embedded.resources.decoders import read_descriptors, shape_of, untaught
 from tidemill_embedded.resources.early import refuse_eager
+from tidemill_embedded.resources.firing import refuse_forgotten
 from tidemill_embedded.resources.named import Named, PlannedView, columns_of, located
+from tidemill_embedded.resources.own_log import in_own_log
 from tidemill_embedded.resources.placing import check_resource
+from tidemill_embedded.resources.record_shape import read_descriptors
 from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
 from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.resources.versions import changed as changed_view
 from tidemill_embedded.resources.versions import changing, plan_version, served
-from tidemill_embedded.running.readers import refuse_forgotten
-from tidemill_embedded.running.source_files import file_origin, header_of
-from tidemill_embedded.running.sources import in_own_log, topic_of
-from tidemill_embedded.world import World
-from tidemill_ingest.decoding import RecordDecoder
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
-_SAMPLE_WAIT_S = 2.0
 
 
 GAINS = (
@@ -75,21 +70,21 @@ class Plan:
 
 async def plan_apply(
     read: Sequence[Resource],
-    store: ResourceStore,
-    world: World,
+    context: ApplyContext,
     now_ms: int,
     by: Principal,
 ) -> Plan:
-    """What the resources of documents ask for. New views are planned in `world.shapes`; on refusal they are not.
+    """What the resources of documents ask for. New views are planned in `context.shapes`; on refusal they are not.
 
     What `by` may not make, read or write is refused before anything of it is looked at.
     Raises: UsageError naming file and line, for all or nothing; Denied.
     """
+    store = context.store
     resources = sorted(read, key=lambda r: _ORDER[r.kind])
     for resource in resources:
         permit_names(resource, by)
-        check_resource(resource, world.places)
-    bound = {each.partition("/")[0] for each in await world.collections.ids()}
+        check_resource(resource, context.places)
+    bound = {each.partition("/")[0] for each in await context.collections.ids()}
     fresh: list[Stored] = []
     configured: list[Stored] = []
     mended: list[Stored] = []
@@ -99,35 +94,35 @@ async def plan_apply(
         unread = known is not None and isinstance(known.resource.spec, UnreadableSpec)
         anew = stated_anew(known, resource) if known is not None and unread else None
         if anew is not None:
-            permit_topics(resource, by, shared_brokers=bool(world.settings.log))
+            permit_topics(resource, by, context.shared_brokers)
             mended.append(anew)
         elif known is None or unread:
             _refuse_namesake(resource, store)
-            _refuse_created(resource, store, world.shapes)
-            permit_topics(resource, by, shared_brokers=bool(world.settings.log))
+            _refuse_created(resource, store, context.shapes)
+            permit_topics(resource, by, context.shared_brokers)
             number = store.next_incarnation(resource.kind, resource.name)
             unbound = _unbound(Stored(resource, now_ms + len(fresh), number), bound)
             fresh.append(_begun(unbound, store, now_ms))
         elif known.resource == resource:
             unchanged.append(resource)
         else:
-            configured.append(_reconfigured(known, resource, world))
-    fresh = await joined(fresh, resources, store, world, now_ms, MAKERS)
+            configured.append(_reconfigured(known, resource, context))
+    fresh = await joined(fresh, resources, context, now_ms, MAKERS)
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
         for stored in [*mended, *configured]:
-            await world.shapes.foresee(stored)
-        mended = await _planned_anew(mended, world.shapes, by)
-        created = await _planned(fresh, world, by)
-        configured = [decided(stored, world.shapes, by) for stored in configured]
+            await context.shapes.foresee(stored)
+        mended = await _planned_anew(mended, context.shapes, by)
+        created = await _planned(fresh, context, by)
+        configured = [decided(stored, context.shapes, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
-                check_version(stored, world)
+                _check_version(stored, context)
         plan = Plan(tuple(created), (*mended, *configured), tuple(unchanged))
         _refuse_changing(plan, store)
     except Exception:  # also what nobody foresaw: what is refused is not known by name
         for name in names:
-            world.shapes.forget(name)
+            context.shapes.forget(name)
         raise
     return plan
 
@@ -174,7 +169,7 @@ def _unbound(stored: Stored, bound: Collection[str]) -> Stored:
     return stored
 
 
-def _reconfigured(known: Stored, resource: Resource, world: World) -> Stored:
+def _reconfigured(known: Stored, resource: Resource, context: ApplyContext) -> Stored:
     """The stored resource with what may change: how long history is kept, labels, annotations.
 
     A view may change altogether: that makes a new version of it.
@@ -196,8 +191,8 @@ def _reconfigured(known: Stored, resource: Resource, world: World) -> Stored:
         ]
         if not changed:
             return replace(known, resource=resource)
-        wider = _wider(known, resource, world.places) if changed == ["columns"] else None
-        if wider is not None and not world.shapes.readers_of(resource.name):
+        wider = _wider(known, resource, context) if changed == ["columns"] else None
+        if wider is not None and not context.shapes.readers_of(resource.name):
             return wider
     else:
         changed = [
@@ -215,7 +210,7 @@ def _reconfigured(known: Stored, resource: Resource, world: World) -> Stored:
     )
 
 
-def _wider(known: Stored, resource: Resource, places: Places) -> Stored | None:
+def _wider(known: Stored, resource: Resource, context: ApplyContext) -> Stored | None:
     """The resource with all its columns as they were and behind them new nullable ones; None if it is not so.
 
     Raises: UsageError if its records cannot have the new ones.
@@ -238,10 +233,10 @@ def _wider(known: Stored, resource: Resource, places: Places) -> Stored | None:
                 f"not {', '.join(missing)}",
                 reason="ColumnsMissing",
             )
-        if descriptors := read_descriptors(spec, places):
+        if descriptors := read_descriptors(spec, context.places):
             resolved["descriptors"] = descriptors
         wider = replace(known, resource=resource, resolved=resolved)
-        RecordDecoder(shape_of(wider), untaught)
+        context.origins.refuse_undecodable(wider)
     return wider
 
 
@@ -261,13 +256,13 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def check_version(stored: Stored, world: World) -> None:
+def _check_version(stored: Stored, context: ApplyContext) -> None:
     """Refuse a changed view that cannot take the place of the one that is read. Raises: UsageError."""
     if changing(stored):
-        plan_version(stored, world.shapes)
+        plan_version(stored, context.shapes)
         return
     with located(stored.resource):
-        world.shapes.plan_view(stored)
+        context.shapes.plan_view(stored)
 
 
 def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
@@ -279,33 +274,33 @@ def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
     return replace(stored, resolved={**stored.resolved, BEGINS: begins})
 
 
-async def _planned(fresh: list[Stored], world: World, by: Principal) -> list[Stored]:
+async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) -> list[Stored]:
     """The new resources with what has to be decided now, in an order in which each can begin."""
     done: list[Stored] = []
     readers: list[Stored] = []
     sources = [each for each in fresh if isinstance(each.resource.spec, SourceSpec)]
-    decided_now = iter(await all_of(_resolved(each, world) for each in sources))
+    decided_now = iter(await all_of(_resolved(each, context) for each in sources))
     for stored in fresh:
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             resolved = replace(stored, resolved={**stored.resolved, **next(decided_now)})
-            world.shapes.plan(resolved)
+            context.shapes.plan(resolved)
             done.append(resolved)
         elif isinstance(spec, ViewSpec | ActionSpec):
             readers.append(stored)
         elif isinstance(spec, TableSpec):
-            world.shapes.plan(stored)
+            context.shapes.plan(stored)
             done.append(stored)
-    done += await _planned_readers(readers, world.shapes, by)
-    await _refuse_forgotten(readers, world)
+    done += await _planned_readers(readers, context.shapes, by)
+    await _refuse_forgotten(readers, context)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
-            done.append(decided(stored, world.shapes, by))
-            world.shapes.plan(done[-1])
+            done.append(decided(stored, context.shapes, by))
+            context.shapes.plan(done[-1])
     for stored in fresh:
         if isinstance(stored.resource.spec, HoldSpec):
-            done.append(decided(stored, world.shapes, by))
-            await _refuse_late_hold(stored, world)
+            done.append(decided(stored, context.shapes, by))
+            await _refuse_late_hold(stored, context)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
@@ -323,14 +318,14 @@ async def _planned_anew(mended: list[Stored], shapes: Shapes, by: Principal) -> 
     return [decided(stored, shapes, by) for stored in done]
 
 
-async def _refuse_late_hold(stored: Stored, world: World) -> None:
+async def _refuse_late_hold(stored: Stored, context: ApplyContext) -> None:
     """Raises: UsageError for a hold that is to keep what is forgotten already."""
     spec = stored.resource.spec
     assert isinstance(spec, HoldSpec)
     # What this apply makes has no history yet.
     with suppress(UnknownCollection):
-        collection = world.shapes.named(spec.collection).collection
-        since = (await world.collections.status(collection)).since
+        collection = context.shapes.named(spec.collection).collection
+        since = (await context.collections.status(collection)).since
         if spec.frontier is not None and not since.less_equal(spec.frontier):
             with located(stored.resource, "spec", "frontier"):
                 raise UsageError(
@@ -372,13 +367,13 @@ async def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal)
     return done
 
 
-async def _refuse_forgotten(readers: Sequence[Stored], world: World) -> None:
+async def _refuse_forgotten(readers: Sequence[Stored], context: ApplyContext) -> None:
     """Refuse actions that would fire from before what is known. Raises: UsageError with its place."""
     for stored in readers:
         if isinstance(stored.resource.spec, ActionSpec):
-            watched = watched_by(stored.resource.spec, stored.resource, world.shapes)
+            watched = watched_by(stored.resource.spec, stored.resource, context.shapes)
             with suppress(UnknownCollection):  # one of a view that is made together with it
-                since = (await world.collections.status(watched.collection)).since
+                since = (await context.collections.status(watched.collection)).since
                 with located(stored.resource, "spec", "fireFrom"):
                     refuse_forgotten(stored.resource.spec, watched.name, since)
 
@@ -424,21 +419,20 @@ def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
                 )
 
 
-async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
+async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
     """What is decided when a source is created: inferred columns, a file's header, first offsets, limits."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
-    limits = world.settings.limits
-    resolved: dict[str, Any] = {"rowBytes": min(limits.row_bytes, limits.row_bytes_max)}
-    header = header_of(stored, world.places.read)
+    resolved: dict[str, Any] = {"rowBytes": context.row_bytes}
+    header = list(context.origins.header(stored))
     if header:
         resolved["header"] = header
-    if in_own_log(spec) and topic_of(stored) not in await world.log.topics():
-        # Pushed rows are one stream in one order; a silent partition would hold its events back.
-        partitions = world.settings.topic_partitions if spec.kafka is not None else 1
-        await world.log.create_topic(topic_of(stored), partitions)
+    if in_own_log(spec):
+        await context.origins.ensure_topic(stored)
     if not spec.columns:
-        sample = await _sample(stored, world, 200 if spec.infer is None else spec.infer.sample)
+        sample = await _sample(
+            stored, context.origins, 200 if spec.infer is None else spec.infer.sample
+        )
         form = record_format(spec)
         assert isinstance(form, CsvFormat | JsonFormat)  # the others have to state their columns
         found = infer_columns(sample, form, header)
@@ -452,29 +446,23 @@ async def _resolved(stored: Stored, world: World) -> dict[str, Any]:
                 )
         columns = [ColumnSpec(name=c.name, type=c.kind, nullable=c.nullable) for c in found]
         resolved["columns"] = msgspec.to_builtins(columns)
-    if descriptors := read_descriptors(spec, world.places):
+    if descriptors := read_descriptors(spec, context.places):
         resolved["descriptors"] = descriptors
     with located(stored.resource, "spec", "columns"):
         # What cannot be decoded is refused now, not with every record.
-        RecordDecoder(shape_of(replace(stored, resolved=resolved)), untaught)
+        context.origins.refuse_undecodable(replace(stored, resolved=resolved))
     start = spec.kafka.start_offset if spec.kafka is not None else "earliest"
     if start != "earliest":
-        resolved["first"] = await _first_offsets(stored, world, start)
+        resolved["first"] = await _first_offsets(stored, context.origins, start)
     return resolved
 
 
-async def _first_offsets(stored: Stored, world: World, start: str | int) -> dict[str, int]:
+async def _first_offsets(stored: Stored, origins: Origins, start: str | int) -> dict[str, int]:
     """Where reading begins, per partition, for a source that does not begin at the oldest record."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     assert spec.kafka is not None
-    own = spec.kafka.bootstrap is None
-    log = world.log if own else await world.open_kafka(spec.kafka)
-    try:
-        bounds = await log.bounds(spec.kafka.topic)
-    finally:
-        if not own:
-            await log.close()
+    bounds = await origins.bounds(stored)
     if start == "latest":
         return {str(partition): high for partition, (_, high) in bounds.items()}
     for partition, (_, high) in bounds.items():
@@ -487,28 +475,9 @@ async def _first_offsets(stored: Stored, world: World, start: str | int) -> dict
     return {str(partition): max(int(start), low) for partition, (low, _) in bounds.items()}
 
 
-async def _sample(stored: Stored, world: World, rows: int) -> list[bytes]:
+async def _sample(stored: Stored, origins: Origins, rows: int) -> Sequence[bytes]:
     """The first rows of a source. Raises: UsageError if there are none yet."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec)
-    if spec.file is not None:
-        origin, topic = file_origin(stored, world), spec.file.path
-        bounds = await origin.bounds(topic)
-        reader: LogReader = await origin.reader(topic, dict.fromkeys(bounds, 0))
-    else:
-        topic = topic_of(stored)
-        kafka = spec.kafka
-        own = kafka is None or kafka.bootstrap is None
-        log = world.log if kafka is None or own else await world.open_kafka(kafka)
-        bounds = await log.bounds(topic)
-        reader = await log.reader(topic, {p: low for p, (low, _) in bounds.items()})
-    try:
-        records = await reader.poll(rows, _SAMPLE_WAIT_S)
-    finally:
-        await reader.close()
-        if spec.file is None and not in_own_log(spec):
-            await log.close()
-    values = [record.value for record in records if record.value is not None]
+    values = await origins.sample(stored, rows)
     if not values:
         raise UsageError(
             f"{stored.resource.place('spec')}: {stored.resource}: there are no rows to infer columns "

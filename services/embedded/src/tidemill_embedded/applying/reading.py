@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.rpc.turns import in_turn
 from tidemill.runtime.resources import Resource, ViewSpec, load_resources
 from tidemill.time import UsageError
-from tidemill_embedded.settings import DocumentLimits
 
 MAKERS = ("Source", "Table", "View", "Action", "Arrangement")
 """Kinds whose resources make collections, which have their names."""
 
 FILE_CHARS_MAX = 4_096
 """Each mistake in a document repeats the name of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """How long what is applied at once may be, and the program of one view."""
+
+    document_bytes: int = 1 << 20
+    program_bytes: int = 64 << 10
 
 
 def read_documents(documents: Sequence[ResourceDocument]) -> list[Resource]:

@@ -1,18 +1,12 @@
-"""Eager actions: whether a goal over a view may fire early, and what is read so that it can."""
+"""Eager actions: whether a goal over a view may fire early."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tidemill.datalog.diagnostics import ProgramErrors
-from tidemill.datalog.eager import eager_refusal, inputs_below
-from tidemill.datalog.evaluation import Limits
-from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.datalog.eager import eager_refusal
 from tidemill.datalog.goals import Goal
 from tidemill.runtime.resources import SourceSpec
-from tidemill_compute.actions.early import EarlyTarget
-from tidemill_embedded.resources.event_streams import stream_of
-from tidemill_embedded.resources.named import Named, PlannedView, state_of
+from tidemill_embedded.resources.named import Named, PlannedView
 from tidemill_embedded.resources.shapes import Shapes
 
 
@@ -37,16 +31,3 @@ def _unfit(named: Named, shapes: Shapes) -> str | None:
     if spec.envelope.key:
         return "a source with envelope.key, whose rows are taken back"
     return None if spec.event_time is not None else "a source without eventTime"
-
-
-def early_target(
-    view: PlannedView, predicate: str, shapes: Shapes, limits: Limits, allowance: Allowance
-) -> EarlyTarget:
-    """What an eager action over a predicate of the view reads."""
-    inputs = {}
-    for name in inputs_below(view.program, predicate):
-        stored = shapes.applied_source(view.inputs[name].name)
-        assert stored is not None, "what is no source was refused"
-        shape = replace(view.inputs[name].shape, predicate=name)
-        inputs[name] = (*stream_of(stored), shape)
-    return EarlyTarget(predicate, view.program, inputs, state_of(view), limits, allowance)

@@ -19,7 +19,7 @@ from tidemill.runtime.resources import (
     retained_ms,
 )
 from tidemill.shard import Description
-from tidemill.time import U64_MAX, U64_TIME, Frontier, UsageError, frontier, sole_time
+from tidemill.time import U64_MAX, U64_TIME, Frontier, frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents
@@ -30,10 +30,11 @@ from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
-from tidemill_embedded.resources.early import early_target
+from tidemill_embedded.resources.firing import refuse_forgotten
 from tidemill_embedded.resources.named import SYSTEM, Named, row_schema
 from tidemill_embedded.resources.placing import check_sink
 from tidemill_embedded.resources.resource_store import Stored
+from tidemill_embedded.running.early_targets import early_target
 from tidemill_embedded.running.guarding import GuardedSink
 from tidemill_embedded.running.view_runner import bounds_of
 from tidemill_embedded.world import World
@@ -76,20 +77,6 @@ class TableRunner:
     async def release(self) -> None:
         """Close it."""
         await self._world.close(self.collection, frozenset())
-
-
-def refuse_forgotten(
-    spec: ActionSpec, watched: str, since: Frontier, instead: str = "write"
-) -> None:
-    """Raises: UsageError if an action is to fire from before what is known of the collection that it watches."""
-    asked = spec.fire_from
-    if isinstance(asked, int) and not since.empty and not since.less_equal(asked):
-        first = sole_time(since)
-        raise UsageError(
-            f"{asked} is forgotten: {watched} is known from {first} on; {instead} fireFrom: beginning for all "
-            f"that is known, or {first} or later",
-            reason="FireFrom", since=first,
-        )  # fmt: skip
 
 
 class ActionRunner:

@@ -38,11 +38,13 @@ from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
 from tidemill_compute.events.stage import EventStage
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
-from tidemill_embedded.resources.decoders import open_book, open_decoder, shape_of
-from tidemill_embedded.resources.event_streams import stream_of
 from tidemill_embedded.resources.named import SYSTEM, columns_of, row_schema
+from tidemill_embedded.resources.own_log import topic_of
 from tidemill_embedded.resources.placing import check_source
+from tidemill_embedded.resources.record_shape import shape_of
 from tidemill_embedded.resources.resource_store import ResourceStore, Stored
+from tidemill_embedded.running.event_streams import stream_of
+from tidemill_embedded.running.source_decoder import open_book, open_decoder
 from tidemill_embedded.running.source_files import file_origin
 from tidemill_embedded.world import World
 from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
@@ -254,7 +256,7 @@ class SourceRunner:
         share = WHOLE if number is None else Share(number, shares_of(self._stored.resource))
         origin, topic, kafka = await self._origin()
         decisions = Decisions(self._world.collections, self._decided)
-        decoder = open_decoder(self._stored, self._shape, decisions, self._world.places)
+        decoder = open_decoder(self._spec, self._shape, decisions, self._world.places)
 
         async def decode(records: Sequence[LogRecord]) -> tuple[pa.Table, pa.Table]:
             rows, letters = await decoder.decode(records)
@@ -408,7 +410,7 @@ class SourceRunner:
         from tidemill_reclock.bulk_spark import PLAIN, SparkBulkReclock
 
         decisions = Decisions(self._world.collections, self._decided)
-        book = open_book(self._stored, self._shape, decisions, self._world.places)
+        book = open_book(self._spec, self._shape, decisions, self._world.places)
         bulk = SparkBulkReclock(
             self._world.launcher, self._world.collections, place, self._shape.value,
             self._shape.value_format, book,
@@ -503,14 +505,6 @@ def kept_with(stored: Stored) -> list[str]:
     return [f"{stored.prefix}/{aside}" for aside in ("remap", "eventmap")]
 
 
-def topic_of(stored: Stored) -> str:
-    """The topic that a source on a log reads."""
-    spec = stored.resource.spec
-    assert isinstance(spec, SourceSpec)
-    # A name of a resource has no dot, so the number of an incarnation behind one is unambiguous.
-    return spec.kafka.topic if spec.kafka is not None else f"http.{stored.prefix.replace('~', '.')}"
-
-
 async def entries_of(
     stored: Stored, rows: Sequence[bytes], into: Log, row_bytes_max: int
 ) -> list[Entry]:
@@ -541,8 +535,3 @@ def _plain_entries(rows: Sequence[bytes], row_bytes_max: int) -> list[Entry] | N
     """The rows as they are; None if there is a heartbeat among them. Raises: UsageError for a long one."""
     refuse_long(map(len, rows), row_bytes_max)
     return None if any(map(is_heartbeat, rows)) else [Entry(None, row) for row in rows]
-
-
-def in_own_log(spec: SourceSpec) -> bool:
-    """Whether the source reads the log of this process."""
-    return spec.file is None and (spec.kafka is None or spec.kafka.bootstrap is None)

@@ -1,0 +1,48 @@
+"""The shape of the records of a source: from its resource, and from what was decided when it was applied."""
+
+from __future__ import annotations
+
+import base64
+
+from tidemill.runtime.formats.lengths import ROW_BYTES_MAX
+from tidemill.runtime.places import Places
+from tidemill.runtime.resources import SourceSpec
+from tidemill.runtime.resources.decoding import RecordShape, descriptor_files, record_shape
+from tidemill.time import UsageError
+from tidemill_embedded.resources.named import columns_of
+from tidemill_embedded.resources.resource_store import Stored
+
+DESCRIPTOR_BYTES_MAX = 16 << 20
+"""No descriptor set is larger: what is, is another file."""
+
+
+def shape_of(stored: Stored) -> RecordShape:
+    """How the records of a source are decoded, with what was resolved when it was made."""
+    spec = stored.resource.spec
+    assert isinstance(spec, SourceSpec)
+    resolved = stored.resolved
+    descriptors = {
+        field: base64.b64decode(text) for field, text in resolved.get("descriptors", {}).items()
+    }
+    # What was made before there was a limit has none: a record has its first fate for ever.
+    row_bytes = resolved.get("rowBytes", ROW_BYTES_MAX)
+    header = resolved.get("header", ())
+    return record_shape(spec, columns_of(stored), header, descriptors, row_bytes)
+
+
+def read_descriptors(spec: SourceSpec, places: Places) -> dict[str, str]:
+    """The descriptor sets that the formats name, in base64, to be kept. Raises: UsageError."""
+    return {
+        field: base64.b64encode(_read(path, places)).decode()
+        for field, path in descriptor_files(spec).items()
+    }
+
+
+def _read(path: str, places: Places) -> bytes:
+    try:
+        return places.read.content(path, DESCRIPTOR_BYTES_MAX)
+    except OSError as error:
+        said = error.strerror or error
+        raise UsageError(
+            f"the file {path!r} cannot be read: {said}", reason="FileMissing"
+        ) from error

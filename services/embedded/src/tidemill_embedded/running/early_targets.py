@@ -1,0 +1,26 @@
+"""Eager actions: the events that are read so that a goal over a view fires early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.datalog.eager import inputs_below
+from tidemill.datalog.evaluation import Limits
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill_compute.actions.early import EarlyTarget
+from tidemill_embedded.resources.named import PlannedView, state_of
+from tidemill_embedded.resources.shapes import Shapes
+from tidemill_embedded.running.event_streams import stream_of
+
+
+def early_target(
+    view: PlannedView, predicate: str, shapes: Shapes, limits: Limits, allowance: Allowance
+) -> EarlyTarget:
+    """What an eager action over a predicate of the view reads."""
+    inputs = {}
+    for name in inputs_below(view.program, predicate):
+        stored = shapes.applied_source(view.inputs[name].name)
+        assert stored is not None, "what is no source was refused"
+        shape = replace(view.inputs[name].shape, predicate=name)
+        inputs[name] = (*stream_of(stored), shape)
+    return EarlyTarget(predicate, view.program, inputs, state_of(view), limits, allowance)

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.catalog import Shapes
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
@@ -35,7 +36,6 @@ from tidemill_embedded.authorizing import (
     AuthorizedStorage,
 )
 from tidemill_embedded.process import checked, users_of
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings, TlsSettings
 from tidemill_protos.catalog.v1 import catalog_pb2
 from tidemill_protos.compute.v1 import compute_pb2

@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.store import Stored
 from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc.identity import Principal, caller
 from tidemill.rpc.messages import ResourceDocument
@@ -29,8 +31,6 @@ from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill_embedded.observing import expect_refusals, watch_loop
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.pushing import _rows_of
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running import sources
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_query import driver, histories

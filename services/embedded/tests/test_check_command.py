@@ -11,7 +11,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tidemill_embedded.applying.checking import check_files, format_file
+from tidemill.catalog.apply.check import check_files, format_file
 from tidemill_embedded.commands import check_command
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

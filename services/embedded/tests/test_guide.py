@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tidemill.catalog.apply.check import check_files, check_program
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.layout import format_text
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.testkit.conformance.registry import Options, run_case
 from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import frontier
-from tidemill_embedded.applying.checking import check_files, check_program
 from tidemill_embedded.commands.evaluating import UPPER, presences_of
 from tidemill_embedded.process import opened
 from tidemill_embedded.settings import EmbeddedSettings

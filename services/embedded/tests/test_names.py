@@ -8,14 +8,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import CREATED, SYSTEM, Named
+from tidemill.catalog.names import Names, resource_of
 from tidemill.catalog.record_rows import shape_of_relation
+from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.documents import document
 from tidemill.time import AlreadyUsed, UnknownCollection
-from tidemill_embedded.resources.named import CREATED, SYSTEM, Named
-from tidemill_embedded.resources.names import Names, resource_of
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 
 SHAPE = shape_of_relation("p", pa.schema([("n", pa.int64())]))
 RESOURCES = ("a", "b", "ab", "c")

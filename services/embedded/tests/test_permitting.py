@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from tidemill.catalog.apply.permissions import permit_topics
+from tidemill.catalog.apply.plan import Plan, plan_apply
+from tidemill.catalog.store import CatalogMoved
 from tidemill.rpc.identity import EVERYBODY, PROCESS, Grant, Principal, Role, caller
 from tidemill.rpc.messages import Outcome, ResourceDocument
 from tidemill.rpc.status import Denied
 from tidemill.runtime.resources import load_resources
 from tidemill.time import TidemillError, UnknownCollection, UsageError
 from tidemill_embedded import system
-from tidemill_embedded.applying.permitting import permit_topics
-from tidemill_embedded.applying.planning import Plan, plan_apply
 from tidemill_embedded.authorizing import AuthorizedCatalog, AuthorizedQueries
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.resource_store import CatalogMoved
 from tidemill_embedded.settings import EmbeddedSettings
 
 SAL = Principal("sal", (Grant(Role.admin, ("s*",)),))

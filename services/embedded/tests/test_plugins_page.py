@@ -14,6 +14,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidemill.catalog.apply.check import check_files
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.store import Stored
 from tidemill.client.rows import table_of
 from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
@@ -31,11 +34,8 @@ from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import pack_history, unpack_history
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.commands import check_command
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"

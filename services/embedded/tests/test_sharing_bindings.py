@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.store import Stored
 from tidemill.client.command import app
 from tidemill.reclock import bindings_of_rows, rows_of_bindings
 from tidemill.rpc.identity import Denied, Grant, Principal, Role
@@ -26,7 +27,6 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.running.sources import SourceRunner
 from tidemill_embedded.settings import EmbeddedSettings

@@ -13,9 +13,9 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.apply.check import check_files
 from tidemill.rpc.messages import ResourceDocument
 from tidemill.time import UsageError
-from tidemill_embedded.applying.checking import check_files
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.settings import EmbeddedSettings
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.store import Stored
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.resources import load_resources
 from tidemill.time import TidemillError, UnknownCollection
 from tidemill_embedded.observing import watch
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.running.readers import TableRunner
 from tidemill_embedded.running.view_runner import ViewRunner
 from tidemill_embedded.settings import EmbeddedSettings

@@ -12,10 +12,10 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+from tidemill.catalog.apply.check import check_files
 from tidemill.client.command import app
 from tidemill.testkit.charts import of, rendered
 from tidemill.testkit.pages import DOCS, Block, PageRun, answers, blocks_of, commands_of, shell_of
-from tidemill_embedded.applying.checking import check_files
 
 ROOT = DOCS.parent
 WRITTEN = sorted(

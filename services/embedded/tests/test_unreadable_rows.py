@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.catalog.store import CATALOG
 from tidemill.rpc.messages import Outcome, ResourceDocument, ResourceStatus
 from tidemill.runtime.places import PlaceSettings
 from tidemill.runtime.places.settings import SecretSettings
@@ -18,7 +19,6 @@ from tidemill.shard import Appended
 from tidemill.time import TidemillError, Unavailable, UsageError, frontier, sole_time
 from tidemill_embedded.commands.offline import delete_offline
 from tidemill_embedded.process import Process, opened
-from tidemill_embedded.resources.resource_store import CATALOG
 from tidemill_embedded.settings import EmbeddedSettings
 
 HEAD = "apiVersion: tidemill.dev/v1alpha1\n"

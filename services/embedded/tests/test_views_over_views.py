@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
+from tidemill.catalog.entry import Named
 from tidemill.catalog.record_rows import row_of, shape_of_output, table_of
 from tidemill.datalog.arrival import event_presence
 from tidemill.datalog.ast import Program, Rule
@@ -27,7 +28,6 @@ from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import CATALOG, FORMS, Example, programs
 from tidemill.testkit.tidelog import UPPER as RANDOM_UPPER
 from tidemill.testkit.tidelog import inputs as facts_of_inputs
-from tidemill_embedded.resources.named import Named
 
 UPPER = 100
 LOST = frozenset({"count", "count_distinct", "sum", "average"})

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidemill.catalog.catalog import Shapes
 from tidemill.rpc.audited import touch
 from tidemill.rpc.handlers import ActingCatalog, ActingCompute, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
@@ -41,7 +42,6 @@ from tidemill.rpc.messages import (
     Translation,
 )
 from tidemill.time import Frontier, SourceFrontier, UnknownCollection
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_query.goals import split_name
 
 

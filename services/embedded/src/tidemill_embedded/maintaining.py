@@ -8,6 +8,10 @@ from contextlib import suppress
 from functools import reduce
 from typing import Any
 
+from tidemill.catalog.apply.documents import DocumentLimits, read_bounded
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import PlannedView
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import HeldCapability, MaintainedView, ResourceDocument, Right
 from tidemill.runtime.resources import Resource
@@ -25,10 +29,6 @@ from tidemill.time import (
     UsageError,
     sole_time,
 )
-from tidemill_embedded.applying.reading import DocumentLimits, read_bounded
-from tidemill_embedded.resources.named import PlannedView
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.write_back import (
     WRITTEN_INTO,
     owns,

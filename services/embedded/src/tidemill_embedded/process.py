@@ -11,6 +11,8 @@ from pathlib import Path
 
 import typer
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.store import ResourceStore
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
 from tidemill.rpc.channel import Dialer
@@ -71,8 +73,6 @@ from tidemill_embedded.replicas.feeds import LocalFeeds, PeerFeeds
 from tidemill_embedded.replicas.no_log import NoLog
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import roles_of
-from tidemill_embedded.resources.resource_store import ResourceStore
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.running.launching import check_launching, launcher_of
 from tidemill_embedded.settings import EmbeddedSettings, LimitSettings
 from tidemill_embedded.sharing import Shared, SharedWork

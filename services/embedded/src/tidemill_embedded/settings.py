@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
+from tidemill.catalog.apply.documents import DocumentLimits
 from tidemill.catalog.plugins import LOAD_S
 from tidemill.rpc.admission import CallLimits
 from tidemill.rpc.identity import GRACE_S
@@ -24,7 +25,6 @@ from tidemill.time import UsageError
 from tidemill_compaction.settings import CompactionSettings
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import HISTORY_BYTES_MAX
-from tidemill_embedded.applying.reading import DocumentLimits
 from tidemill_ingest.parquet_files import CELLS_MAX
 from tidemill_ingest.settings import IngestSettings
 from tidemill_query.settings import QuerySettings, QuestionLimits

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tidemill.catalog.apply.plan import plan_reader
+from tidemill.catalog.entry import columns_of, row_schema
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.rpc.messages import Work
 from tidemill.runtime.breaking import told
 from tidemill.runtime.logs import get_logger
 from tidemill.runtime.resources import SourceSpec, ViewSpec
 from tidemill.shard.claims import Claim, KeptClaimant, ended, work_claimed
 from tidemill.time import Indeterminate, Unavailable
-from tidemill_embedded.applying.planning import plan_reader
 from tidemill_embedded.replicas.peers import Peers
 from tidemill_embedded.replicas.roles import (
     CLAIMED,
@@ -24,8 +26,6 @@ from tidemill_embedded.replicas.roles import (
     shares_of,
     without_share,
 )
-from tidemill_embedded.resources.named import columns_of, row_schema
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.leaving import Leaving
 from tidemill_embedded.running.readers import ActionRunner

@@ -8,6 +8,14 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from tidemill.catalog.apply.documents import read_bounded
+from tidemill.catalog.apply.permissions import refuse_foreign_push, refuse_used
+from tidemill.catalog.apply.plan import Plan, plan_apply, watched_by
+from tidemill.catalog.entry import CREATED, columns_of, read_name, row_schema
+from tidemill.catalog.own_log import in_own_log, topic_of
+from tidemill.catalog.store import CatalogMoved, Key, ResourceStore, Stored
+from tidemill.catalog.unreadable import Unreadable
+from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.rpc.audited import touch
 from tidemill.rpc.identity import PROCESS, Principal
 from tidemill.rpc.messages import (
@@ -41,15 +49,7 @@ from tidemill.time import (
     UsageError,
 )
 from tidemill_compute.table_rows import fitted
-from tidemill_embedded.applying.permitting import refuse_foreign_push, refuse_used
-from tidemill_embedded.applying.planning import Plan, plan_apply, watched_by
-from tidemill_embedded.applying.reading import read_bounded
 from tidemill_embedded.push_tokens import PushTokens, refuse_keyed, refuse_many_rows
-from tidemill_embedded.resources.named import CREATED, columns_of, read_name, row_schema
-from tidemill_embedded.resources.own_log import in_own_log, topic_of
-from tidemill_embedded.resources.resource_store import CatalogMoved, Key, ResourceStore, Stored
-from tidemill_embedded.resources.unreadable import Unreadable
-from tidemill_embedded.resources.versions import changing, plan_version, served
 from tidemill_embedded.running.arrangements import ArrangementRunner
 from tidemill_embedded.running.origins import apply_context
 from tidemill_embedded.running.readers import (

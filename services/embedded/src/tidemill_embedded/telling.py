@@ -7,6 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import SYSTEM, Named, read_name
+from tidemill.catalog.resource_yaml import yaml_of
+from tidemill.catalog.store import Key, ResourceStore, Stored
 from tidemill.rpc.messages import Json, ResourceStatus
 from tidemill.runtime.breaking import told
 from tidemill.runtime.resources import (
@@ -29,10 +33,6 @@ from tidemill.time import (
     sole_time,
 )
 from tidemill_embedded.replicas.roles import parts_for
-from tidemill_embedded.resources.named import SYSTEM, Named, read_name
-from tidemill_embedded.resources.resource_store import Key, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import Shapes
-from tidemill_embedded.resources.written import yaml_of
 from tidemill_embedded.running.details import details_of
 from tidemill_embedded.running.held_back import who_holds, why_kept
 from tidemill_embedded.running.runner import Health, Runner, Supervised

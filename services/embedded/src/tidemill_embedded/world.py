@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tidemill.catalog.catalog import Shapes
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
@@ -25,7 +26,6 @@ from tidemill.time import (
 from tidemill_compute.views.shared_inputs import SharedInputs
 from tidemill_embedded.last_tried import LastTried
 from tidemill_embedded.replicas.feeds import Feeds
-from tidemill_embedded.resources.shapes import Shapes
 from tidemill_embedded.settings import EmbeddedSettings
 from tidemill_ingest.edge import Readers
 from tidemill_remap.pace import Paces

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from tidemill.catalog.store import Stored
 from tidemill.runtime.problems import did_you_mean
 from tidemill.runtime.resources import Resource, SourceSpec
 from tidemill.time import UsageError
-from tidemill_embedded.resources.resource_store import Stored
 
 ROLES: Mapping[str, str] = MappingProxyType(
     {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidemill.catalog.entry import Named
+from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import ArrangementSpec
 from tidemill.shard import Description
 from tidemill_compaction.arranging import SparkArrange
 from tidemill_compute.arrangements import ArrangementDriver
-from tidemill_embedded.resources.named import Named
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.world import World
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemill.catalog.store import Stored
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.running.runner import Supervised
 from tidemill_embedded.settings import ServicesSettings
 

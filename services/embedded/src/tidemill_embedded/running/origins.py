@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from tidemill.catalog.apply.context import ApplyContext
+from tidemill.catalog.own_log import topic_of
+from tidemill.catalog.record_shape import shape_of
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.log import Log
 from tidemill.runtime.resources import SourceSpec
-from tidemill_embedded.applying.context import ApplyContext
-from tidemill_embedded.resources.own_log import topic_of
-from tidemill_embedded.resources.record_shape import shape_of
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
-from tidemill_embedded.running.source_decoder import refuse_undecodable
 from tidemill_embedded.running.source_files import file_origin, header_of
 from tidemill_embedded.world import World
 from tidemill_ingest.driver import Origin
+from tidemill_ingest.source_decoder import refuse_undecodable
 
 _SAMPLE_WAIT_S = 2.0
 """Seconds that the first rows of a source are waited for."""
@@ -30,7 +30,7 @@ def apply_context(store: ResourceStore, world: World) -> ApplyContext:
 
 
 class SourceOrigins:
-    """Origins of this process: guarantees of `tidemill_embedded.applying.context.Origins`."""
+    """Origins of this process: guarantees of `tidemill.catalog.apply.context.Origins`."""
 
     def __init__(self, world: World) -> None:
         self._world = world

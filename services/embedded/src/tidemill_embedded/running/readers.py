@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidemill.catalog.entry import SYSTEM, Named, row_schema
+from tidemill.catalog.firing import refuse_forgotten
+from tidemill.catalog.places import check_sink
 from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
+from tidemill.catalog.store import Stored
 from tidemill.datalog.goals import Goal, goal_over
 from tidemill.runtime.metrics import ACTION_DUPLICATES, ACTIONS_FIRED
 from tidemill.runtime.resources import (
@@ -23,6 +27,7 @@ from tidemill.time import U64_MAX, U64_TIME, Frontier, frontier
 from tidemill_compute.actions.action import ActionDriver, ActionTarget
 from tidemill_compute.actions.eager import EagerDriver
 from tidemill_compute.actions.early import EarlyEvents
+from tidemill_compute.actions.early_targets import early_target
 from tidemill_compute.actions.outbox import Sink
 from tidemill_compute.actions.sink_file import FileSink
 from tidemill_compute.actions.sink_http import Delivery, Endpoint, HttpSink
@@ -30,11 +35,6 @@ from tidemill_compute.actions.sink_log import LogSink
 from tidemill_compute.actions.sink_redis import RedisSink
 from tidemill_compute.actions.sink_sqlite import SqliteSink
 from tidemill_compute.tables import TableDriver
-from tidemill_embedded.resources.firing import refuse_forgotten
-from tidemill_embedded.resources.named import SYSTEM, Named, row_schema
-from tidemill_embedded.resources.placing import check_sink
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.running.early_targets import early_target
 from tidemill_embedded.running.guarding import GuardedSink
 from tidemill_embedded.running.view_runner import bounds_of
 from tidemill_embedded.world import World

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from tidemill.catalog.unreadable import Unreadable
 from tidemill.runtime.breaking import told, unforeseen
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.logs import get_logger
@@ -22,7 +23,6 @@ from tidemill.time import (
     UnknownCollection,
     UsageError,
 )
-from tidemill_embedded.resources.unreadable import Unreadable
 from tidemill_embedded.settings import EmbeddedSettings
 
 log = get_logger("resources")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemill.catalog.store import Stored
 from tidemill.runtime.places import Files
 from tidemill.runtime.resources import SourceSpec
 from tidemill.runtime.resources.decoding import delimiter_of, has_header
 from tidemill.time import Unavailable, UsageError
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.world import World
 from tidemill_ingest.file_log import FileLog, FileRegistry, OneFile
 from tidemill_ingest.files import (

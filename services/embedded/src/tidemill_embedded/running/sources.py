@@ -10,7 +10,12 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidemill.catalog.entry import SYSTEM, columns_of, row_schema
+from tidemill.catalog.own_log import topic_of
+from tidemill.catalog.places import check_source
+from tidemill.catalog.record_shape import shape_of
 from tidemill.catalog.schemas import EVENT_MAP_SCHEMA, event_schema
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.reclock import CHANGE_SCHEMA, REMAP_SCHEMA, KeyedRows
 from tidemill.rpc.messages import Delivered
 from tidemill.rpc.status import DeadlinePassed
@@ -35,22 +40,17 @@ from tidemill.shard.offloading import ROWS_INLINE_MAX
 from tidemill.time import Unavailable, UsageError, frontier, is_heartbeat
 from tidemill_compute.events.fold import MOVERS
 from tidemill_compute.events.reference import ReferenceStage, ReferenceTarget
+from tidemill_compute.events.source_streams import stream_of
 from tidemill_compute.events.stage import EventStage
 from tidemill_embedded.replicas.feeds import Feed
 from tidemill_embedded.replicas.roles import share_of, shares_of
-from tidemill_embedded.resources.named import SYSTEM, columns_of, row_schema
-from tidemill_embedded.resources.own_log import topic_of
-from tidemill_embedded.resources.placing import check_source
-from tidemill_embedded.resources.record_shape import shape_of
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
-from tidemill_embedded.running.event_streams import stream_of
-from tidemill_embedded.running.source_decoder import open_book, open_decoder
 from tidemill_embedded.running.source_files import file_origin
 from tidemill_embedded.world import World
 from tidemill_ingest.decisions import DECISIONS_SCHEMA, Decisions
 from tidemill_ingest.driver import WHOLE, Origin, Share, SourceReader
 from tidemill_ingest.file_registry import FILES_SCHEMA, CollectionRegistry
 from tidemill_ingest.files import names_many
+from tidemill_ingest.source_decoder import open_book, open_decoder
 from tidemill_reclock.bulk import LogPlace
 from tidemill_reclock.driver import ReclockDriver, ReclockTarget
 from tidemill_remap.driver import RemapDriver

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.logs import get_logger
 from tidemill.time import Corrupt, UnknownCapability, UnknownCollection
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
 from tidemill_embedded.running.runner import Runner
 from tidemill_embedded.world import World
 

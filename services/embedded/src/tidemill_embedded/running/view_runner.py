@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidemill.catalog import versions
+from tidemill.catalog.entry import SYSTEM, PlannedView, own_prefix
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
+from tidemill.catalog.store import Stored
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.runtime.metrics import VIEW_STEP_DURATION
@@ -20,9 +23,6 @@ from tidemill_compute.views.bulk_spark import SparkHydrate
 from tidemill_compute.views.takeover import Change, Takeover
 from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
-from tidemill_embedded.resources import versions
-from tidemill_embedded.resources.named import SYSTEM, PlannedView, own_prefix
-from tidemill_embedded.resources.resource_store import Stored
 from tidemill_embedded.running.write_back import WriteBack, writer_of, written_into
 from tidemill_embedded.world import World
 

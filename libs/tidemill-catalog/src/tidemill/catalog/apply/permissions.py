@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import READS, located
+from tidemill.catalog.own_log import OWN_PREFIX, owner_of
+from tidemill.catalog.store import Stored
 from tidemill.rpc.identity import SYSTEM_RESOURCE, Principal, Role
 from tidemill.runtime.resources import (
     ActionSpec,
@@ -19,10 +23,6 @@ from tidemill.runtime.resources import (
     ViewSpec,
 )
 from tidemill.time import UnknownCollection, UsageError
-from tidemill_embedded.resources.named import READS, located
-from tidemill_embedded.resources.own_log import OWN_PREFIX, owner_of
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 
 
 def permit_names(resource: Resource, by: Principal) -> None:

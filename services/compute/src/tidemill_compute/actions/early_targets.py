@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import PlannedView, state_of
 from tidemill.datalog.eager import inputs_below
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill_compute.actions.early import EarlyTarget
-from tidemill_embedded.resources.named import PlannedView, state_of
-from tidemill_embedded.resources.shapes import Shapes
-from tidemill_embedded.running.event_streams import stream_of
+from tidemill_compute.events.source_streams import stream_of
 
 
 def early_target(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import READS, Named, PlannedView, located, own_prefix
+from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
 from tidemill.time import Unavailable, UsageError
-from tidemill_embedded.resources.named import READS, Named, PlannedView, located, own_prefix
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 
 _KEPT = ("retain", "engine", "strategy", "limits")
 """Fields that change nothing of what a view says: no new version."""

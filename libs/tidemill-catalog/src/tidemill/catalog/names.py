@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from tidemill.catalog.entry import CREATED, Named
 from tidemill.rpc.identity import listed
 from tidemill.time import AlreadyUsed, UnknownCollection, UsageError
-from tidemill_embedded.resources.named import CREATED, Named
 
 
 def resource_of(name: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.places import Places
 from tidemill.shard import Collections
-from tidemill_embedded.resources.resource_store import ResourceStore, Stored
-from tidemill_embedded.resources.shapes import Shapes
 
 
 class Origins(Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import SourceSpec
-from tidemill_embedded.resources.resource_store import Stored
 
 OWN_PREFIX = "tidemill."
 """Topics of the log of this system in which processes talk among themselves."""

@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from tidemill.catalog.apply.context import ApplyContext
+from tidemill.catalog.entry import located
+from tidemill.catalog.store import BEGINS, REMAP, Stored
 from tidemill.runtime.resources import Resource, SourceSpec
 from tidemill.time import UnknownCollection, UsageError, sole_time
-from tidemill_embedded.applying.context import ApplyContext
-from tidemill_embedded.resources.named import located
-from tidemill_embedded.resources.resource_store import BEGINS, REMAP, Stored
 
 JOINING_MS = 60_000
 """For so long the bindings are held for a source that is to join: it has to begin within it."""

@@ -15,7 +15,26 @@ import pyarrow as pa
 
 from tidemill.catalog.audit_schema import AUDIT, AUDIT_SCHEMA
 from tidemill.catalog.directory import Readable, SourceOf, TicksOf, ViewOf
+from tidemill.catalog.entry import (
+    ARRANGEMENT,
+    ASIDE,
+    COLLECTION,
+    CREATED,
+    READS,
+    SYSTEM,
+    Named,
+    PlannedView,
+    located,
+    named_source,
+    named_table,
+    read_name,
+    source_of,
+    state_of,
+)
+from tidemill.catalog.names import Names, resource_of
+from tidemill.catalog.output_columns import output_shape, refuse_aside, refuse_endless
 from tidemill.catalog.plugins import LOAD_S, vocabulary_of
+from tidemill.catalog.programs import Programs
 from tidemill.catalog.record_rows import (
     shape_of_relation,
 )
@@ -25,6 +44,8 @@ from tidemill.catalog.schemas import (
     OUTBOX_SCHEMA,
     corrections_schema,
 )
+from tidemill.catalog.store import Stored
+from tidemill.catalog.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.carrying import surely_carried
@@ -45,27 +66,6 @@ from tidemill.runtime.resources import (
 )
 from tidemill.shard import Description
 from tidemill.time import TidemillError, UnknownCollection, UsageError
-from tidemill_embedded.resources.named import (
-    ARRANGEMENT,
-    ASIDE,
-    COLLECTION,
-    CREATED,
-    READS,
-    SYSTEM,
-    Named,
-    PlannedView,
-    located,
-    named_source,
-    named_table,
-    read_name,
-    source_of,
-    state_of,
-)
-from tidemill_embedded.resources.names import Names, resource_of
-from tidemill_embedded.resources.output_columns import output_shape, refuse_aside, refuse_endless
-from tidemill_embedded.resources.programs import Programs
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.tick_plans import check_engine, kept_in_words, tick_plan
 
 
 def _begin(view: PlannedView) -> int | None:

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.catalog.apply.documents import doubled, told_twice
+from tidemill.catalog.apply.plan import plan_reader
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import located
 from tidemill.catalog.plugins import vocabulary_of
+from tidemill.catalog.store import Stored
 from tidemill.datalog.ast import Rule
 from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
@@ -28,11 +33,6 @@ from tidemill.runtime.resources import (
     load_resources,
 )
 from tidemill.time import UsageError
-from tidemill_embedded.applying.planning import plan_reader
-from tidemill_embedded.applying.reading import doubled, told_twice
-from tidemill_embedded.resources.named import located
-from tidemill_embedded.resources.resource_store import Stored
-from tidemill_embedded.resources.shapes import Shapes
 
 RESOURCE_ENDINGS = (".yaml", ".yml")
 PROGRAM = ("spec", "program")

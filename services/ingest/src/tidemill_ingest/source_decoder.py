@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidemill.catalog.places import check_registry
 from tidemill.runtime.formats import AvroFormat
 from tidemill.runtime.formats.registry import HttpRegistry, RegistryAccess
 from tidemill.runtime.kafka_access import tls_context
@@ -15,7 +16,6 @@ from tidemill.runtime.resources.decoding import (
     RecordShape,
     registries_of,
 )
-from tidemill_embedded.resources.placing import check_registry
 from tidemill_ingest.decisions import Decisions
 from tidemill_ingest.decoding import RecordDecoder, Schemas
 

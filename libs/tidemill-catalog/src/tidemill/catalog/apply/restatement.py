@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from tidemill.catalog.store import Stored
 from tidemill.runtime.problems import FieldPath, field_name
 from tidemill.runtime.resources import Resource, UnreadableSpec
 from tidemill.time import UsageError
-from tidemill_embedded.resources.resource_store import Stored
 
 
 def stated_anew(known: Stored, resource: Resource) -> Stored | None:

@@ -10,6 +10,21 @@ from typing import Any
 import msgspec
 
 from tidemill.arrangement.updates import DIFF, TIME
+from tidemill.catalog.apply.context import ApplyContext, Origins
+from tidemill.catalog.apply.documents import MAKERS, taken
+from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
+from tidemill.catalog.apply.restatement import stated_anew
+from tidemill.catalog.apply.shared_bindings import joined
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.eager import refuse_eager
+from tidemill.catalog.entry import Named, PlannedView, columns_of, located
+from tidemill.catalog.firing import refuse_forgotten
+from tidemill.catalog.own_log import in_own_log
+from tidemill.catalog.places import check_resource
+from tidemill.catalog.record_shape import read_descriptors
+from tidemill.catalog.store import BEGINS, ResourceStore, Stored
+from tidemill.catalog.versions import changed as changed_view
+from tidemill.catalog.versions import changing, plan_version, served
 from tidemill.datalog.goals import goal_over
 from tidemill.rpc.identity import Principal
 from tidemill.runtime.formats import (
@@ -34,21 +49,6 @@ from tidemill.runtime.resources.decoding import has_header, record_format
 from tidemill.runtime.resources.rules import EVENT_COLUMNS
 from tidemill.shard.offloading import all_of
 from tidemill.time import TidemillError, UnknownCollection, UsageError
-from tidemill_embedded.applying.context import ApplyContext, Origins
-from tidemill_embedded.applying.joining import joined
-from tidemill_embedded.applying.permitting import decided, permit_names, permit_topics
-from tidemill_embedded.applying.reading import MAKERS, taken
-from tidemill_embedded.applying.stating import stated_anew
-from tidemill_embedded.resources.early import refuse_eager
-from tidemill_embedded.resources.firing import refuse_forgotten
-from tidemill_embedded.resources.named import Named, PlannedView, columns_of, located
-from tidemill_embedded.resources.own_log import in_own_log
-from tidemill_embedded.resources.placing import check_resource
-from tidemill_embedded.resources.record_shape import read_descriptors
-from tidemill_embedded.resources.resource_store import BEGINS, ResourceStore, Stored
-from tidemill_embedded.resources.shapes import Shapes
-from tidemill_embedded.resources.versions import changed as changed_view
-from tidemill_embedded.resources.versions import changing, plan_version, served
 
 _ORDER = {"Source": 0, "Table": 1, "View": 2, "Action": 3, "Arrangement": 4, "Hold": 5}
 

@@ -5,13 +5,13 @@ Looked at when a resource is applied, and when it begins; what opens a file or m
 
 from __future__ import annotations
 
+from tidemill.catalog.entry import located
 from tidemill.runtime.addresses import host_and_port
 from tidemill.runtime.kafka_access import kafka_files
 from tidemill.runtime.places import Places
 from tidemill.runtime.resources import ActionSpec, RegistrySpec, Resource, SinkSpec, SourceSpec
 from tidemill.runtime.resources.decoding import descriptor_files, registries_of
 from tidemill.time import UsageError
-from tidemill_embedded.resources.named import located
 
 
 def check_resource(resource: Resource, places: Places) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.entry import Named, PlannedView
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.eager import eager_refusal
 from tidemill.datalog.goals import Goal
 from tidemill.runtime.resources import SourceSpec
-from tidemill_embedded.resources.named import Named, PlannedView
-from tidemill_embedded.resources.shapes import Shapes
 
 
 def refuse_eager(view: PlannedView, goal: Goal, shapes: Shapes) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.catalog.unreadable import resource_of
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.resources import Resource, SourceSpec, resource_from
 from tidemill.shard import Collections, Description, ReadCapability, UpperMismatch
@@ -21,7 +22,6 @@ from tidemill.time import (
     frontier,
     sole_time,
 )
-from tidemill_embedded.resources.unreadable import resource_of
 
 CATALOG = "catalog"
 ENDING = "ending"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from tidemill.catalog.entry import columns_of, row_schema
 from tidemill.catalog.schemas import event_schema
+from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import SourceSpec
 from tidemill_compute.events.fold import EventPolicy
 from tidemill_compute.events.history import EventTarget
 from tidemill_compute.events.progress import Policy
 from tidemill_compute.events.rows import EventColumns
-from tidemill_embedded.resources.named import columns_of, row_schema
-from tidemill_embedded.resources.resource_store import Stored
 
 
 def stream_of(stored: Stored) -> tuple[EventTarget, EventPolicy]:

@@ -18,6 +18,7 @@ from tidemill.catalog.record_rows import (
     shape_of_relation,
 )
 from tidemill.catalog.schemas import event_schema
+from tidemill.catalog.store import Stored
 from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
@@ -27,7 +28,6 @@ from tidemill.runtime.formats import ARROW_TYPES
 from tidemill.runtime.problems import field_name
 from tidemill.runtime.resources import ColumnSpec, Resource, SourceSpec, TableSpec
 from tidemill.time import UsageError
-from tidemill_embedded.resources.resource_store import Stored
 
 SYSTEM = "system"
 ASIDE = "Aside"

@@ -26,9 +26,9 @@ from tidemill.catalog.record_rows import (
     table_of,
 )
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.runtime.clock import SystemClock
@@ -165,7 +165,7 @@ def order_inputs(
     }
     text = PAYMENTS.replace("placed(o, a)", "placed(o, a, _)")
     checked = check(
-        parse(text), Catalog({n: InputSchema(n, "events", c) for n, c in columns.items()})
+        parse(text), InputSchemas({n: InputSchema(n, "events", c) for n, c in columns.items()})
     )
     kinds = {"text": pa.string(), "int": pa.int64()}
     shapes = {

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.datalog import columnar
-from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar import Column, ColumnTable, Texts
@@ -18,6 +17,7 @@ from tidemill.datalog.evaluation.forms import Type
 from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import FactChanges, IncrementalEngine
 from tidemill.datalog.incremental.ticks import IncrementalTicker
+from tidemill.datalog.inputs import InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
@@ -66,7 +66,7 @@ def program(text: str, inputs: Mapping[str, tuple[InputKind, int]]) -> CheckedPr
         name: InputSchema(name, kind, tuple((f"c{i}", "int") for i in range(arity)))
         for name, (kind, arity) in inputs.items()
     }
-    return check(parse(text), Catalog(schemas))
+    return check(parse(text), InputSchemas(schemas))
 
 
 class View:

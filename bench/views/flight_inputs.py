@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.csv
 from ruamel.yaml import YAML
 
-from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
@@ -43,7 +43,7 @@ def programs() -> dict[str, CheckedProgram]:
     """The views by name, checked against their sources."""
     columns = schemas()
     return {
-        view["metadata"]["name"]: check(parse(view["spec"]["program"]), Catalog(columns))
+        view["metadata"]["name"]: check(parse(view["spec"]["program"]), InputSchemas(columns))
         for view in YAML(typ="safe").load_all(EXAMPLES / "views.yaml")
     }
 

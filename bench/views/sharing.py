@@ -22,8 +22,8 @@ from bench.views.job import Aim, Job, Report, Row
 from tidemill.arrangement.updates import consolidate, stamp
 from tidemill.catalog.record_rows import shape_of_output, shape_of_relation, table_of
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, DirectoryBlob, SqliteConsensus
@@ -97,7 +97,7 @@ class Service:
 def target_of(number: int) -> ViewTarget:
     """One of the views."""
     schema = InputSchema("sale", "relation", COLUMNS)
-    checked = check(parse(PROGRAMS[number % len(PROGRAMS)]), Catalog({"sale": schema}))
+    checked = check(parse(PROGRAMS[number % len(PROGRAMS)]), InputSchemas({"sale": schema}))
     outputs = {
         name: (f"v{number}/{name}", shape_of_output(checked, name)) for name in checked.derived
     }

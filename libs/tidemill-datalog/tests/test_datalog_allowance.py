@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
@@ -27,7 +27,7 @@ Run = Callable[[CheckedProgram, dict[str, list[Presence]], Allowance], int]
 def program(text: str, kind: str = "int") -> CheckedProgram:
     columns = (("x", kind),)
     inputs = {name: InputSchema(name, "relation", columns) for name in ("a", "b")}  # type: ignore[arg-type]
-    return check(parse(text), Catalog({each.name: each for each in inputs.values()}))
+    return check(parse(text), InputSchemas({each.name: each for each in inputs.values()}))
 
 
 def numbers(rows: int) -> dict[str, list[Presence]]:

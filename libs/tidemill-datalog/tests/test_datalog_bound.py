@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.bound import WISH, bound_plan, evaluate_bound, fits
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import ANY, Record
@@ -29,7 +29,7 @@ EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 14
 SEED = int(os.environ.get("LAW_SEED", "1"))
 LIMITS = Limits(rounds=500)
 Inputs = Mapping[str, Sequence[Presence]]
-EDGES = Catalog(
+EDGES = InputSchemas(
     {
         "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
         "mark": InputSchema("mark", "relation", (("a", "int"),)),

@@ -13,14 +13,14 @@ import pytest
 
 from tidemill.datalog import check_definitions
 from tidemill.datalog.ast import Expression, walk
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import DEPTH_MAX, parse
 
-RELATIONS = Catalog(closed=False, default_kind="relation")
-EVENTS = Catalog(closed=False, default_kind="events")
-DESCRIBED = Catalog(
+RELATIONS = InputSchemas(closed=False, default_kind="relation")
+EVENTS = InputSchemas(closed=False, default_kind="events")
+DESCRIBED = InputSchemas(
     {
         "t": InputSchema("t", "relation", (("k", "text"), ("v", "int"))),
         "n": InputSchema("n", "relation", (("x", "int"),)),
@@ -355,7 +355,7 @@ ACCEPTED = [
 ]  # fmt: skip
 
 
-def mistakes(text: str, catalog: Catalog) -> tuple[Diagnostic, ...]:
+def mistakes(text: str, catalog: InputSchemas) -> tuple[Diagnostic, ...]:
     try:
         check(parse(text), catalog)
     except ProgramErrors as refused:
@@ -366,7 +366,9 @@ def mistakes(text: str, catalog: Catalog) -> tuple[Diagnostic, ...]:
 @pytest.mark.parametrize(
     ("code", "catalog", "marked"), REFUSED, ids=[f"{code} {text[:45]}" for code, _, text in REFUSED]
 )
-def test_a_mistake_has_its_code_and_its_place(code: str, catalog: Catalog, marked: str) -> None:
+def test_a_mistake_has_its_code_and_its_place(
+    code: str, catalog: InputSchemas, marked: str
+) -> None:
     before, mark, after = marked.partition("«")
     found = mistakes(before + after, catalog)
     assert found, "accepted"
@@ -377,7 +379,7 @@ def test_a_mistake_has_its_code_and_its_place(code: str, catalog: Catalog, marke
 
 
 @pytest.mark.parametrize(("catalog", "text"), ACCEPTED, ids=[text[:50] for _, text in ACCEPTED])
-def test_a_near_miss_is_accepted(catalog: Catalog, text: str) -> None:
+def test_a_near_miss_is_accepted(catalog: InputSchemas, text: str) -> None:
     assert [each.render(text) for each in mistakes(text, catalog)] == []
 
 
@@ -458,12 +460,12 @@ def test_all_mistakes_of_one_kind_are_reported_in_the_order_of_the_text() -> Non
     ]  # fmt: skip
 
 
-def warnings(text: str, catalog: Catalog) -> list[str]:
+def warnings(text: str, catalog: InputSchemas) -> list[str]:
     return [each.code for each in check(parse(text), catalog).warnings]
 
 
 def test_what_runs_but_is_likely_not_meant_is_warned_about() -> None:
-    endless = Catalog({"a": InputSchema("a", "events", (("x", "int"),), rows_expire=False),
+    endless = InputSchemas({"a": InputSchema("a", "events", (("x", "int"),), rows_expire=False),
                        "b": InputSchema("b", "events", (("x", "int"),))})  # fmt: skip
     assert warnings("p(x) := a(x) ^ b(x);", endless) == ["W202"]
     assert warnings("p(x) := a(x) @time(t) ^ b(x) @time(u) if t > u - 10;", endless) == []
@@ -476,7 +478,7 @@ def test_what_runs_but_is_likely_not_meant_is_warned_about() -> None:
 def codes_of(text: str) -> list[str]:
     """The codes of a program that is refused; none of one that is not."""
     try:
-        check(parse(text), Catalog({}))
+        check(parse(text), InputSchemas({}))
     except ProgramErrors as error:
         return [each.code for each in error.diagnostics]
     return []

@@ -23,7 +23,6 @@ from tidemill.arrangement.relational import (
     range_buckets,
     stacked_sums,
 )
-from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.columnar import Column, Columns, ColumnTable, Texts
@@ -32,6 +31,7 @@ from tidemill.datalog.columnar.columns import instants_of
 from tidemill.datalog.columnar.joining import Matching
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.evaluation.forms import Type
+from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, END, Presence
@@ -376,7 +376,7 @@ def program(text: str) -> CheckedProgram:
         "e": InputSchema("e", "events", NUMBERS),
         "f": InputSchema("f", "events", (("k", "int"), ("v", "float"))),
     }
-    return check(parse(text), Catalog(schemas))
+    return check(parse(text), InputSchemas(schemas))
 
 
 def events(rows: Sequence[tuple[int, float]], name: str = "e") -> list[Presence]:
@@ -487,7 +487,7 @@ def test_a_range_that_other_atoms_leave_decides_what_lies_in_it(
     guard: str, on_columns: bool
 ) -> None:
     """One that takes a function is looked up row by row."""
-    catalog = Catalog(
+    catalog = InputSchemas(
         {
             "e": InputSchema("e", "events", (("k", "int"), ("v", "int"), ("w", "int"))),
             "f": InputSchema("f", "events", (("k", "int"), ("u", "int"))),
@@ -536,7 +536,7 @@ WORDS: tuple[tuple[str | None, int, float], ...] = (
     ],
 )  # fmt: skip
 def test_functions_answer_on_columns_as_by_rows(text: str) -> None:
-    catalog = Catalog(
+    catalog = InputSchemas(
         {"g": InputSchema("g", "events", (("m", "text"), ("n", "int"), ("h", "float")))}
     )
     given_ = {"g": [Presence(Record("g", row, at), at, at + 9) for at, row in enumerate(WORDS)]}

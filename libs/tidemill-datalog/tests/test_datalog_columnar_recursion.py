@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState
+from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_presence
@@ -48,7 +48,7 @@ NUMBERS: Mapping[str, tuple[tuple[str, ColumnType], ...]] = {
 
 def checked(text: str) -> CheckedProgram:
     schemas = {name: InputSchema(name, "events", columns) for name, columns in NUMBERS.items()}
-    return check(parse(text), Catalog({n: s for n, s in schemas.items() if f"{n}(" in text}))
+    return check(parse(text), InputSchemas({n: s for n, s in schemas.items() if f"{n}(" in text}))
 
 
 @st.composite

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.check_safety import ATOMS_MAX
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.inputs import InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import DEPTH_MAX, Proof
@@ -35,7 +35,7 @@ def program(text: str, **inputs: tuple[InputKind, int]) -> CheckedProgram:
         name: InputSchema(name, kind, tuple((f"c{i}", "int") for i in range(arity)))
         for name, (kind, arity) in inputs.items()
     }
-    return check(parse(text), Catalog(schemas))
+    return check(parse(text), InputSchemas(schemas))
 
 
 def reaching() -> CheckedProgram:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.eager import CODE, eager_refusal, inputs_below
 from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence, normalise
 from tidemill.datalog.records import Record
@@ -28,7 +28,7 @@ EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
 SEED = int(os.environ.get("LAW_SEED", "1"))
 Inputs = Mapping[str, Sequence[Presence]]
 
-CATALOG = Catalog(
+CATALOG = InputSchemas(
     {
         "e": InputSchema("e", "events", (("k", "text"), ("v", "int"))),
         "f": InputSchema("f", "events", (("k", "text"),)),

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, Lattice
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -35,7 +35,7 @@ def events(name: str, *columns: str) -> InputSchema:
 
 
 def checked(text: str, *inputs: InputSchema) -> CheckedProgram:
-    return check(parse(text), Catalog({schema.name: schema for schema in inputs}))
+    return check(parse(text), InputSchemas({schema.name: schema for schema in inputs}))
 
 
 def rows(name: str, *arguments: tuple[object, ...]) -> dict[str, list[Presence]]:
@@ -136,7 +136,7 @@ def test_a_host_registers_functions_and_lattices() -> None:
         "longest", 1, lambda text: text, lambda a, b: max(a, b, key=lambda t: (len(t), t)),
         lambda text: (text,),
     )  # fmt: skip
-    catalog = Catalog({"r": relation("r", "text", "int")})
+    catalog = InputSchemas({"r": relation("r", "text", "int")})
     program = check(
         parse("top(y) @longest(x) := r(x, n) where y = twice(n);"),
         catalog,

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation.profile import profile_lines
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
@@ -27,7 +27,7 @@ soon(x) @time(t) := node(x) ^ clock(0, 5) @time(t) ~expires;
 COLUMNS = {"edge": ("a", "b"), "node": ("a",), "sale": ("node", "price", "note")}
 PROGRAM = check(
     parse(TEXT),
-    Catalog(
+    InputSchemas(
         {n: InputSchema(n, "relation", tuple((c, "int") for c in cs)) for n, cs in COLUMNS.items()}
     ),
 )

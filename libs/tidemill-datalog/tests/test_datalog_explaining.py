@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from xml.etree import ElementTree
 
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.drawing import arrows_of, dot_of, layers_of, svg_of
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 
@@ -21,7 +21,7 @@ many(x) @count(y) := reach(x, y);
 many(x) @next := many(x) ^ not stop();
 soon(x) @time(t) := node(x) ^ clock(0, 5) @time(t) ~expires;
 """
-PROGRAM = check(parse(TEXT), Catalog(closed=False))
+PROGRAM = check(parse(TEXT), InputSchemas(closed=False))
 
 
 def test_the_plan_names_every_join_that_a_change_runs_and_what_it_looks_into() -> None:

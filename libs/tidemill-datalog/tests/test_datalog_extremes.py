@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.evaluation.state import decode_fields, encode_fields
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, Value, format_record, parse_record
@@ -41,7 +41,7 @@ def program(text: str, **columns: str) -> CheckedProgram:
         )  # type: ignore[misc]
         for name, kinds in columns.items()
     }
-    return check(parse(text), Catalog(schemas))
+    return check(parse(text), InputSchemas(schemas))
 
 
 def facts(**rows: Sequence[tuple[Value, ...]]) -> Facts:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.extremes import Extreme
 from tidemill.datalog.incremental.unit import Unit
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
@@ -36,7 +36,7 @@ PROGRAMS = {
 
 def program(text: str) -> CheckedProgram:
     columns = (("g", "int"), ("v", "int"))
-    return check(parse(text), Catalog({"seen": InputSchema("seen", "events", columns)}))
+    return check(parse(text), InputSchemas({"seen": InputSchema("seen", "events", columns)}))
 
 
 def presences(random: Random) -> list[Presence]:

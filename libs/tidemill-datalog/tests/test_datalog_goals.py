@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.goals import action_key, ask, compile_goal, fired, goal_over
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, parse_record
@@ -17,7 +17,7 @@ from tidemill.time import UsageError
 
 @pytest.fixture
 def program() -> CheckedProgram:
-    catalog = Catalog({"lvl": InputSchema("lvl", "events", (("tank", "text"), ("v", "int")))})
+    catalog = InputSchemas({"lvl": InputSchema("lvl", "events", (("tank", "text"), ("v", "int")))})
     return check(parse("alarm(tank: x, level: v) := lvl(tank: x, v: v) if v > 5;"), catalog)
 
 

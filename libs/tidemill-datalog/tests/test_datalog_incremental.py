@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
@@ -24,6 +23,7 @@ from tidemill.datalog.incremental import (
     presences_of_changes,
 )
 from tidemill.datalog.incremental.ticks import IncrementalTicker
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
@@ -72,7 +72,7 @@ def texts_at(presences: Sequence[Presence], at: int) -> set[str]:
 
 
 def program(text: str) -> CheckedProgram:
-    return check(parse(text), Catalog(closed=False))
+    return check(parse(text), InputSchemas(closed=False))
 
 
 @LAW
@@ -329,7 +329,7 @@ def lines_of_a_change(text: str, size: int) -> int:
         n: InputSchema(n, "events" if n == "e" else "relation", c)  # type: ignore[arg-type]
         for n, c in columns.items()
     }
-    engine = IncrementalEngine(check(parse(text), Catalog(schemas)))
+    engine = IncrementalEngine(check(parse(text), InputSchemas(schemas)))
     for i in range(size):
         engine.update("r", Record("r", (2 * i, 2 * i + 1)), 5, 1)
         engine.update("s", Record("s", (2 * i, i)), 5, 1)

@@ -12,11 +12,11 @@ from random import Random
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.evaluation.failures import fact_text
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.proofs import Proof
@@ -283,7 +283,7 @@ def follows(example: Example, part: Proof) -> bool:
         )
         for name in premises
     }
-    alone = check(replace(program, rules=(replace(rule, head=head),)), Catalog(catalog))
+    alone = check(replace(program, rules=(replace(rule, head=head),)), InputSchemas(catalog))
     derived = Engine(alone).evaluate(premises, upper=UPPER).presences["step"]
     wanted = (part.record.time, *map(widened, part.record.arguments))
     return any(

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.incremental import FactVersion, Given, IncrementalEngine, Later, Strategy
 from tidemill.datalog.incremental.lent import LentTable
 from tidemill.datalog.incremental.versions import key_at
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
@@ -186,7 +186,7 @@ def test_a_record_that_goes_too_often_leaves_the_version_as_it_was() -> None:
 
 
 def test_a_version_below_the_upper_is_refused() -> None:
-    checked = check(parse("p(x) := q(x);"), Catalog(closed=False))
+    checked = check(parse("p(x) := q(x);"), InputSchemas(closed=False))
     version = FactVersion.of(0, [])
     engine = IncrementalEngine(checked, begin=0, lent={"q": version})
     engine.advance(9)

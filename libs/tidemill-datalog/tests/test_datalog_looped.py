@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed, Limits
@@ -18,6 +17,7 @@ from tidemill.datalog.incremental.changes import FactBlock, Numbering
 from tidemill.datalog.incremental.explaining import explain_analysis, explain_plan
 from tidemill.datalog.incremental.looped import LoopedUnit
 from tidemill.datalog.incremental.owing import OwingTable
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
@@ -76,7 +76,7 @@ def program(text: str) -> CheckedProgram:
         "edge": InputSchema("edge", "relation", (("a", "int"), ("b", "int"))),
         "root": InputSchema("root", "relation", (("a", "int"),)),
     }
-    return check(parse(text), Catalog(schemas))
+    return check(parse(text), InputSchemas(schemas))
 
 
 def scratch(checked: CheckedProgram, present: Edges) -> dict[str, set[str]]:

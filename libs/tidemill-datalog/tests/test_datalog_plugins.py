@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.evaluation import EngineState, LimitPassed
 from tidemill.datalog.functions import FUNCTIONS
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES
 from tidemill.datalog.parser import parse
 from tidemill.datalog.plugins import (
@@ -118,7 +118,7 @@ ROWS = [
 
 
 def test_lattices_of_several_values_and_functions_are_the_same_on_every_engine() -> None:
-    checked = check(parse(PROGRAM), Catalog({"e": EVENTS}), WORDS)
+    checked = check(parse(PROGRAM), InputSchemas({"e": EVENTS}), WORDS)
     given_ = {"e": [Presence(r, r.time or 0, r.expires or 10**6) for r in map(parse_record, ROWS)]}
     first, *others = [
         at_instants(evaluate_case(each, checked, [(0, given_)], UPPER), checked.derived)
@@ -133,7 +133,7 @@ def test_lattices_of_several_values_and_functions_are_the_same_on_every_engine()
 
 
 def test_state_with_a_hosts_lattice_is_kept_in_values_of_the_language() -> None:
-    checked = check(parse(PROGRAM), Catalog({"e": EVENTS}), WORDS)
+    checked = check(parse(PROGRAM), InputSchemas({"e": EVENTS}), WORDS)
     rows = [Presence(r, r.time or 0, r.expires or 10**6) for r in map(parse_record, ROWS)]
     engine = Engine(checked)
     whole = at_instants(engine.evaluate({"e": rows}, upper=UPPER), checked.derived)
@@ -151,7 +151,7 @@ def test_programs_are_checked_against_the_declared_types() -> None:
         "p(lower(square(v))) := e(_, v);",
     ):
         with pytest.raises(ProgramErrors, match="S120"):
-            check(parse(text), Catalog({"e": EVENTS}), WORDS)
+            check(parse(text), InputSchemas({"e": EVENTS}), WORDS)
 
 
 def lattice(**changes: Any) -> PluginLattice:
@@ -210,7 +210,7 @@ def test_c2_the_largest_value_of_a_plugin_is_one_of_the_language() -> None:
             evaluate=lambda _, n=values: frozenset(range(n)),
         )
         checked = check(
-            parse("p(length(f(v))) := e(_, v);"), Catalog({"e": EVENTS}),
+            parse("p(length(f(v))) := e(_, v);"), InputSchemas({"e": EVENTS}),
             Vocabulary({**FUNCTIONS, "f": function_of("f", plugin)}),
         )  # fmt: skip
         found = Engine(checked).evaluate(given_, upper=5)
@@ -222,7 +222,7 @@ def test_c2_the_largest_value_of_a_plugin_is_one_of_the_language() -> None:
 def test_what_a_plugin_gives_is_a_value_of_its_type_or_an_error(value: Any) -> None:
     plugin = PluginFunction(version="1", takes=("int",), gives="float", evaluate=lambda _: value)
     checked = check(
-        parse("p(f(v)) := e(_, v);"), Catalog({"e": EVENTS}),
+        parse("p(f(v)) := e(_, v);"), InputSchemas({"e": EVENTS}),
         Vocabulary({**FUNCTIONS, "f": function_of("f", plugin)}),
     )  # fmt: skip
     given_ = {"e": [Presence(parse_record('e("a", 1) @time(1)'), 1)]}

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.datalog.admission import Admission, Batch, Skew
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.incremental import IncrementalEngine
 from tidemill.datalog.incremental.running import TickRunner
 from tidemill.datalog.incremental.scheduling import Runnable
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record, format_record
 from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
@@ -31,7 +31,7 @@ class World:
         self.now_ms = 0
         self.meanwhile: dict[int, list[tuple[str, Record]]] = {}
         self.asked = 0
-        self.engine = IncrementalEngine(check(parse(text), Catalog(closed=False)))
+        self.engine = IncrementalEngine(check(parse(text), InputSchemas(closed=False)))
         self.runner = TickRunner(self.engine, lambda: self.now_ms, admissions, self.arrivals)
 
     def arrivals(self) -> list[tuple[str, Record]]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import LimitPassed, Limits
 from tidemill.datalog.evaluation.logical import logical_plan
 from tidemill.datalog.evaluation.scans import AllOf, AnyOf, Comparison, Scan
 from tidemill.datalog.evaluation.words import scan_lines
 from tidemill.datalog.incremental import IncrementalEngine
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine, Evaluation
@@ -28,7 +28,7 @@ from tidemill.testkit.tidelog import DERIVED, UPPER, Example, inputs, programs
 EXAMPLES = int(os.environ.get("PROGRAMS", "2000")) // 10
 SEED = int(os.environ.get("LAW_SEED", "1"))
 Inputs = Mapping[str, Sequence[Presence]]
-CATALOG = Catalog(
+CATALOG = InputSchemas(
     {
         "sale": InputSchema(
             "sale", "events", (("shop", "text"), ("item", "text"), ("price", "float"), ("n", "int"))

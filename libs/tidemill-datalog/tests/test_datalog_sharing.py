@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed, Limits
@@ -19,6 +18,7 @@ from tidemill.datalog.evaluation.sharing import Sharing
 from tidemill.datalog.incremental import IncrementalEngine, Strategy
 from tidemill.datalog.incremental.explaining import explain_plan
 from tidemill.datalog.incremental.shared import JoinUnit
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, format_record
@@ -85,7 +85,7 @@ plan
 
 
 def program(text: str) -> CheckedProgram:
-    return check(parse(text), Catalog(PAIRS))
+    return check(parse(text), InputSchemas(PAIRS))
 
 
 def begun(

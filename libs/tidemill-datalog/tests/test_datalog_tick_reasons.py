@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed, Limits
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.proofs import Proof
@@ -45,7 +45,7 @@ PLANS = st.builds(
 
 
 def program(text: str) -> CheckedProgram:
-    return check(parse(text), Catalog(closed=False))
+    return check(parse(text), InputSchemas(closed=False))
 
 
 def moved(checked: CheckedProgram, given_: Inputs) -> Moved:

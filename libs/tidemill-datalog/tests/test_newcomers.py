@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lint import warn_about_unused
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -17,8 +17,8 @@ from tidemill.datalog.records import Record, parse_record
 from tidemill.datalog.why_not import why_not
 from tidemill.time import UsageError
 
-OPEN = Catalog(closed=False)
-EVENTS = Catalog(closed=False, default_kind="events")
+OPEN = InputSchemas(closed=False)
+EVENTS = InputSchemas(closed=False, default_kind="events")
 COMMENT = "a comment begins with //"
 QUOTES = 'write text between straight double quotes: "a"'
 HEAD_FIRST = "the head stands first: p(x) := q(x) if x > 5;"
@@ -244,7 +244,7 @@ def test_what_is_meant_is_not_warned_about(text: str) -> None:
 
 
 def test_c3_an_input_that_is_derived_as_well_has_a_remedy() -> None:
-    known = Catalog({"b": InputSchema("b", "relation", (("x", "int"),))})
+    known = InputSchemas({"b": InputSchema("b", "relation", (("x", "int"),))})
     (found,) = check(parse("b(1);"), known).warnings
     assert found.code == "W203"
     assert found.hint == (

@@ -36,10 +36,10 @@ from tidemill.catalog.schemas import (
     STATE_SCHEMA,
     corrections_schema,
 )
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.goals import Goal, action_key, compile_goal
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record
 from tidemill.datalog.scratch import Engine
@@ -173,7 +173,7 @@ class World:
             name: replace(schema, lattices=tuple((each, ("set",)) for each in carried[name]))
             for name, schema in known.inputs.items()
         }
-        return check(known.program, Catalog(inputs))
+        return check(known.program, InputSchemas(inputs))
 
     def _input_shape(self, predicate: str) -> PredicateShape:
         fields = [

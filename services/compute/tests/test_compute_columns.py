@@ -9,10 +9,10 @@ import pytest
 
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.record_rows import row_of, shape_of_output
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import EngineState
 from tidemill.datalog.incremental import FactBlock, IncrementalEngine
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record
@@ -37,7 +37,7 @@ def test_updates_from_columns_are_those_from_rows(seed: int) -> None:
     random = Random(seed)
     checked = check(
         parse(PROGRAM),
-        Catalog(
+        InputSchemas(
             {
                 "host": InputSchema("host", "relation", (("name", "text"),)),
                 "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
@@ -80,7 +80,7 @@ def test_updates_from_blocks_are_those_from_their_facts() -> None:
     columns = (("a", "text"), ("b", "float"))
     checked = check(
         parse("path(x, y) := edge(x, y); path(x, z) := path(x, y) ^ twin(y, w) ^ edge(w, z);"),
-        Catalog(
+        InputSchemas(
             {
                 "edge": InputSchema("edge", "relation", columns),
                 "twin": InputSchema("twin", "relation", (("b", "float"), ("a", "text"))),

@@ -32,11 +32,11 @@ from tidemill.catalog.schemas import (
     corrections_schema,
     event_schema,
 )
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.eager import eager_refusal
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.reclock import REMAP_SCHEMA, rows_of_bindings
@@ -176,7 +176,7 @@ class World:
         text, goal = PROGRAMS[program]
         shape = shape_of_events("s", event_schema(DATA))
         schema = {"s": _schema(shape.argument_columns)}
-        self.program = check(parse(text), Catalog(schema))
+        self.program = check(parse(text), InputSchemas(schema))
         self.goal = compile_goal(goal, self.program, "tell")
         assert eager_refusal(self.program, self.goal, {}) is None
         outputs = {p: shape_of_output(self.program, p) for p in self.program.derived}

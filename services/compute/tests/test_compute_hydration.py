@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.record_rows import shape_of_events, shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, DirectoryBlob, MemoryConsensus
@@ -85,7 +85,7 @@ class World:
             "host": InputSchema("host", "relation", (("name", "text"),)),
             "ping": InputSchema("ping", "events", (("h", "text"), ("n", "int"))),
         }
-        program = check(parsed, Catalog({n: s for n, s in schemas.items() if n in used}))
+        program = check(parsed, InputSchemas({n: s for n, s in schemas.items() if n in used}))
         outputs = {p: (f"v/{p}", shape_of_output(program, p)) for p in program.derived}
         inputs = {name: INPUTS[name] for name in program.inputs}
         self.target = ViewTarget("v", program, inputs, outputs, "v/errors", "v/state")

@@ -12,10 +12,10 @@ import pytest
 from tidemill.arrangement.updates import consolidate
 from tidemill.catalog.record_rows import shape_of_output, shape_of_relation
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.logical import LogicalPlan, logical_plan
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.pushdown import reading_of
 from tidemill.runtime.clock import ManualClock
@@ -58,7 +58,7 @@ class World:
         self.clock, self.ids = ManualClock(0), map(str, itertools.count())
         self.consensus, self.blob = MemoryConsensus(), Counting()
         schema = InputSchema("sale", "relation", (("n", "int"), ("shop", "text"), ("note", "text")))
-        self.program = check(parse(text), Catalog({"sale": schema}))
+        self.program = check(parse(text), InputSchemas({"sale": schema}))
         outputs = {p: (f"v/{p}", shape_of_output(self.program, p)) for p in self.program.derived}
         inputs = {"sale": ("sale", shape_of_relation("sale", SALE))}
         self.target = ViewTarget("v", self.program, inputs, outputs, "v/errors", "v/state")
@@ -150,5 +150,5 @@ def test_a2_a_filter_of_more_tests_than_arrow_takes_is_left_to_who_derives(
     """A2: ten thousand rules over one input were a segmentation fault, and four thousand four seconds a read."""
     schema = InputSchema("sale", "relation", (("n", "int"), ("shop", "text"), ("note", "text")))
     text = " ".join(f"p({n}) := sale({n}, s, t);" for n in range(rules))
-    plan = logical_plan(check(parse(text), Catalog({"sale": schema})))
+    plan = logical_plan(check(parse(text), InputSchemas({"sale": schema})))
     assert (reading_of(plan.scans["sale"], SALE, 3).where is not None) == filtered

@@ -14,9 +14,9 @@ import pytest
 from tidemill.arrangement.updates import consolidate, empty_updates
 from tidemill.catalog.record_rows import row_of, shape_of_events, shape_of_output
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
@@ -54,7 +54,7 @@ OUTPUTS = ("alarm", "calm", "share")
 
 def checked(text: str) -> CheckedProgram:
     schema = InputSchema("ping", "events", (("h", "text"), ("n", "int")))
-    return check(parse(text), Catalog({"ping": schema}))
+    return check(parse(text), InputSchemas({"ping": schema}))
 
 
 def history(seed: int) -> list[tuple[Any, ...]]:

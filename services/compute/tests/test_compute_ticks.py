@@ -22,9 +22,9 @@ from tidemill.catalog.record_rows import (
 )
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
 from tidemill.datalog.admission import Batch, Skew
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record, format_record, parse_record
@@ -92,7 +92,7 @@ PLANS = {"period": TickPlan(7), "change": TickPlan(None)}
 def checked(text: str) -> CheckedProgram:
     program = parse(text)
     used = {a.application.name for rule in program.rules for a in rule.atoms}
-    return check(program, Catalog({n: s for n, s in SCHEMAS.items() if n in used}))
+    return check(program, InputSchemas({n: s for n, s in SCHEMAS.items() if n in used}))
 
 
 def history(seed: int) -> dict[str, pa.Table]:

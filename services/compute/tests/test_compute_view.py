@@ -25,10 +25,10 @@ from tidemill.catalog.record_rows import (
     shape_of_relation,
 )
 from tidemill.catalog.schemas import ERROR_SCHEMA, STATE_SCHEMA
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.incremental import Strategy
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.scratch import Engine
@@ -100,7 +100,7 @@ def checked(text: str) -> CheckedProgram:
     }
     program = parse(text)
     used = {a.application.name for rule in program.rules for a in rule.atoms}
-    return check(program, Catalog({n: s for n, s in schemas.items() if n in used}))
+    return check(program, InputSchemas({n: s for n, s in schemas.items() if n in used}))
 
 
 def history(seed: int) -> dict[str, pa.Table]:

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.rpc.channel import Dialer
 from tidemill.rpc.client import AsyncClient
 from tidemill.rpc.identity import NEEDS, Role
@@ -156,10 +156,10 @@ async def served(folder: Path) -> AsyncIterator[Callable[[str], AsyncClient]]:
         tls=TlsSettings(str(server.certificate), str(server.key)),
     )
     checked(settings)
-    handlers, shapes = MemoryHandlers(), Shapes()
+    handlers, catalog = MemoryHandlers(), Catalog()
     running = await serve(
-        "127.0.0.1:0", AuthorizedQueries(handlers, shapes), AuthorizedCatalog(handlers, shapes),
-        AuthorizedStorage(handlers, shapes), AuthorizedCompute(handlers, shapes),
+        "127.0.0.1:0", AuthorizedQueries(handlers, catalog), AuthorizedCatalog(handlers, catalog),
+        AuthorizedStorage(handlers, catalog), AuthorizedCompute(handlers, catalog),
         authenticator=users_of(settings),
         credentials=ServerCredentials(server).credentials(),
     )  # fmt: skip

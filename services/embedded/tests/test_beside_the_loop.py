@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
 from tidemill.reclock import LiveReclock, prepare_mapping
 from tidemill.rpc.identity import Principal, caller
@@ -191,14 +191,14 @@ def test_a3_the_outputs_of_a_long_program_take_a_look_at_each_rule_not_at_all_of
 
 def planned(rules: int) -> Callable[[], object]:
     """What plans a view of so many rules once more: the program has been checked."""
-    shapes = Shapes()
+    catalog = Catalog()
     program = " ".join(f"p{number}(n) := numbers(n) if n > {number};" for number in range(rules))
     view = f"{HEAD}kind: View\nmetadata: {{name: long}}\nspec: {{program: '{program}'}}\n"
     table, long = load_resources(f"{NUMBERS}---\n{view}", "long.yaml")
-    shapes.plan(Stored(table, 1))
+    catalog.plan(Stored(table, 1))
     stored = Stored(long, 2)
-    assert len(shapes.plan_view(stored).outputs) == rules
-    return lambda: shapes.plan_view(stored)
+    assert len(catalog.plan_view(stored).outputs) == rules
+    return lambda: catalog.plan_view(stored)
 
 
 def calls(work: Callable[[], object]) -> int:

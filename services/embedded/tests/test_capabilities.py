@@ -121,7 +121,7 @@ async def test_v12_what_users_create_is_read_as_everything_else(tmp_path: Path) 
         assert await answer(process, "weights(h, 50)", 9) == [("b",)]
         assert await answer(process, "heavy/heavy(h)", 9) == [("b",)]
         # It is on the timeline that was said at its creation, and so is what is derived from it.
-        assert process.world.shapes.named("heavy/heavy").timeline == "scale"
+        assert process.world.catalog.named("heavy/heavy").timeline == "scale"
         tables = await process.query.tables(["weights", "heavy/heavy"], 9, 1.0)
         assert [tables[name].table.num_rows for name in ("weights", "heavy/heavy")] == [2, 1]
         events = [e async for e in process.query.subscribe("weights(h, w)", 0, True, 10)]
@@ -376,13 +376,13 @@ def test_v9_the_list_of_collections_says_who_holds_what_as_json(tmp_path: Path) 
 async def test_v12_what_another_process_has_deleted_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         pair = await created(process)
-        assert process.world.shapes.knows("weights")
+        assert process.world.catalog.knows("weights")
         await process.storage.downgrade(pair.read, frontier(0))
         await process.world.collections.retire("weights")  # as another process on the same stores
-        assert process.world.shapes.knows("weights")
+        assert process.world.catalog.knows("weights")
         looking = asyncio.create_task(look_forever(process))
         async with asyncio.timeout(60):
-            while process.world.shapes.knows("weights"):
+            while process.world.catalog.knows("weights"):
                 await asyncio.sleep(0.1)
         looking.cancel()
         with pytest.raises(UnknownCollection):

@@ -74,9 +74,9 @@ async def serving(
         watch(world.metrics, world.collections, process.system, process.compaction, process.board)
         server = await serve(
             "127.0.0.1:0",
-            AuthorizedQueries(ObservedQueries(process.query, world.metrics), world.shapes),
-            AuthorizedCatalog(process.system, world.shapes),
-            AuthorizedStorage(process.storage, world.shapes),
+            AuthorizedQueries(ObservedQueries(process.query, world.metrics), world.catalog),
+            AuthorizedCatalog(process.system, world.catalog),
+            AuthorizedStorage(process.storage, world.catalog),
             admissions=Admissions(chosen.limits.of_calls, world.clock.monotonic_s),
         )  # fmt: skip
         address = f"127.0.0.1:{server.port}"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import load_resources
 from tidemill.shard import MemoryConsensus
@@ -34,7 +34,7 @@ SETTINGS = EmbeddedSettings(
 )
 
 
-class Catalog:
+class InputSchemas:
     """A catalog that nobody changes."""
 
     upper = 1
@@ -78,9 +78,9 @@ class Place:
 
         kept = KeptClaimant(claimant, there, self.clock)
         world: Any = SimpleNamespace(
-            clock=self.clock, settings=SETTINGS, shapes=Shapes(), tried=None, discover=_nothing
+            clock=self.clock, settings=SETTINGS, catalog=Catalog(), tried=None, discover=_nothing
         )
-        store: Any = Catalog(self.clock)
+        store: Any = InputSchemas(self.clock)
 
         def make(stored: Stored) -> Tries:
             return Tries(self, name, stored.resource.name)

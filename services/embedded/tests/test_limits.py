@@ -54,11 +54,11 @@ async def limited(folder: Path, **limits: int) -> AsyncIterator[tuple[Process, A
     chosen = EmbeddedSettings(directory=str(folder), limits=LimitSettings(**limits))
     async with opened(chosen) as process:
         await process.system.start()
-        shapes = process.world.shapes
+        catalog = process.world.catalog
         server = await serve(
-            "127.0.0.1:0", AuthorizedQueries(process.query, shapes),
-            AuthorizedCatalog(process.system, shapes),
-            AuthorizedStorage(process.storage, shapes),
+            "127.0.0.1:0", AuthorizedQueries(process.query, catalog),
+            AuthorizedCatalog(process.system, catalog),
+            AuthorizedStorage(process.storage, catalog),
             admissions=Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s),
         )  # fmt: skip
         async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=60) as client:

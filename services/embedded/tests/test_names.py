@@ -8,8 +8,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.catalog import Shapes
-from tidemill.catalog.entry import CREATED, SYSTEM, Named
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import CREATED, SYSTEM, CatalogEntry
 from tidemill.catalog.names import Names, resource_of
 from tidemill.catalog.record_rows import shape_of_relation
 from tidemill.catalog.store import Stored
@@ -25,12 +25,12 @@ KINDS = ("View", "Source", CREATED)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_d5_indexes_find_what_a_look_through_all_names_finds(seed: int) -> None:
-    random, names, known = Random(seed), Names(), dict[str, Named]()
+    random, names, known = Random(seed), Names(), dict[str, CatalogEntry]()
     for number in range(120):
         name = random.choice(RESOURCES) + random.choice(PARTS)
         if random.random() < 0.7:
             kind = random.choice(KINDS)
-            known[name] = Named(name, f"{name}~{number}", SYSTEM, kind, SHAPE)
+            known[name] = CatalogEntry(name, f"{name}~{number}", SYSTEM, kind, SHAPE)
             names.add(known[name])
         else:
             known.pop(name, None)
@@ -39,7 +39,7 @@ def test_d5_indexes_find_what_a_look_through_all_names_finds(seed: int) -> None:
     assert len(known) > 3
 
 
-def agrees(names: Names, known: dict[str, Named]) -> None:
+def agrees(names: Names, known: dict[str, CatalogEntry]) -> None:
     created = {name for name, named in known.items() if named.kind == CREATED}
     assert set(names.all_created()) == created
     assert names.resources() == {resource_of(name) for name in known}
@@ -69,7 +69,7 @@ def agrees(names: Names, known: dict[str, Named]) -> None:
 def test_what_is_below_a_name_is_not_what_begins_alike() -> None:
     names = Names()
     for name in ("a", "a/b", "a/b/c", "a/bc", "ab"):
-        names.add(Named(name, name, SYSTEM, CREATED, SHAPE))
+        names.add(CatalogEntry(name, name, SYSTEM, CREATED, SHAPE))
     assert names.below("a") == ["a", "a/b", "a/b/c", "a/bc"]
     assert names.below("a/b") == ["a/b", "a/b/c"]
 
@@ -87,24 +87,24 @@ KINDS_OF = {
 
 @pytest.mark.parametrize("seed", range(10))
 def test_d5_each_begins_after_what_it_reads_and_beside_what_it_does_not(seed: int) -> None:
-    shapes, stored = Shapes(), []
+    catalog, stored = Catalog(), []
     for name, (kind, spec) in KINDS_OF.items():
         stored.append(Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0))
-        shapes.plan(stored[-1])
+        catalog.plan(stored[-1])
     Random(seed).shuffle(stored)
-    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+    levels = [sorted(each.resource.name for each in level) for level in catalog.levels(stored)]
     assert levels == [["s", "u"], ["h", "v"], ["w"], ["a", "t"]]
 
 
 def test_d5_a_view_of_corrections_begins_after_its_action_unless_the_action_waits_for_it() -> None:
-    shapes, stored = Shapes(), []
+    catalog, stored = Catalog(), []
     corrected = '{inputs: {c: t/corrections}, program: "q(n) := c(sequence: n);"}'
     for name, kind, spec in (*((n, *KINDS_OF[n]) for n in "svwt"), ("x", "View", corrected)):
         stored.append(Stored(load_resources(document(kind, name, spec), "test.yaml")[0], 0))
-        shapes.plan(stored[-1])
-    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+        catalog.plan(stored[-1])
+    levels = [sorted(each.resource.name for each in level) for level in catalog.levels(stored)]
     assert levels == [["s"], ["v"], ["w"], ["t"], ["x"]]
     stored[2] = Stored(load_resources(document("View", "w", corrected), "test.yaml")[0], 0)
-    shapes.plan(stored[2])
-    levels = [sorted(each.resource.name for each in level) for level in shapes.levels(stored)]
+    catalog.plan(stored[2])
+    levels = [sorted(each.resource.name for each in level) for level in catalog.levels(stored)]
     assert sorted(itertools.chain(*levels)) == ["s", "t", "v", "w", "x"]

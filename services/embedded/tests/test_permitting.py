@@ -74,7 +74,7 @@ def called_by(who: Principal) -> Iterator[None]:
 
 async def apply(process: Process, who: Principal, *texts: str) -> list[Outcome]:
     """As a call of `who` does it."""
-    catalog = AuthorizedCatalog(process.system, process.world.shapes)
+    catalog = AuthorizedCatalog(process.system, process.world.catalog)
     documents = [ResourceDocument(text, "test.yaml") for text in texts]
     with called_by(who):
         return [applied.outcome for applied in await catalog.apply(documents)]
@@ -144,7 +144,7 @@ async def test_a2_a_name_that_somebody_takes_later_changes_nothing(
         stored = next(s for s in process.store.live() if s.resource.name == "sneak")
         assert list(stored.resolved["reads"].values()) == ["s-pay/salary"]
         if kind in ("View", "Rule"):
-            (read,) = process.world.shapes.planned("sneak").inputs.values()
+            (read,) = process.world.catalog.planned("sneak").inputs.values()
             assert read.name == "s-pay/salary"
         with pytest.raises(UsageError, match="is used by"):
             await process.system.delete("View", "s-pay")
@@ -158,7 +158,7 @@ async def test_a2_a_version_that_took_over_keeps_what_it_reads(tmp_path: Path) -
         assert await apply(process, SAL, changed) == [Outcome.CONFIGURED]
         await apply(process, EVERYBODY, table("salary"))
     async with running(tmp_path) as process:
-        (read,) = process.world.shapes.planned("sneak").inputs.values()
+        (read,) = process.world.catalog.planned("sneak").inputs.values()
         assert read.name == "s-pay/salary"
 
 
@@ -257,7 +257,7 @@ async def test_a4_hints_name_nothing_that_the_caller_may_not_list(tmp_path: Path
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL, table("salaries"))
         hidden = Principal("sal", (Grant(Role.admin, ("sal", "sneak", "salary1")),))
-        queries = AuthorizedQueries(process.query, process.world.shapes)
+        queries = AuthorizedQueries(process.query, process.world.catalog)
         said = [
             str(await refused(process, hidden, reading("View", "sal"))),
             str(await refused(process, hidden, reading("Rule", "salary1"))),
@@ -280,7 +280,7 @@ async def test_a4_who_deletes_is_told_of_readers_that_it_may_see(tmp_path: Path)
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL)
         owner = Principal("owner", (Grant(Role.admin, ("people",)),))
-        catalog = AuthorizedCatalog(process.system, process.world.shapes)
+        catalog = AuthorizedCatalog(process.system, process.world.catalog)
         with called_by(owner), pytest.raises(UsageError, match="1 that you may not see") as used:
             await catalog.delete("Table", "people")
         assert "payroll" not in str(used.value)
@@ -292,8 +292,8 @@ async def test_a4_who_keeps_history_is_named_to_who_may_see_it(tmp_path: Path) -
     async with running(tmp_path) as process:
         await apply(process, EVERYBODY, PEOPLE, PAYROLL)
         owner = Principal("owner", (Grant(Role.reader, ("people",)),))
-        catalog = AuthorizedCatalog(process.system, process.world.shapes)
-        queries = AuthorizedQueries(process.query, process.world.shapes)
+        catalog = AuthorizedCatalog(process.system, process.world.catalog)
+        queries = AuthorizedQueries(process.query, process.world.catalog)
         with called_by(owner):
             status = await catalog.describe("Table", "people")
             listed = await queries.collections()
@@ -304,7 +304,7 @@ async def test_a4_who_keeps_history_is_named_to_who_may_see_it(tmp_path: Path) -
 async def test_a4_nobody_may_do_anything_where_nobody_was_asked(tmp_path: Path) -> None:
     """A path that forgets to set who calls is refused, not an administrator."""
     async with running(tmp_path) as process:
-        catalog = AuthorizedCatalog(process.system, process.world.shapes)
+        catalog = AuthorizedCatalog(process.system, process.world.catalog)
         with pytest.raises(Denied, match="nobody is no admin"):
             await catalog.apply([ResourceDocument(PEOPLE, "test.yaml")])
 

@@ -15,11 +15,11 @@ import typer
 from typer.testing import CliRunner
 
 from tidemill.catalog.apply.check import check_files
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
 from tidemill.client.rows import table_of
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import parse_record
@@ -29,7 +29,7 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import UsageError
-from tidemill_compute import plugins
+from tidemill.catalog import plugins
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import pack_history, unpack_history
@@ -152,7 +152,7 @@ def test_a_history_that_a_job_evaluates_means_what_its_plugins_mean(
     with monkeypatch.context() as installed:
         install(tmp_path / "package", installed)
         words = plugins.vocabulary_of(Named(("bits@1",), ("root@1",)))
-        program = check(parse(PROGRAM), Catalog(inputs), words)
+        program = check(parse(PROGRAM), InputSchemas(inputs), words)
         target = ViewTarget("v", program, {}, {}, "v/errors", "v/state")
         packed = pack_history(History(target, ComputeSettings(), 0, 1, {}, {}))
         forget(installed)
@@ -171,12 +171,12 @@ def test_a_plugin_that_takes_too_long_to_load_is_refused_with_the_setting(
 ) -> None:
     endless = ("import math", "import math\nimport threading\n\nthreading.Event().wait(1)")
     install(tmp_path / "package", monkeypatch, endless)
-    shapes = Shapes(plugin_load_s=0.05)
+    catalog = Catalog(plugin_load_s=0.05)
     (resource,) = load_resources(view("v", PROGRAM, "  inputs: {flag: f}\n" + USES))
     (flags,) = load_resources(table("f", "k text", "b int"))
-    shapes.plan(Stored(flags, 0))
+    catalog.plan(Stored(flags, 0))
     with pytest.raises(UsageError, match=r"within 0\.05 s \(limits\.plugin_load_s\)"):
-        shapes.plan(Stored(resource, 0))
+        catalog.plan(Stored(resource, 0))
 
 
 async def test_a_view_stalls_while_another_version_is_installed(

@@ -214,7 +214,7 @@ async def test_d3_bindings_end_with_the_last_source_that_shares_them(tmp_path: P
         assert bindings == "a/remap"
         await process.system.delete("Source", "a")
         with pytest.raises(UnknownCollection):
-            process.world.shapes.find("a/remap")
+            process.world.catalog.find("a/remap")
         await write(process, 30, 60)
         again = await instants(process, "b", 60)
         assert {n: at for n, at in again.items() if n < 30} == found
@@ -232,7 +232,7 @@ async def test_d3_bindings_end_with_the_last_source_that_shares_them(tmp_path: P
         await process.system.delete("Source", "a")
         assert (await collections.status(bindings)).upper.empty
         with pytest.raises(UnknownCollection):
-            process.world.shapes.find("shared/remap")
+            process.world.catalog.find("shared/remap")
         # The name means other bindings from here on.
         await apply(process, B)
         assert stored(process, "b").remap == "b~2/remap"

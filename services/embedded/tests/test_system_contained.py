@@ -153,7 +153,7 @@ async def test_w1_an_apply_refused_at_any_stage_records_nothing(
         assert set(await statuses(process)) == {"Table/base"}
         assert (await process.world.collections.status("base")).holders == before
         with pytest.raises(UnknownCollection):
-            process.world.shapes.named("other")
+            process.world.catalog.named("other")
     async with running(tmp_path) as process:
         assert set(await statuses(process)) == {"Table/base"}
         applied = await apply(process, TABLE.replace("NAME", "other"), GOOD, BAD)
@@ -164,7 +164,7 @@ async def test_w1_an_apply_refused_at_any_stage_records_nothing(
 
 def refuse_at(stage: str, process: Process, patched: pytest.MonkeyPatch) -> None:
     """Let the view `bad` fail at one stage of an apply, in a way that nobody foresaw."""
-    shapes, planned = process.world.shapes, process.world.shapes.plan_view
+    catalog, planned = process.world.catalog, process.world.catalog.plan_view
     prepare, made = ViewRunner.prepare, ViewRunner.__init__
 
     def plan_view(stored: Stored) -> object:
@@ -183,7 +183,7 @@ def refuse_at(stage: str, process: Process, patched: pytest.MonkeyPatch) -> None
         made(self, stored, *others)  # type: ignore[arg-type]
 
     if stage == "plan":
-        patched.setattr(shapes, "plan_view", plan_view)
+        patched.setattr(catalog, "plan_view", plan_view)
     elif stage == "make":
         patched.setattr(ViewRunner, "__init__", make)
     else:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
-from tidemill.catalog.entry import Named
+from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.record_rows import row_of, shape_of_output, table_of
 from tidemill.datalog.arrival import event_presence
 from tidemill.datalog.ast import Program, Rule
 from tidemill.datalog.carrying import surely_carried
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import format_presence, parse_record
@@ -94,7 +94,7 @@ def handed_over(
     handed: dict[str, Sequence[Presence]] = {}
     for predicate in lower.derived:
         shape = shape_of_output(lower, predicate)
-        named = Named(f"below/{predicate}", "c", "default", "View", shape)
+        named = CatalogEntry(f"below/{predicate}", "c", "default", "View", shape)
         inputs[predicate] = named.as_input(predicate)
         found = presences[predicate]
         table = table_of([row_of(shape)(p.record) for p in found], shape.schema)
@@ -136,13 +136,13 @@ def compare(
 def test_two_views_say_what_one_program_says(name: str, options: Options) -> None:
     below, above = PROGRAMS[name]
     rows = {"r": [event_presence(r, r.time or 0) for r in map(parse_record, ROWS)]}
-    lower = check(parse(below), Catalog({"r": R}))
+    lower = check(parse(below), InputSchemas({"r": R}))
     written = evaluate_case(options, lower, by_instant(rows), UPPER)
     inputs, handed = handed_over(lower, written.presences)
     program = parse(above)
     read = sorted(predicates_read(program.rules) & inputs.keys())
-    upper = check(program, Catalog({name: inputs[name] for name in read}))
-    whole = check(parse(below + above), Catalog({"r": R}))
+    upper = check(program, InputSchemas({name: inputs[name] for name in read}))
+    whole = check(parse(below + above), InputSchemas({"r": R}))
     in_two = evaluate_case(options, upper, by_instant(handed), UPPER)
     in_one = evaluate_case(options, whole, by_instant(rows), UPPER)
     assert compare(lower, upper, in_two, whole, in_one)
@@ -164,12 +164,12 @@ def cut(example: Example, drawn: Facts, data: st.DataObject) -> dict[str, Sequen
     at = len(derived) - data.draw(st.integers(1, len(derived) - 1))
     first = {name for component in derived[:at] for name in component}
 
-    def part(below: bool, catalog: Catalog) -> CheckedProgram:
+    def part(below: bool, catalog: InputSchemas) -> CheckedProgram:
         rules = [r.source for r in whole.rules if (r.predicate in first) == below]
         rules = [replace(rule, number=number) for number, rule in enumerate(rules, 1)]
         read = predicates_read(rules)
-        inputs = {name: schema for name, schema in catalog.inputs.items() if name in read}
-        return check(Program(tuple(rules), example.text, "<cut>"), Catalog(inputs))
+        inputs = {name: schema for name, schema in catalog.schemas.items() if name in read}
+        return check(Program(tuple(rules), example.text, "<cut>"), InputSchemas(inputs))
 
     def answer(checked: CheckedProgram, known: Facts) -> Answer:
         given_facts = {name: known.get(name, ()) for name in checked.inputs}
@@ -182,7 +182,7 @@ def cut(example: Example, drawn: Facts, data: st.DataObject) -> dict[str, Sequen
     written = answer(lower, facts).presences
     assume(ends_are_columns(lower, written))
     inputs, handed = handed_over(lower, written)
-    upper = part(False, Catalog({**CATALOG.inputs, **inputs}))
+    upper = part(False, InputSchemas({**CATALOG.schemas, **inputs}))
     compare(lower, upper, answer(upper, {**facts, **handed}), whole, answer(whole, facts))
     return handed
 

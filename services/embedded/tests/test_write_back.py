@@ -50,11 +50,11 @@ async def served(folder: Path) -> AsyncIterator[tuple[Process, AsyncClient]]:
     """A server with its state in a folder, and who calls it over gRPC."""
     async with opened(EmbeddedSettings(directory=str(folder / "state"))) as process:
         await process.system.start()
-        shapes = process.world.shapes
+        catalog = process.world.catalog
         server = await serve(
-            "127.0.0.1:0", AuthorizedQueries(process.query, shapes),
-            AuthorizedCatalog(process.system, shapes),
-            AuthorizedStorage(process.storage, shapes), AuthorizedCompute(process.maintaining, shapes),
+            "127.0.0.1:0", AuthorizedQueries(process.query, catalog),
+            AuthorizedCatalog(process.system, catalog),
+            AuthorizedStorage(process.storage, catalog), AuthorizedCompute(process.maintaining, catalog),
         )  # fmt: skip
         async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=240) as client:
             yield process, client

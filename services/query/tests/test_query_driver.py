@@ -13,8 +13,8 @@ import pytest
 
 from tidemill.arrangement.updates import DIFF, TIME
 from tidemill.catalog.directory import Readable, SourceOf, ViewOf
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import Record
 from tidemill.rpc.messages import Answer, Changes, Event, Progress
@@ -79,7 +79,7 @@ class OneView:
         return found
 
     def view(self, name: str) -> ViewOf:
-        program = check(parse(PROGRAM), Catalog({"ping": INPUT}))
+        program = check(parse(PROGRAM), InputSchemas({"ping": INPUT}))
         inputs = {"ping": self.readables["ping"]}
         return ViewOf("v", program, inputs, {"loud": self.readables["v/loud"]})
 
@@ -90,7 +90,7 @@ class OneView:
         """The view, and others over the same stream: one reads it alike, one reads less of it."""
         found, names = [self.view("v")], {"ping": InputSchema("ping", INPUT.kind, INPUT.columns)}
         for name, text in (("also", PROGRAM), ("less", "f(h) := ping(h, n) if n > 100;")):
-            program = check(parse(text), Catalog(names))
+            program = check(parse(text), InputSchemas(names))
             found.append(ViewOf(name, program, {"ping": self.readables["ping"]}, {}))
         return found
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tidemill.arrangement.updates import DIFF
 from tidemill.catalog.directory import Readable
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.goals import goal_over
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record, Value, format_value
 from tidemill.time import UsageError
 from tidemill_query.goals import row_goal

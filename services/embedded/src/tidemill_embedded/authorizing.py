@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.rpc.audited import touch
 from tidemill.rpc.handlers import ActingCatalog, ActingCompute, QueryHandlers, StorageHandlers
 from tidemill.rpc.identity import Role, caller, listed
@@ -53,8 +53,8 @@ def _demand(role: Role, *names: str) -> None:
 class _Hidden:
     """The resources that the caller may not read, as they may be named in what it is told."""
 
-    def __init__(self, shapes: Shapes) -> None:
-        names = shapes.resources()
+    def __init__(self, catalog: Catalog) -> None:
+        names = catalog.resources()
         self._names = names.difference(listed(names))
 
     def told(self, text: str) -> str:
@@ -73,32 +73,32 @@ class _Hidden:
 _WORD = re.compile(r"[\w.-]+")
 
 
-def may_explain(shapes: Shapes, view: str) -> bool:
+def may_explain(catalog: Catalog, view: str) -> bool:
     """Whether the caller may read a view and everything that it reads; outside of a call anybody may."""
-    names = {view, *(named.name for named in shapes.planned(view).inputs.values())}
+    names = {view, *(named.name for named in catalog.planned(view).inputs.values())}
     return len(listed(names)) == len(names)
 
 
 class AuthorizedQueries:
     """Guarantees of QueryHandlers, for readers of what they name."""
 
-    def __init__(self, inner: QueryHandlers, shapes: Shapes) -> None:
+    def __init__(self, inner: QueryHandlers, catalog: Catalog) -> None:
         self._inner = inner
-        self._shapes = shapes
+        self._catalog = catalog
 
     def _reads(self, goal: str) -> None:
         written, _ = split_name(goal)
         name = written
         # What there is not is refused by whoever looks for it.
         with suppress(UnknownCollection):
-            name = self._shapes.named(written).name
+            name = self._catalog.named(written).name
         caller.get().demand(Role.reader, name, shown=written)
 
     def _explains(self, view: str) -> None:
         """The view and everything that it reads; who may not even see an input is told its predicate alone."""
         _demand(Role.reader, view)
         with suppress(UnknownCollection):
-            for predicate, named in self._shapes.planned(view).inputs.items():
+            for predicate, named in self._catalog.planned(view).inputs.items():
                 shown = f"{predicate}, which {view} reads"
                 caller.get().demand(Role.reader, named.name, shown=shown)
 
@@ -106,7 +106,7 @@ class AuthorizedQueries:
         name, _ = split_name(record)
         view = name
         with suppress(UnknownCollection):
-            view = self._shapes.view_of(name).name
+            view = self._catalog.view_of(name).name
         self._explains(view)
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
@@ -152,11 +152,11 @@ class AuthorizedQueries:
     ) -> TimestampExplanation:
         for name in names:
             with suppress(UnknownCollection):
-                self._explains(self._shapes.planned(name).stored.resource.name)
+                self._explains(self._catalog.planned(name).stored.resource.name)
                 continue
             self._reads(name)
         found = await self._inner.explain_timestamp(names, as_of)
-        hidden = _Hidden(self._shapes)
+        hidden = _Hidden(self._catalog)
         inputs = tuple((name, hidden.info(info)) for name, info in found.inputs)
         return replace(found, reason=hidden.told(found.reason), inputs=inputs)
 
@@ -169,16 +169,16 @@ class AuthorizedQueries:
     async def collections(self) -> Sequence[CollectionInfo]:
         """Those that the caller may read."""
         found = await self._inner.collections()
-        hidden = _Hidden(self._shapes)
+        hidden = _Hidden(self._catalog)
         return [hidden.info(each) for each in found if caller.get().has(Role.reader, each.id)]
 
 
 class AuthorizedCatalog:
     """Guarantees of CatalogHandlers, for who has the role over what is named."""
 
-    def __init__(self, inner: ActingCatalog, shapes: Shapes) -> None:
+    def __init__(self, inner: ActingCatalog, catalog: Catalog) -> None:
         self._inner = inner
-        self._shapes = shapes
+        self._catalog = catalog
 
     async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
         """As the handlers inside, who permit what they have read; so are all below, permitted here."""
@@ -195,7 +195,7 @@ class AuthorizedCatalog:
     async def describe(self, kind: str, name: str) -> ResourceStatus:
         _demand(Role.reader, name)
         status = await self._inner.describe(kind, name)
-        hidden = _Hidden(self._shapes)
+        hidden = _Hidden(self._catalog)
         details = dict(status.details)
         for told in ("heldBack", "holders"):
             lines = details.get(told)
@@ -220,9 +220,9 @@ class AuthorizedCatalog:
 class AuthorizedCompute:
     """Guarantees of ComputeHandlers, for who may apply such a view and read what it is made of."""
 
-    def __init__(self, inner: ActingCompute, shapes: Shapes) -> None:
+    def __init__(self, inner: ActingCompute, catalog: Catalog) -> None:
         self._inner = inner
-        self._shapes = shapes
+        self._catalog = catalog
 
     async def maintain_view(
         self, view: MaintainedView, token: str | None = None
@@ -230,13 +230,13 @@ class AuthorizedCompute:
         """As the handlers inside; so is the other."""
         _demand(Role.admin, view.name)
         for held in view.inputs.values():
-            caller.get().demand(Role.reader, self._shapes.name_of(held.collection))
+            caller.get().demand(Role.reader, self._catalog.name_of(held.collection))
         for held in view.into.values():
-            caller.get().demand(Role.writer, self._shapes.name_of(held.collection))
+            caller.get().demand(Role.writer, self._catalog.name_of(held.collection))
         return await self._inner.maintain_view(view, token, caller.get())
 
     async def drop_view(self, capability: HeldCapability) -> None:
-        _demand(Role.admin, self._shapes.name_of(capability.collection).rpartition("/")[0])
+        _demand(Role.admin, self._catalog.name_of(capability.collection).rpartition("/")[0])
         await self._inner.drop_view(capability, caller.get())
 
 
@@ -246,12 +246,12 @@ class AuthorizedStorage:
     Whoever has a capability also needs the role.
     """
 
-    def __init__(self, inner: StorageHandlers, shapes: Shapes) -> None:
+    def __init__(self, inner: StorageHandlers, catalog: Catalog) -> None:
         self._inner = inner
-        self._shapes = shapes
+        self._catalog = catalog
 
     def _demand(self, role: Role, collection: str) -> None:
-        _demand(role, self._shapes.name_of(collection))
+        _demand(role, self._catalog.name_of(collection))
 
     def _presents(self, capability: HeldCapability) -> None:
         reads = capability.right is Right.READ

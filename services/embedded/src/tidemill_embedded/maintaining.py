@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from tidemill.catalog.apply.documents import DocumentLimits, read_bounded
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import PlannedView
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.rpc.identity import PROCESS, Principal
@@ -56,14 +56,14 @@ class Maintaining:
         system: System,
         storage: StorageDriver,
         store: ResourceStore,
-        shapes: Shapes,
+        catalog: Catalog,
         collections: Collections,
         limits: DocumentLimits,
     ) -> None:
         self._system = system
         self._storage = storage
         self._store = store
-        self._shapes = shapes
+        self._catalog = catalog
         self._collections = collections
         self._limits = limits
 
@@ -86,7 +86,7 @@ class Maintaining:
             await self._system.apply([text], by)
         await self._take_over(view)
         held = {}
-        for predicate, named in self._shapes.planned(view.name).outputs.items():
+        for predicate, named in self._catalog.planned(view.name).outputs.items():
             held[predicate] = await self._storage.acquire_right(
                 named.name, Right.READ, view.owner, view.lease_ms,
                 None if token is None else f"{token} {predicate}",
@@ -99,7 +99,7 @@ class Maintaining:
         What it wrote on ends there, unless another writer has come meanwhile.
         """
         await self._storage.check_read(capability)
-        name = self._shapes.name_of(capability.collection).rpartition("/")[0]
+        name = self._catalog.name_of(capability.collection).rpartition("/")[0]
         stored = self._store.get("View", name)
         if stored is None or MAINTAINED not in stored.resource.annotations:
             raise UsageError(
@@ -150,7 +150,7 @@ class Maintaining:
 
     def _document(self, view: MaintainedView, at: int, asked: str) -> dict[str, Any]:
         """The view as a document that could be applied."""
-        inputs = {p: self._shapes.name_of(held.collection) for p, held in view.inputs.items()}
+        inputs = {p: self._catalog.name_of(held.collection) for p, held in view.inputs.items()}
         spec: dict[str, Any] = {
             "program": view.program, "inputs": inputs, "hydrateFrom": at,
             "retain": "all" if view.retain_ms is None else f"{view.retain_ms}ms",
@@ -173,8 +173,8 @@ class Maintaining:
                 f"two outputs of {view.name} would be one collection: give each its own",
                 reason="Twice",
             )
-        await self._shapes.foresee(stored)
-        planned = self._shapes.plan_view(stored)
+        await self._catalog.foresee(stored)
+        planned = self._catalog.plan_view(stored)
         for predicate, held in view.into.items():
             if predicate not in planned.outputs:
                 raise UsageError(
@@ -213,7 +213,7 @@ class Maintaining:
             for stored in self._store.live()
             for collection in written_into(stored.resource).values()
         }
-        waiting, seen = self._shapes.roots_below(planned.inputs.values()), set[str]()
+        waiting, seen = self._catalog.roots_below(planned.inputs.values()), set[str]()
         while waiting:
             root = waiting.pop()
             if root in into:
@@ -222,7 +222,7 @@ class Maintaining:
                     reason="Circle",
                 )
             if root in makers and root not in seen:
-                waiting += self._shapes.roots_of(makers[root])
+                waiting += self._catalog.roots_of(makers[root])
             seen.add(root)
 
     async def _take_over(self, view: MaintainedView) -> None:
@@ -244,7 +244,7 @@ class Maintaining:
     def _refuse_unheld(self, view: MaintainedView, resource: Resource) -> None:
         """Raises: UsageError if the program reads by name what nobody has presented."""
         try:
-            reads = self._shapes.reads_of(Stored(resource, 0))
+            reads = self._catalog.reads_of(Stored(resource, 0))
         except UnknownCollection as error:
             raise UsageError(str(error), reason="UnknownInput") from None
         unheld = sorted(set(reads) - set(view.inputs))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import ResourceStore
 from tidemill.rpc.admission import Admissions
 from tidemill.rpc.audited import REASON_CHARS_MAX, AuditedCall, RefusalsAlone
@@ -116,7 +116,7 @@ class Process:
         """The commands of views."""
         limits = self.settings.limits.of_documents
         return Maintaining(
-            self.system, self.storage, self.store, self.world.shapes, self.world.collections, limits
+            self.system, self.storage, self.store, self.world.catalog, self.world.collections, limits
         )  # fmt: skip
 
 
@@ -194,14 +194,14 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
             limits=Limits(row_bytes_max=chosen.limits.row_bytes_max),
         )
         stack.push_async_callback(collections.close)
-        metrics, shapes, readers = Metrics(clock), Shapes(chosen.limits.plugin_load_s), Readers()
+        metrics, catalog, readers = Metrics(clock), Catalog(chosen.limits.plugin_load_s), Readers()
         peers, claimants = _peers(chosen, clock, stack) if roles else (None, None)
         feeds = LocalFeeds(readers) if peers is None else PeerFeeds(readers, peers, clock)
         board = JobBoard()
         launcher = await launcher_of(chosen, clock, board.hear)
         stack.push_async_callback(launcher.close)
         world = World(
-            collections, own, _kafka_opener(places), clock, metrics, chosen, shapes, readers, feeds,
+            collections, own, _kafka_opener(places), clock, metrics, chosen, catalog, readers, feeds,
             launcher, places, LastTried(root / "last_tried.json", clock, chosen.without),
             Paces(chosen.name_of_process, collections, clock),
         )  # fmt: skip
@@ -210,11 +210,11 @@ async def opened(chosen: EmbeddedSettings, config: Path | None = None) -> AsyncI
         process = Process(
             chosen, roles, world, store, System(world, store),
             QueryDriver(
-                collections, shapes, clock, chosen.query, world.discover,
-                chosen.limits.of_questions, lambda view: may_explain(shapes, view),
+                collections, catalog, clock, chosen.query, world.discover,
+                chosen.limits.of_questions, lambda view: may_explain(catalog, view),
             ),
             StorageDriver(
-                collections, clock, shapes, chosen.limits.lease_ms, chosen.limits.row_bytes,
+                collections, clock, catalog, chosen.limits.lease_ms, chosen.limits.row_bytes,
                 chosen.limits.capabilities,
             ),
             CompactionDriver(
@@ -508,15 +508,15 @@ class _Running:
 
     async def _rpc(self, scope: Scope) -> None:
         process, chosen = self._process, self._process.settings
-        metrics, shapes = process.world.metrics, process.world.shapes
+        metrics, catalog = process.world.metrics, process.world.catalog
         files = chosen.tls.files
         credentials = None if files is None else ServerCredentials(files, _told("tls"))
         server = await serve(
             chosen.grpc,
-            AuthorizedQueries(ObservedQueries(process.query, metrics), shapes),
-            AuthorizedCatalog(process.system, shapes),
-            AuthorizedStorage(process.storage, shapes),
-            AuthorizedCompute(process.maintaining, shapes),
+            AuthorizedQueries(ObservedQueries(process.query, metrics), catalog),
+            AuthorizedCatalog(process.system, catalog),
+            AuthorizedStorage(process.storage, catalog),
+            AuthorizedCompute(process.maintaining, catalog),
             reflect=chosen.reflection, observer=observed_calls(metrics),
             authenticator=self._users, admissions=self._admissions,
             credentials=None if credentials is None else credentials.credentials(),

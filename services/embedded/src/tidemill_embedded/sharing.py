@@ -122,20 +122,20 @@ class SharedWork:
             await self._world.discover()
         for stored in self._store.live():
             if self._planned.get(_key(stored)) != stored:
-                await self._world.shapes.foresee(stored)
+                await self._world.catalog.foresee(stored)
         # IMPORTANT: nothing is awaited from here on, so that names are those of the catalog as it is read.
         live = {_key(stored): stored for stored in self._store.live()}
         self.named_at = self._store.upper
         for key, stored in list(self._planned.items()):
             now = live.get(key)
             if now is None or now.prefix != stored.prefix:
-                self._world.shapes.forget(key[1])
+                self._world.catalog.forget(key[1])
                 del self._planned[key]
         for key, stored in live.items():
             if self._planned.get(key) == stored:
                 continue
             try:
-                plan_reader(stored, self._world.shapes)
+                plan_reader(stored, self._world.catalog)
                 self._planned[key] = stored
             except Exception as error:  # tried again at the next look; whoever claims it says why
                 log.error("not planned", resource=str(stored.resource), error=told(error))

@@ -111,8 +111,8 @@ class System:
         """Let what a resource makes be known by name, if that can be told: else it says why not."""
         try:
             if isinstance(stored.resource.spec, UnreadableSpec) and _makes(stored):
-                self._world.shapes.forget(stored.resource.name)
-            self._world.shapes.plan(served(stored))
+                self._world.catalog.forget(stored.resource.name)
+            self._world.catalog.plan(served(stored))
         except Exception as error:  # a resource that cannot be planned is one that does not run
             log.error("not planned", resource=str(stored.resource), error=told(error))
 
@@ -157,11 +157,11 @@ class System:
 
     def _made_anew(self, stored: Stored) -> Runner:
         """Raises: why the resource cannot be planned, or its work not be made."""
-        self._world.shapes.plan(served(stored))
+        self._world.catalog.plan(served(stored))
         return self._new(stored)
 
     def _new(self, stored: Stored) -> Runner:
-        shapes, spec = self._world.shapes, stored.resource.spec
+        catalog, spec = self._world.catalog, stored.resource.spec
         if isinstance(spec, UnreadableSpec):
             raise Unreadable(spec.why)
         if isinstance(spec, SourceSpec):
@@ -169,15 +169,15 @@ class System:
         if isinstance(spec, TableSpec):
             return TableRunner(stored, self._world)
         if isinstance(spec, ViewSpec):
-            changed = plan_version(stored, shapes) if changing(stored) else None
-            view = shapes.planned(stored.resource.name)
+            changed = plan_version(stored, catalog) if changing(stored) else None
+            view = catalog.planned(stored.resource.name)
             return ViewRunner(stored, view, changed, self._world, self)
         if isinstance(spec, ActionSpec):
-            return ActionRunner(stored, watched_by(spec, stored.resource, shapes), self._world)
+            return ActionRunner(stored, watched_by(spec, stored.resource, catalog), self._world)
         if isinstance(spec, ArrangementSpec):
-            read = shapes.named(read_name(stored, spec.collection))
+            read = catalog.named(read_name(stored, spec.collection))
             return ArrangementRunner(stored, read, self._world)
-        return HoldRunner(stored, shapes.named(read_name(stored, spec.collection)), self._world)
+        return HoldRunner(stored, catalog.named(read_name(stored, spec.collection)), self._world)
 
     # -- catalog ------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class System:
                 return await self._begin(stored, applied=applied)
 
         away: list[Exception | None] = []
-        for level in self._world.shapes.levels(resources):
+        for level in self._world.catalog.levels(resources):
             away += await all_of(begun(stored) for stored in level)
         return away
 
@@ -287,7 +287,7 @@ class System:
                 await self._store.put([*plan.created, *plan.configured], named_at)
             except CatalogMoved:
                 for stored in plan.created:
-                    self._world.shapes.forget(stored.resource.name)
+                    self._world.catalog.forget(stored.resource.name)
                 continue
             if self._shared is not None:
                 self._shared.work.planned(plan.created)
@@ -309,12 +309,12 @@ class System:
         elif isinstance(spec, SourceSpec | TableSpec | ViewSpec):
             retain = retained_ms(spec)
             if isinstance(spec, TableSpec):
-                self._world.shapes.plan(stored)
+                self._world.catalog.plan(stored)
                 await self.runner(stored).prepare()
             elif isinstance(spec, SourceSpec):
                 await self._regrow(stored)
-            for named in made_by(stored, self._world.shapes):
-                for each in (named.collection, *self._world.shapes.arranged(named.name).values()):
+            for named in made_by(stored, self._world.catalog):
+                for each in (named.collection, *self._world.catalog.arranged(named.name).values()):
                     await self._world.collections.retain(each, retain)
             for each in kept_with(stored) if isinstance(spec, SourceSpec) else ():
                 await self._world.collections.retain(each, retain)
@@ -324,7 +324,7 @@ class System:
     async def _begin_again(self, stored: Stored) -> None:
         """Let a view run as it is declared now; where work is claimed, its process sees the change."""
         await self._let_end(stored)
-        self._world.shapes.plan(served(stored))
+        self._world.catalog.plan(served(stored))
         await self._begin(stored, applied=True)
 
     async def revise(self, known: Stored, revised: Stored) -> bool:
@@ -336,7 +336,7 @@ class System:
                 except CatalogMoved:
                     await self._store.refresh()
                     continue
-                self._world.shapes.plan(served(revised))
+                self._world.catalog.plan(served(revised))
                 return True
             return False
 
@@ -346,7 +346,7 @@ class System:
         Where work is claimed its collections gain them now: a process that does not know them yet writes nothing more.
         """
         if self._shared is not None:
-            self._world.shapes.plan(stored)
+            self._world.catalog.plan(stored)
             await self.runner(stored).prepare()
             return
         key = (stored.resource.kind, stored.resource.name)
@@ -355,7 +355,7 @@ class System:
         if isinstance(runner, SourceRunner) and runner.rows != row_schema(columns_of(stored)):
             assert running is not None
             await running.stop()
-            self._world.shapes.plan(stored)
+            self._world.catalog.plan(stored)
             await self._begin(stored)
 
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
@@ -387,7 +387,7 @@ class System:
         if self._shared is not None:
             await self._shared.work.refresh()
         elif _makes(stored):
-            self._world.shapes.forget(stored.resource.name)
+            self._world.catalog.forget(stored.resource.name)
 
     async def _finish_deleting(self) -> None:
         """Let nothing be left of what was deleted when a process or a store went away in the middle of it."""
@@ -413,10 +413,10 @@ class System:
 
     async def _delete_created(self, name: str, by: Principal) -> None:
         """Close a collection that users have created; its data goes once nobody holds it."""
-        collection = self._world.shapes.created_as(name)
+        collection = self._world.catalog.created_as(name)
         refuse_used(f"{CREATED}/{name}", self._users(CREATED, name), by)
         await self._world.collections.retire(collection)
-        self._world.shapes.forget(name)
+        self._world.catalog.forget(name)
 
     async def forget(self, stored: Stored) -> None:
         """Mark a resource as deleted; it may be that another process has done so."""
@@ -432,12 +432,12 @@ class System:
         """What reads the collections under a name, or the bindings of which it is the last to share them."""
         stored = self._store.get(kind, name)
         shared = None if stored is None else stored.shares
-        if shared is not None and self._world.shapes.sharing(shared) == {name}:
+        if shared is not None and self._world.catalog.sharing(shared) == {name}:
             return [*self._users_of(kind, name), *self._users_of(kind, shared)]
         return self._users_of(kind, name)
 
     def _users_of(self, kind: str, name: str) -> list[str]:
-        users = [f"View/{view}" for view in self._world.shapes.readers_of(name) if view != name]
+        users = [f"View/{view}" for view in self._world.catalog.readers_of(name) if view != name]
         for other in self._store.live():
             spec = other.resource.spec
             if isinstance(spec, ActionSpec) and kind == "View" and spec.view == name:
@@ -445,7 +445,7 @@ class System:
             reads = ""
             if isinstance(spec, ArrangementSpec | HoldSpec):
                 reads = read_name(other, spec.collection)
-            if reads and (reads == name or self._world.shapes.belongs(reads, name)):
+            if reads and (reads == name or self._world.catalog.belongs(reads, name)):
                 users.append(str(other.resource))
             if kind == CREATED and name in written_into(other.resource).values():
                 users.append(str(other.resource))
@@ -456,7 +456,7 @@ class System:
     def _will_read(self, view: Stored, name: str) -> bool:
         """Whether a version that has not taken over yet reads what a resource makes."""
         try:
-            inputs = plan_version(view, self._world.shapes).inputs.values()
+            inputs = plan_version(view, self._world.catalog).inputs.values()
         except TidemillError:  # a version that cannot be planned takes over from none
             return False
         return any(each.name.partition("/")[0] == name for each in inputs)
@@ -536,7 +536,7 @@ class System:
         return {
             named.collection: str(stored.resource)
             for stored in self._store.live()
-            for named in made_by(stored, self._world.shapes)
+            for named in made_by(stored, self._world.catalog)
         }
 
     def each(self) -> Iterator[tuple[Key, Supervised, Runner]]:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tidemill.catalog.catalog import Shapes
-from tidemill.catalog.entry import SYSTEM, Named, read_name
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import SYSTEM, CatalogEntry, read_name
 from tidemill.catalog.resource_yaml import yaml_of
 from tidemill.catalog.store import Key, ResourceStore, Stored
 from tidemill.rpc.messages import Json, ResourceStatus
@@ -72,7 +72,7 @@ class Telling:
         try:
             kept: list[Json] = []
             holders: list[Json] = []
-            for named in made_by(stored, self._world.shapes):
+            for named in made_by(stored, self._world.catalog):
                 found = await self._world.collections.status(named.collection)
                 kept += why_kept(found)
                 holders += who_holds(found)
@@ -146,14 +146,14 @@ class Telling:
 
     async def _frontiers(self, stored: Stored) -> tuple[Frontier | None, Frontier | None, str]:
         """The least since and upper of what a resource makes, and the timeline."""
-        collections = [named.collection for named in made_by(stored, self._world.shapes)]
+        collections = [named.collection for named in made_by(stored, self._world.catalog)]
         if isinstance(stored.resource.spec, ActionSpec):
             # What is eager covers what is watched as far as its corrections go.
             part = "corrections" if stored.resource.spec.eager else "outbox"
             collections = [f"{stored.prefix}/{part}"]
         elif isinstance(stored.resource.spec, HoldSpec):
             read = read_name(stored, stored.resource.spec.collection)
-            collections = [self._world.shapes.named(read).collection]
+            collections = [self._world.catalog.named(read).collection]
         since: Frontier | None = None
         upper: Frontier | None = None
         timeline = SYSTEM
@@ -173,14 +173,14 @@ class Telling:
         return max(0, await self._world.timeline_frontier(timeline) - sole_time(upper))
 
 
-def made_by(stored: Stored, shapes: Shapes) -> list[Named]:
+def made_by(stored: Stored, catalog: Catalog) -> list[CatalogEntry]:
     """The collections under the name of a resource."""
     name = stored.resource.name
     with suppress(UnknownCollection):  # of a resource that could not be planned
         if isinstance(stored.resource.spec, ViewSpec):
-            return list(shapes.planned(name).outputs.values())
+            return list(catalog.planned(name).outputs.values())
         if isinstance(stored.resource.spec, SourceSpec | TableSpec | ArrangementSpec):
-            return [shapes.named(name)]
+            return [catalog.named(name)]
     return []
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.runtime.clock import Clock
 from tidemill.runtime.log import Log
 from tidemill.runtime.metrics import Metrics
@@ -41,7 +41,7 @@ class World:
     clock: Clock
     metrics: Metrics
     settings: EmbeddedSettings
-    shapes: Shapes
+    catalog: Catalog
     readers: Readers
     feeds: Feeds
     launcher: SparkLauncher
@@ -78,21 +78,21 @@ class World:
         """
         await self.forget_deleted()
         for collection in await self.collections.ids():
-            if collection in self.looked_at or self.shapes.knows(collection):
+            if collection in self.looked_at or self.catalog.knows(collection):
                 continue
             self.looked_at.add(collection)
             with suppress(UnknownCollection):
                 status = await self.collections.status(collection)
                 # NB: what was deleted stays as long as somebody holds it, and has no name.
                 if status.description.created and status.retained != frontier():
-                    self.shapes.learn(collection, status.description)
+                    self.catalog.learn(collection, status.description)
 
     async def forget_deleted(self) -> None:
         """Let the names of created collections that were deleted, here or elsewhere, mean nothing any more."""
-        for name in self.shapes.all_created():
+        for name in self.catalog.all_created():
             with suppress(UnknownCollection):
                 if (await self.collections.status(name)).retained == frontier():
-                    self.shapes.forget(name)
+                    self.catalog.forget(name)
 
     async def close(self, collection: str, owners: frozenset[str]) -> None:
         """Close a collection for good and give up the holds that `owners` have on it.
@@ -122,7 +122,7 @@ class World:
     async def timeline_frontier(self, timeline: str) -> int:
         """How far the furthest event stream of a timeline has come; 0 if there is none."""
         uppers = [0]
-        for collection in self.shapes.timeline_of(timeline):
+        for collection in self.catalog.timeline_of(timeline):
             with suppress(UnknownCollection):
                 upper = (await self.collections.status(collection)).upper
                 uppers.append(0 if upper.empty else sole_time(upper))

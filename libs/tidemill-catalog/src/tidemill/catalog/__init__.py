@@ -1,10 +1,11 @@
-"""The catalog: collections with their schemas and names, and programs and questions over them.
+"""The catalog: resources, the collections they make, and what an apply changes.
 
 Import from the modules; this package imports none of them, so that a job that needs one schema starts fast.
 
-* `record_rows`: `PredicateShape`, records as rows of a collection and back
-* `schemas`: the collections that resources make beside their own
-* `late_events`: events among dead letters
-* `directory`: the view of the query service on collections, views and sources
-* `plugins`: functions and lattices of other distributions
+* `catalog.Catalog`: everything that can be read, by name; `entry.CatalogEntry`, `entry.PlannedView`
+* `store.ResourceStore`: applied resources, durable; `store.Stored`
+* `apply.plan.plan_apply`, `apply.check.check_files`: the plan of an apply, and the check of files without a server
+* `record_rows.PredicateShape`, `schemas`: columns of collections; records as rows and back
+* `directory`: what the query service sees of the catalog
+* `plugins.vocabulary_of`: functions and lattices of other distributions
 """

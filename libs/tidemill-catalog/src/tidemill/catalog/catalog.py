@@ -22,7 +22,7 @@ from tidemill.catalog.entry import (
     CREATED,
     READS,
     SYSTEM,
-    Named,
+    CatalogEntry,
     PlannedView,
     located,
     named_source,
@@ -49,8 +49,8 @@ from tidemill.catalog.tick_plans import check_engine, kept_in_words, tick_plan
 from tidemill.datalog import vocabulary
 from tidemill.datalog.ast import Program
 from tidemill.datalog.carrying import surely_carried
-from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import InputSchema
 from tidemill.reclock import REMAP_SCHEMA
 from tidemill.rpc.identity import listed
 from tidemill.rpc.turns import in_turn
@@ -86,7 +86,7 @@ class _Arranged:
     collection: str
 
 
-class Shapes(Names):
+class Catalog(Names):
     """Everything that can be read, by name; grows as resources are planned."""
 
     def __init__(self, plugin_load_s: float = LOAD_S) -> None:
@@ -100,7 +100,9 @@ class Shapes(Names):
         self._arrangements: dict[str, _Arranged] = {}
         self._arranged_of: dict[str, set[str]] = {}
         self._programs = Programs()
-        self.add(Named(AUDIT, AUDIT, SYSTEM, ASIDE, shape_of_relation("audit", AUDIT_SCHEMA)))
+        self.add(
+            CatalogEntry(AUDIT, AUDIT, SYSTEM, ASIDE, shape_of_relation("audit", AUDIT_SCHEMA))
+        )
 
     async def foresee(self, stored: Stored) -> None:
         """Read and check the program of a view beside the event loop, so that `plan` finds it done."""
@@ -172,7 +174,7 @@ class Shapes(Names):
     def learn(self, name: str, description: Description) -> None:
         """A collection that users have created can be read by its name, on the timeline that they said."""
         shape = shape_of_relation(name.rpartition("/")[2], description.schema)
-        self.add(Named(name, name, description.timeline, CREATED, shape))
+        self.add(CatalogEntry(name, name, description.timeline, CREATED, shape))
 
     def arranged(self, name: str) -> dict[tuple[str, ...], str]:
         """The arrangements of a collection: key columns → the collection that is sorted by them."""
@@ -192,7 +194,7 @@ class Shapes(Names):
             self._sharing[stored.shares].add(stored.resource.name)
             names = [stored.shares, *names]
         for name in names:
-            self.add(Named(f"{name}/remap", stored.remap, SYSTEM, ASIDE, shape))
+            self.add(CatalogEntry(f"{name}/remap", stored.remap, SYSTEM, ASIDE, shape))
 
     def sharing(self, name: str) -> frozenset[str]:
         """The sources that share their bindings under a name."""
@@ -203,15 +205,17 @@ class Shapes(Names):
         for what, schema in schemas.items():
             name = f"{stored.resource.name}/{what}"
             shape = shape_of_relation(what, schema)
-            self.add(Named(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
+            self.add(CatalogEntry(name, f"{stored.prefix}/{what}", timeline, ASIDE, shape))
 
-    def add(self, named: Named) -> None:
+    def add(self, named: CatalogEntry) -> None:
         """Add a collection, and what is arranged of it: that has the columns that it has."""
         super().add(named)
         for name in self._arranged_of.get(named.name, ()):
             collection = self._arrangements[name].collection
             shape = replace(named.shape, predicate=name)
-            super().add(Named(name, collection, named.timeline, ARRANGEMENT, shape, named.ends))
+            super().add(
+                CatalogEntry(name, collection, named.timeline, ARRANGEMENT, shape, named.ends)
+            )
 
     def plan_view(self, stored: Stored) -> PlannedView:
         """The view over what can be read now, without adding it.
@@ -245,7 +249,7 @@ class Shapes(Names):
         with located(resource, "spec", "program" if spec.tick is None else "tick"):
             columns = {p: named.shape.argument_columns for p, named in inputs.items()}
             ticks = tick_plan(spec, checked, columns)
-        outputs: dict[str, Named] = {}
+        outputs: dict[str, CatalogEntry] = {}
         # IMPORTANT: once for all outputs: a long program has as many of them as rules.
         sure = surely_carried(checked, {p: named.shape.sure for p, named in inputs.items()})
         derived = dict.fromkeys(checked.derived)
@@ -262,21 +266,21 @@ class Shapes(Names):
                 nullcontext() if names is None else located(resource, "spec", "columns", predicate)
             ):
                 shape = output_shape(checked, predicate, sure, nodes, names)
-            outputs[predicate] = Named(
+            outputs[predicate] = CatalogEntry(
                 f"{name}/{predicate}", f"{stored.prefix}/{predicate}",
                 checked.timeline or SYSTEM, "View", shape,
             )  # fmt: skip
         refuse_endless(checked, outputs)
         return PlannedView(stored, checked, inputs, outputs, ticks)
 
-    def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, Named]:
+    def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, CatalogEntry]:
         """What a view reads, by predicate: as it was decided when it was applied, else as names are now."""
         decided = stored.resolved.get(READS)
         if decided is not None:
             return {predicate: self.named(name) for predicate, name in decided.items()}
         derived = {rule.head.application.name for rule in program.rules}
         wanted = {a.application.name for rule in program.rules for a in rule.atoms} - {"clock"}
-        inputs: dict[str, Named] = {}
+        inputs: dict[str, CatalogEntry] = {}
         for predicate in sorted(wanted):
             if predicate in spec.inputs:
                 with located(stored.resource, "spec", "inputs", predicate):
@@ -285,7 +289,7 @@ class Shapes(Names):
                 inputs[predicate] = self.named(predicate)
         return inputs
 
-    def reads_of(self, stored: Stored) -> dict[str, tuple[str, Named]]:
+    def reads_of(self, stored: Stored) -> dict[str, tuple[str, CatalogEntry]]:
         """What a resource would read: by its own name for it, as it is written and as it is found.
 
         Of a program that cannot be read nothing: whoever plans it says why. Raises: UsageError with its place.
@@ -369,7 +373,7 @@ class Shapes(Names):
         """The source that makes the collection of that name, as it is applied; None if no source does."""
         return self._applied.get(name)
 
-    def reads_itself(self, name: str, inputs: Iterable[Named]) -> str | None:
+    def reads_itself(self, name: str, inputs: Iterable[CatalogEntry]) -> str | None:
         """The input by which a view would read, through others, what it derives itself."""
         for named in inputs:
             below = named.name.rpartition("/")[0] if named.kind == "View" else ""
@@ -433,10 +437,10 @@ class Shapes(Names):
         """The collections of sources and tables that a view reads, itself or through other views."""
         return self.roots_below(self.planned(view).inputs.values())
 
-    def roots_below(self, inputs: Iterable[Named]) -> list[str]:
+    def roots_below(self, inputs: Iterable[CatalogEntry]) -> list[str]:
         """The collections of sources, tables and users that these inputs are made of."""
         found: dict[str, None] = {}
-        waiting: list[Iterable[Named]] = [inputs]
+        waiting: list[Iterable[CatalogEntry]] = [inputs]
         seen: set[str] = set()
         while waiting:
             for read in waiting.pop():

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
 

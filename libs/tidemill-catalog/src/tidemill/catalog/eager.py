@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from tidemill.catalog.catalog import Shapes
-from tidemill.catalog.entry import Named, PlannedView
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import CatalogEntry, PlannedView
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.eager import eager_refusal
 from tidemill.datalog.goals import Goal
 from tidemill.runtime.resources import SourceSpec
 
 
-def refuse_eager(view: PlannedView, goal: Goal, shapes: Shapes) -> None:
+def refuse_eager(view: PlannedView, goal: Goal, catalog: Catalog) -> None:
     """Raises: ProgramErrors (S129), at the rule that keeps the goal from firing early."""
     named = view.inputs.items()
-    unfit = {p: why for p, each in named if (why := _unfit(each, shapes)) is not None}
+    unfit = {p: why for p, each in named if (why := _unfit(each, catalog)) is not None}
     refusal = eager_refusal(view.program, goal, unfit)
     if refusal is not None:
         of_goal = refusal.file != view.program.program.file
         raise ProgramErrors([refusal], goal.text if of_goal else view.program.program.text)
 
 
-def _unfit(named: Named, shapes: Shapes) -> str | None:
+def _unfit(named: CatalogEntry, catalog: Catalog) -> str | None:
     """What an input is whose rows are not events that stay until they expire; None for one of those."""
-    stored = shapes.applied_source(named.name)
+    stored = catalog.applied_source(named.name)
     if stored is None or named.kind != "Source":
         kinds = {"Table": "a table", "View": "what another view derives"}
         return f"{kinds.get(named.kind, 'no source')}, whose rows may be taken back"

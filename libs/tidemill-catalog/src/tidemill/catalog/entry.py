@@ -19,9 +19,9 @@ from tidemill.catalog.record_rows import (
 )
 from tidemill.catalog.schemas import event_schema
 from tidemill.catalog.store import Stored
-from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import InputSchema
 from tidemill.datalog.records import Record
 from tidemill.datalog.ticking import TickPlan
 from tidemill.runtime.formats import ARROW_TYPES
@@ -37,7 +37,7 @@ CREATED = "Collection"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CatalogEntry:
     """A collection under the name by which users and programs know it."""
 
     name: str
@@ -99,8 +99,8 @@ class PlannedView:
 
     stored: Stored
     program: CheckedProgram
-    inputs: Mapping[str, Named]
-    outputs: Mapping[str, Named]
+    inputs: Mapping[str, CatalogEntry]
+    outputs: Mapping[str, CatalogEntry]
     ticks: TickPlan | None = None
 
     @property
@@ -146,7 +146,7 @@ def columns_of(stored: Stored) -> tuple[ColumnSpec, ...]:
     return tuple(ColumnSpec(**column) for column in found)
 
 
-def named_source(stored: Stored) -> Named:
+def named_source(stored: Stored) -> CatalogEntry:
     """A source as programs see it."""
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
@@ -155,18 +155,18 @@ def named_source(stored: Stored) -> Named:
     event = spec.event_time
     if event is None:
         shape = shape_of_relation(name, rows)
-        return Named(name, prefix, spec.timeline or SYSTEM, "Source", shape)
+        return CatalogEntry(name, prefix, spec.timeline or SYSTEM, "Source", shape)
     ends = event.expires_after is not None or event.expires_column is not None
     shape = shape_of_events(name, event_schema(rows))
-    return Named(name, prefix, event.timeline, "Source", shape, ends)
+    return CatalogEntry(name, prefix, event.timeline, "Source", shape, ends)
 
 
-def named_table(stored: Stored) -> Named:
+def named_table(stored: Stored) -> CatalogEntry:
     """A table as programs see it."""
     spec = stored.resource.spec
     assert isinstance(spec, TableSpec)
     shape = shape_of_relation(stored.resource.name, row_schema(spec.columns))
-    return Named(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
+    return CatalogEntry(stored.resource.name, stored.prefix, spec.timeline, "Table", shape)
 
 
 def source_of(stored: Stored) -> SourceOf:

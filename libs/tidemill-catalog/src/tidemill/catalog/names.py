@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from tidemill.catalog.entry import CREATED, Named
+from tidemill.catalog.entry import CREATED, CatalogEntry
 from tidemill.rpc.identity import listed
 from tidemill.time import AlreadyUsed, UnknownCollection, UsageError
 
@@ -20,14 +20,14 @@ class Names:
     """Every collection under its name; a name is found by its resource, predicate or collection at once."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Named] = {}
+        self._named: dict[str, CatalogEntry] = {}
         self._of_resource: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._of_collection: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._of_predicate: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """Of outputs of views."""
         self._created: dict[str, None] = {}
 
-    def add(self, named: Named) -> None:
+    def add(self, named: CatalogEntry) -> None:
         """What is known under the name from now on."""
         self._unindex(named.name)
         self._named[named.name] = named
@@ -49,7 +49,9 @@ class Names:
                     del index[key]
             self._created.pop(name, None)
 
-    def _indexed(self, named: Named) -> Iterator[tuple[defaultdict[str, dict[str, None]], str]]:
+    def _indexed(
+        self, named: CatalogEntry
+    ) -> Iterator[tuple[defaultdict[str, dict[str, None]], str]]:
         yield self._of_resource, resource_of(named.name)
         yield self._of_collection, named.collection
         if named.kind == "View":
@@ -119,7 +121,7 @@ class Names:
     def _deriving(self, predicate: str) -> list[str]:
         return list(self._of_predicate.get(predicate, ()))
 
-    def named(self, name: str) -> Named:
+    def named(self, name: str) -> CatalogEntry:
         """A collection by its name, or by its predicate if only one view derives it."""
         if name in self._named:
             return self._named[name]

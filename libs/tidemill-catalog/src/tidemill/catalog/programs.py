@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from tidemill.datalog.ast import Program
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.time import TidemillError
@@ -62,8 +62,7 @@ class Programs:
         sure = text, file, tuple(sorted(inputs.items())), named
 
         def judged() -> CheckedProgram:
-            catalog = Catalog(inputs, readable=readable)
-            return check(self.read(text, file), catalog, words)
+            return check(self.read(text, file), InputSchemas(inputs, readable=readable), words)
 
         known = self._checked.get(sure, _Untold)
         if known.program is None:  # what was refused may be proposed something else by now

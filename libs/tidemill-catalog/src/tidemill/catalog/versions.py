@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemill.catalog.catalog import Shapes
-from tidemill.catalog.entry import READS, Named, PlannedView, located, own_prefix
+from tidemill.catalog.catalog import Catalog
+from tidemill.catalog.entry import READS, CatalogEntry, PlannedView, located, own_prefix
 from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import Resource, ViewSpec, resource_from
 from tidemill.time import Unavailable, UsageError
@@ -109,12 +109,12 @@ def _said(spec: ViewSpec) -> list[Any]:
     return [getattr(spec, n) for n in ViewSpec.__struct_fields__ if n not in _KEPT]
 
 
-def plan_version(stored: Stored, shapes: Shapes) -> PlannedView:
+def plan_version(stored: Stored, catalog: Catalog) -> PlannedView:
     """The newest version over what can be read now. Raises: UsageError if it cannot take the other one's place."""
     name, resource = stored.resource.name, stored.resource
-    before = shapes.planned(name)
+    before = catalog.planned(name)
     with located(resource):
-        view = shapes.plan_view(stored)
+        view = catalog.plan_view(stored)
         if before.timeline != view.timeline:
             raise UsageError(
                 f"the view is on the timeline {before.timeline} and would be on {view.timeline}: delete "
@@ -124,7 +124,7 @@ def plan_version(stored: Stored, shapes: Shapes) -> PlannedView:
         for predicate, was in before.outputs.items():
             refuse_other_columns(predicate, was, view.outputs.get(predicate))
         with located(resource, "spec", "inputs"):
-            loop = shapes.reads_itself(name, view.inputs.values())
+            loop = catalog.reads_itself(name, view.inputs.values())
             if loop is not None:
                 raise UsageError(
                     f"{loop} is derived from what {name} derives", reason="ReadsItself"
@@ -132,7 +132,7 @@ def plan_version(stored: Stored, shapes: Shapes) -> PlannedView:
     return view
 
 
-def refuse_other_columns(predicate: str, was: Named, now: Named | None) -> None:
+def refuse_other_columns(predicate: str, was: CatalogEntry, now: CatalogEntry | None) -> None:
     """Refuse a version whose output is not what readers of the old one expect. Raises: UsageError."""
     if now is None:
         raise UsageError(
@@ -148,7 +148,7 @@ def refuse_other_columns(predicate: str, was: Named, now: Named | None) -> None:
         )
 
 
-def _columns(named: Named) -> str:
+def _columns(named: CatalogEntry) -> str:
     shape = named.shape
     told = dict.fromkeys(shape.sure, " (of every fact)")
     fields = (f"{field.name} {field.type}{told.get(field.name, '')}" for field in shape.schema)

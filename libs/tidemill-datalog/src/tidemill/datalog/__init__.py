@@ -2,7 +2,7 @@
 
 Import from the modules; this package imports none of them, so that a reader of records starts fast.
 
-* `parser.parse`, `check.check`, `catalog`, `diagnostics`: from text to a `checked.CheckedProgram`,
+* `parser.parse`, `check.check`, `inputs`, `diagnostics`: from text to a `checked.CheckedProgram`,
   or to errors
 * `records`: facts with their parafacts, and the text form
 * `presence`: stretches of instants, and records on them

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tidemill.datalog.ast import Program
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check_recursion import check_cycles, check_recursion
 from tidemill.datalog.check_safety import check_safety
 from tidemill.datalog.check_times import check_times
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.column_types import infer_types
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.lint import lint
 from tidemill.datalog.resolution import Resolution
 from tidemill.datalog.strata import PredicateGraph
@@ -18,7 +18,7 @@ from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 def check(
     program: Program,
-    catalog: Catalog,
+    inputs: InputSchemas,
     vocabulary: Vocabulary = STANDARD,
 ) -> CheckedProgram:
     """The program with everything resolved, or all mistakes of the first kind that it has.
@@ -27,7 +27,7 @@ def check(
     lattices; clock arguments; body; guard; head; cycles; times; recursion; types. Raises:
     ProgramErrors. Cost: near linear in the length of the program.
     """
-    resolution = Resolution(program, catalog)
+    resolution = Resolution(program, inputs)
     resolution.resolve()
     _refuse(resolution.mistakes, program)
     rules = resolution.rules
@@ -63,7 +63,7 @@ def check(
         carries_time=timed,
         vocabulary=vocabulary,
     )
-    return lint(checked, catalog)
+    return lint(checked, inputs)
 
 
 def _refuse(mistakes: list[Diagnostic], program: Program) -> None:

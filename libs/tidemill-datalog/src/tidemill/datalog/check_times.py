@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidemill.datalog.ast import Span
-from tidemill.datalog.catalog import InputSchema
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.inputs import InputSchema
 
 
 def check_times(

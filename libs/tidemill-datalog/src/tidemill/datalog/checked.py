@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemill.datalog.ast import AsyncTo, Expression, NextTick, Program, Rule, Span
-from tidemill.datalog.catalog import ColumnType, InputSchema
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.inputs import ColumnType, InputSchema
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 
 CLOCK = "clock"

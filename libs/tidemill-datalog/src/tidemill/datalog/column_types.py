@@ -17,10 +17,10 @@ from tidemill.datalog.ast import (
     Variable,
     Wildcard,
 )
-from tidemill.datalog.catalog import ColumnType, InputSchema
 from tidemill.datalog.checked import ResolvedAtom, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.functions import ScalarFunction
+from tidemill.datalog.inputs import ColumnType, InputSchema
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.vocabulary import STANDARD, Vocabulary
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import holds
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.records import format_float
 from tidemill.datalog.values import (
     INT_MAX,

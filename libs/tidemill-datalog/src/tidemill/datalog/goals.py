@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tidemill.datalog import ast
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.column_types import literal_type, never_equal
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Instant, Presence
 from tidemill.datalog.records import Record, Value, format_record

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.elements import element
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.sums import exact_average, exact_sum
 from tidemill.datalog.values import WRONG_TYPE, Failed, Value, compare
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from tidemill.datalog.ast import AsyncTo, Literal, expressions_of, variables_in
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.checked import NON_MONOTONE, CheckedProgram, ResolvedRule
 from tidemill.datalog.contradictions import contradiction, ended_at_once
 from tidemill.datalog.cycles import strong_components
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.inputs import InputSchemas
 
 _COMPARED_MAX = 100
 
 
-def lint(checked: CheckedProgram, catalog: Catalog) -> CheckedProgram:
+def lint(checked: CheckedProgram, inputs: InputSchemas) -> CheckedProgram:
     """The program with its warnings: W202 to W207, in the order of the rules."""
     warnings: list[Diagnostic] = []
     seen: set[str] = set()
@@ -29,14 +29,14 @@ def lint(checked: CheckedProgram, catalog: Catalog) -> CheckedProgram:
         warnings += _never_fires(rule, checked)
         warnings += _used_once(rule, checked)
     if any(not rule.source.has_formula for rule in checked.rules):
-        warnings += warn_about_unknown(checked, catalog)
+        warnings += warn_about_unknown(checked, inputs)
     warnings += _sent_for_ever(checked)
     return replace(checked, warnings=tuple(warnings))
 
 
-def warn_about_unknown(checked: CheckedProgram, catalog: Catalog) -> Iterator[Diagnostic]:
+def warn_about_unknown(checked: CheckedProgram, inputs: InputSchemas) -> Iterator[Diagnostic]:
     """W206: predicates that a program reads where nothing but the program itself gives facts."""
-    unknown = checked.inputs.keys() - catalog.inputs.keys() - set(checked.derived)
+    unknown = checked.inputs.keys() - inputs.schemas.keys() - set(checked.derived)
     for rule in checked.rules:
         for atom in rule.atoms:
             if atom.predicate in unknown:

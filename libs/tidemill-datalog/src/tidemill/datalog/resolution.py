@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from tidemill.datalog.ast import Application, Argument, Atom, Expression, Program, Rule, Wildcard
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.checked import CLOCK, ResolvedAtom, ResolvedParafact, ResolvedRule
 from tidemill.datalog.diagnostics import Diagnostic
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 
 _NAMES_SHOWN = 12
 
 
 class Resolution:
-    """Resolves the rules of one program against a catalogue and collects what does not fit."""
+    """Resolves the rules of one program against its inputs and collects what does not fit."""
 
-    def __init__(self, program: Program, catalog: Catalog) -> None:
+    def __init__(self, program: Program, inputs: InputSchemas) -> None:
         self._program = program
-        self._catalog = catalog
+        self._readable = inputs
         self.mistakes: list[Diagnostic] = []
         self.inputs: dict[str, InputSchema] = {}
         self.column_names: dict[str, tuple[str, ...]] = {}
@@ -42,7 +42,7 @@ class Resolution:
 
     def _knows(self, name: str) -> bool:
         """Whether the timeline of an input is one that somebody stated."""
-        return not self._catalog.closed or name in self._catalog.inputs
+        return not self._readable.closed or name in self._readable.schemas
 
     def _report_timelines(self, timelines: Mapping[str, str], place: Application) -> None:
         (one, first), (other, second) = timelines.items()
@@ -64,7 +64,7 @@ class Resolution:
         names.
         """
         head = rule.head.application
-        known = self._catalog.inputs.get(head.name)
+        known = self._readable.schemas.get(head.name)
         if head.name == CLOCK:
             self._report(
                 "S110",
@@ -138,15 +138,15 @@ class Resolution:
         return self._by_position(application, names, complete=True)
 
     def _know(self, application: Application) -> None:
-        """An atom's predicate has to be derived or an input; an open catalogue learns new inputs."""
+        """An atom's predicate has to be derived or an input; open inputs gain new ones."""
         name = application.name
-        schema = self._catalog.inputs.get(name)
+        schema = self._readable.schemas.get(name)
         if schema is not None:
             self.inputs.setdefault(name, schema)
             self.column_names.setdefault(name, _input_names(schema))
         elif name not in self._derived:
-            if self._catalog.closed:
-                known_names = [*self._derived, *self._catalog.inputs, *self._catalog.readable]
+            if self._readable.closed:
+                known_names = [*self._derived, *self._readable.schemas, *self._readable.readable]
                 self._report(
                     "S124", f"`{name}` is neither derived nor an input", application,
                     _did_you_mean(name, known_names) or _known_predicates(known_names),
@@ -156,7 +156,7 @@ class Resolution:
             columns = tuple((column, "any") for column in known)
             self.inputs.setdefault(
                 name,
-                InputSchema(name, self._catalog.default_kind, columns),  # type: ignore[arg-type]  # "any" is a ColumnType
+                InputSchema(name, self._readable.default_kind, columns),  # type: ignore[arg-type]  # "any" is a ColumnType
             )
 
     def _terms(self, application: Application, *, complete: bool) -> tuple[Expression, ...]:

@@ -11,11 +11,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tidemill.datalog.ast import Program, Rule
-from tidemill.datalog.catalog import Catalog, ColumnType, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.diagnostics import ProgramErrors
 from tidemill.datalog.evaluation import LimitPassed
+from tidemill.datalog.inputs import ColumnType, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, Value, format_record
@@ -200,7 +200,7 @@ def _rules_over(draw: st.DrawFn, positive: Sequence[str], forms: Forms) -> str:
     return f"{name}({', '.join(terms)}) {mark} := {' ^ '.join(body)}{condition}{defined};"
 
 
-CATALOG = Catalog(
+CATALOG = InputSchemas(
     {
         name: InputSchema(
             name,

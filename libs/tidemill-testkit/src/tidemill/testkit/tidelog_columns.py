@@ -8,9 +8,9 @@ from random import Random  # noqa: TID251  seeded by Hypothesis
 
 from hypothesis import strategies as st
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import Record, Value
@@ -19,7 +19,7 @@ from tidemill.testkit.tidelog import Example
 UPPER = 60
 """All instants lie in [0, UPPER)."""
 
-_CATALOG = Catalog(
+_CATALOG = InputSchemas(
     {
         "reading": InputSchema(
             "reading", "events", (("sensor", "text"), ("value", "float"), ("step", "int"))
@@ -119,7 +119,7 @@ def _example(rules: list[str]) -> Example:
 def bulk_inputs(draw: st.DrawFn) -> dict[str, list[Presence]]:
     """Up to some hundred rows, from one seed, with nulls, repeats, and ends that nothing reaches."""
     rng = Random(draw(st.integers(0, 1 << 30)))
-    found: dict[str, list[Presence]] = {name: [] for name in _CATALOG.inputs}
+    found: dict[str, list[Presence]] = {name: [] for name in _CATALOG.schemas}
     values: list[float | None] = [
         *(rng.choice((-1, 1)) * rng.random() * 9 for _ in range(6)),
         None,

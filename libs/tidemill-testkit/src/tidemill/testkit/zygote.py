@@ -18,8 +18,8 @@ from itertools import count
 import pyarrow as pa
 
 from tidemill.client.plugins import function_command
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 def warm() -> None:
     """Do once what every process would do at its first step: build the grammar, load the kernels."""
-    check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), Catalog(closed=False))
+    check(parse("p(x, n) := q(x, n, _) if n > 1;", "warm"), InputSchemas(closed=False))
 
     async def written() -> None:
         unique = map(str, count())

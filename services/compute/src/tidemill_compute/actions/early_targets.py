@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import PlannedView, state_of
 from tidemill.datalog.eager import inputs_below
 from tidemill.datalog.evaluation import Limits
@@ -14,12 +14,12 @@ from tidemill_compute.events.source_streams import stream_of
 
 
 def early_target(
-    view: PlannedView, predicate: str, shapes: Shapes, limits: Limits, allowance: Allowance
+    view: PlannedView, predicate: str, catalog: Catalog, limits: Limits, allowance: Allowance
 ) -> EarlyTarget:
     """What an eager action over a predicate of the view reads."""
     inputs = {}
     for name in inputs_below(view.program, predicate):
-        stored = shapes.applied_source(view.inputs[name].name)
+        stored = catalog.applied_source(view.inputs[name].name)
         assert stored is not None, "what is no source was refused"
         shape = replace(view.inputs[name].shape, predicate=name)
         inputs[name] = (*stream_of(stored), shape)

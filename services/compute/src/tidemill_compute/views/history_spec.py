@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.catalog.record_rows import PredicateShape
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.evaluation import Limits
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.incremental import Strategy
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.vocabulary import Named
 from tidemill.shard.encoding import pack_description, pack_part, unpack_description, unpack_part
@@ -91,7 +91,7 @@ def unpack_history(packed: bytes) -> History:
     """What `pack_history` was given. Cost: the program is parsed and checked."""
     spec = msgspec.msgpack.decode(packed, type=HistorySpec)
     program = check(
-        parse(spec.text, spec.file), Catalog(spec.program_inputs), vocabulary_of(spec.named)
+        parse(spec.text, spec.file), InputSchemas(spec.program_inputs), vocabulary_of(spec.named)
     )
     target = ViewTarget(
         spec.name, program,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.datalog.ast import Literal, Program, walk
 from tidemill.datalog.bound import evaluate_bound
-from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.lint import warn_about_unknown
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
@@ -30,7 +30,7 @@ def warnings_of(text: str, file: str = "<program>", named: Named = NOTHING) -> l
 
     The program may use what is `named`. Raises: ProgramErrors, UsageError.
     """
-    catalog = Catalog(closed=False)
+    catalog = InputSchemas(closed=False)
     checked = check(parse(text, file), catalog, vocabulary_of(named))
     told = dict.fromkeys([*checked.warnings, *warn_about_unknown(checked, catalog)])
     return sorted(told, key=lambda warning: warning.span)
@@ -80,7 +80,9 @@ def presences_of(
     ProgramErrors, UsageError, Exhausted.
     """
     program = parse(text, file)
-    checked = check(program, Catalog(closed=False, default_kind=default_kind), vocabulary_of(named))
+    checked = check(
+        program, InputSchemas(closed=False, default_kind=default_kind), vocabulary_of(named)
+    )
     if checked.ticked:
         raise UsageError(
             "programs with @next or @async run in ticks: apply a view with spec.tick, or write a case "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.catalog.entry import Named
+from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.store import Stored
 from tidemill.runtime.resources import ArrangementSpec
 from tidemill.shard import Description
@@ -17,7 +17,7 @@ from tidemill_embedded.world import World
 class ArrangementRunner:
     """An arrangement of one collection; it is retained as the collection is."""
 
-    def __init__(self, stored: Stored, arranged: Named, world: World) -> None:
+    def __init__(self, stored: Stored, arranged: CatalogEntry, world: World) -> None:
         spec = stored.resource.spec
         assert isinstance(spec, ArrangementSpec)
         self.name = f"Arrangement/{stored.resource.name}"

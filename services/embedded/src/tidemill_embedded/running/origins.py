@@ -24,7 +24,7 @@ def apply_context(store: ResourceStore, world: World) -> ApplyContext:
     """The state of this process, for the plan of an apply."""
     limits = world.settings.limits
     return ApplyContext(
-        world.shapes, store, world.collections, world.places, SourceOrigins(world),
+        world.catalog, store, world.collections, world.places, SourceOrigins(world),
         min(limits.row_bytes, limits.row_bytes_max), bool(world.settings.log),
     )  # fmt: skip
 

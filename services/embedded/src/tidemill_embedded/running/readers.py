@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemill.catalog.entry import SYSTEM, Named, row_schema
+from tidemill.catalog.entry import SYSTEM, CatalogEntry, row_schema
 from tidemill.catalog.firing import refuse_forgotten
 from tidemill.catalog.places import check_sink
 from tidemill.catalog.schemas import DONE_SCHEMA, OUTBOX_SCHEMA, corrections_schema
@@ -82,7 +82,7 @@ class TableRunner:
 class ActionRunner:
     """An action: a goal over one output of a view, an outbox, a sink."""
 
-    def __init__(self, stored: Stored, watched: Named, world: World) -> None:
+    def __init__(self, stored: Stored, watched: CatalogEntry, world: World) -> None:
         spec = stored.resource.spec
         assert isinstance(spec, ActionSpec)
         self.name = f"Action/{stored.resource.name}"
@@ -107,11 +107,11 @@ class ActionRunner:
 
     def _looking_ahead(self, goal: Goal) -> EarlyEvents:
         """What finds the events of the goal that are not definite yet. Raises: ProgramErrors if none may fire."""
-        world, view = self._world, self._world.shapes.planned(self._spec.view)
+        world, view = self._world, self._world.catalog.planned(self._spec.view)
         spec = view.stored.resource.spec
         assert isinstance(spec, ViewSpec)
         bounds = bounds_of(spec, self._spec.view, world)
-        target = early_target(view, goal.predicate, world.shapes, *bounds)
+        target = early_target(view, goal.predicate, world.catalog, *bounds)
         return EarlyEvents(
             target, self._stored.prefix, world.collections, world.settings.compute,
             world.shared.threads,
@@ -218,7 +218,7 @@ class ActionRunner:
         A view that was made together with the action has not evaluated its history yet.
         """
         there: Frontier = frontier()
-        for root in self._world.shapes.roots_of(self._spec.view):
+        for root in self._world.catalog.roots_of(self._spec.view):
             there = there.meet((await self._world.collections.status(root)).upper)
         return frontier(U64_MAX) if there.empty else upper.join(there, U64_TIME)
 
@@ -261,7 +261,7 @@ class ActionRunner:
 class HoldRunner:
     """A hold: keeps the history of one collection."""
 
-    def __init__(self, stored: Stored, held: Named, world: World) -> None:
+    def __init__(self, stored: Stored, held: CatalogEntry, world: World) -> None:
         spec = stored.resource.spec
         assert isinstance(spec, HoldSpec)
         self.name = f"Hold/{stored.resource.name}"

@@ -84,7 +84,7 @@ class ViewRunner:
     @property
     def roots(self) -> list[str]:
         """The collections of the sources and tables below it."""
-        return self._world.shapes.roots_of(self._stored.resource.name)
+        return self._world.catalog.roots_of(self._stored.resource.name)
 
     def details(self) -> dict[str, Any]:
         """Which version is read, and how far a changed one has come."""

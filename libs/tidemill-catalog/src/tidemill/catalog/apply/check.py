@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tidemill.catalog.apply.documents import doubled, told_twice
 from tidemill.catalog.apply.plan import plan_reader
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import located
 from tidemill.catalog.plugins import vocabulary_of
 from tidemill.catalog.store import Stored
 from tidemill.datalog.ast import Rule
-from tidemill.datalog.catalog import Catalog, InputKind
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import Diagnostic, ProgramErrors
+from tidemill.datalog.inputs import InputKind, InputSchemas
 from tidemill.datalog.layout import format_text
 from tidemill.datalog.lint import warn_about_goal, warn_about_unused
 from tidemill.datalog.parser import parse
@@ -109,8 +109,8 @@ def check_program(
     """What is wrong with one program whose inputs are not described."""
     vocabulary = vocabulary_of(named)
     try:
-        catalog = Catalog(closed=False, default_kind=default_kind)
-        checked = check(parse(text, file), catalog, vocabulary)
+        inputs = InputSchemas(closed=False, default_kind=default_kind)
+        checked = check(parse(text, file), inputs, vocabulary)
     except ProgramErrors as error:
         return _of_program(error.diagnostics, error.text)
     return _of_program(checked.warnings, text)
@@ -120,7 +120,7 @@ class _ResourceCheck:
     """Plans resources without stores, as an apply would; a source may be known by name alone."""
 
     def __init__(self) -> None:
-        self._shapes = Shapes()
+        self._catalog = Catalog()
         self._unknown: set[str] = set()
         self._findings: list[Finding] = []
 
@@ -132,7 +132,7 @@ class _ResourceCheck:
             if isinstance(spec, SourceSpec) and not spec.columns:
                 self._unknown.add(resource.name)
             elif isinstance(spec, SourceSpec | TableSpec):
-                self._shapes.plan(stored)
+                self._catalog.plan(stored)
             elif isinstance(spec, ViewSpec | ActionSpec):
                 readers.append(stored)
         self._check_readers(readers)
@@ -165,7 +165,7 @@ class _ResourceCheck:
     def _planned(self, stored: Stored) -> list[Finding]:
         resource = stored.resource
         try:
-            view = plan_reader(stored, self._shapes)
+            view = plan_reader(stored, self._catalog)
         except UsageError as error:
             return list(_of_refusal(error, resource.position))
         begin, spec = resource.blocks.get(PROGRAM), resource.spec
@@ -178,13 +178,13 @@ class _ResourceCheck:
 
     def _warn(self, text: str, file: str, view: str, outputs: Sequence[str]) -> None:
         """What runs in a view and is likely not meant, at its places in the file."""
-        inputs = Catalog(self._shapes.inputs_of(view))
-        program = check(parse(text, file), inputs, self._shapes.planned(view).program.vocabulary)
+        inputs = InputSchemas(self._catalog.inputs_of(view))
+        program = check(parse(text, file), inputs, self._catalog.planned(view).program.vocabulary)
         unused = warn_about_unused(program, outputs) if outputs else ()
         self._findings += _of_program([*program.warnings, *unused], text)
 
     def _warn_about_goal(self, resource: Resource, spec: ActionSpec) -> None:
-        program = self._shapes.planned(spec.view).program
+        program = self._catalog.planned(spec.view).program
         place = resource.place("spec", "goal")
         for each in warn_about_goal(program, spec.goal.partition("(")[0].strip()):
             shown = f"{place}: {resource}: {each.code} {each.message}; {each.hint}"
@@ -196,10 +196,10 @@ class _ResourceCheck:
             return
         try:
             if isinstance(spec, ArrangementSpec):
-                self._shapes.plan(Stored(resource, 0))
+                self._catalog.plan(Stored(resource, 0))
                 return
             with located(resource, "spec", "collection"):
-                self._shapes.named(spec.collection)
+                self._catalog.named(spec.collection)
         except UsageError as error:
             self._findings += _of_refusal(error, resource.position)
 

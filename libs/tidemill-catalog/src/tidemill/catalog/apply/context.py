@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import ResourceStore, Stored
 from tidemill.runtime.places import Places
 from tidemill.shard import Collections
@@ -36,13 +36,13 @@ class Origins(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApplyContext:
-    """The state over which an apply is planned; new views are planned in `shapes`.
+    """The state over which an apply is planned; new views are planned in `catalog`.
 
     With `shared_brokers` the log of this system is on brokers that sources may also reach by their addresses.
     A record of a new source may have `row_bytes`.
     """
 
-    shapes: Shapes
+    catalog: Catalog
     store: ResourceStore
     collections: Collections
     places: Places

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.entry import READS, located
 from tidemill.catalog.own_log import OWN_PREFIX, owner_of
 from tidemill.catalog.store import Stored
@@ -40,7 +40,7 @@ def permit_names(resource: Resource, by: Principal) -> None:
             by.demand(Role.admin, spec.remap)  # who binds what has come writes for all who share it
 
 
-def decided(stored: Stored, shapes: Shapes, by: Principal) -> Stored:
+def decided(stored: Stored, catalog: Catalog, by: Principal) -> Stored:
     """The resource with the collections that it reads, if `by` may read all of them.
 
     Raises: Denied, which names them as they are written; UsageError for what there is not.
@@ -48,12 +48,12 @@ def decided(stored: Stored, shapes: Shapes, by: Principal) -> Stored:
     resource = stored.resource
     for path, written in _written(resource):
         with located(resource, *path):
-            by.demand(Role.reader, _found(shapes, written), shown=written)
+            by.demand(Role.reader, _found(catalog, written), shown=written)
     if READS in stored.resolved:
         kept = stored.resolved[READS].items()
-        reads = {own: (own, shapes.named(name)) for own, name in kept}
+        reads = {own: (own, catalog.named(name)) for own, name in kept}
     else:
-        reads = shapes.reads_of(stored)
+        reads = catalog.reads_of(stored)
     for written, named in reads.values():
         with located(resource):
             by.demand(Role.reader, named.name, shown=written)
@@ -75,10 +75,10 @@ def _written(resource: Resource) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("spec", "inputs", predicate), name
 
 
-def _found(shapes: Shapes, written: str) -> str:
+def _found(catalog: Catalog, written: str) -> str:
     """What a name means now; what means nothing is asked for as it is written."""
     try:
-        return shapes.named(written).name
+        return catalog.named(written).name
     except UnknownCollection:
         return written
 

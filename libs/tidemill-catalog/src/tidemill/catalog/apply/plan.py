@@ -15,9 +15,9 @@ from tidemill.catalog.apply.documents import MAKERS, taken
 from tidemill.catalog.apply.permissions import decided, permit_names, permit_topics
 from tidemill.catalog.apply.restatement import stated_anew
 from tidemill.catalog.apply.shared_bindings import joined
-from tidemill.catalog.catalog import Shapes
+from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.eager import refuse_eager
-from tidemill.catalog.entry import Named, PlannedView, columns_of, located
+from tidemill.catalog.entry import CatalogEntry, PlannedView, columns_of, located
 from tidemill.catalog.firing import refuse_forgotten
 from tidemill.catalog.own_log import in_own_log
 from tidemill.catalog.places import check_resource
@@ -74,7 +74,7 @@ async def plan_apply(
     now_ms: int,
     by: Principal,
 ) -> Plan:
-    """What the resources of documents ask for. New views are planned in `context.shapes`; on refusal they are not.
+    """What the resources of documents ask for. New views are planned in `context.catalog`; on refusal they are not.
 
     What `by` may not make, read or write is refused before anything of it is looked at.
     Raises: UsageError naming file and line, for all or nothing; Denied.
@@ -98,7 +98,7 @@ async def plan_apply(
             mended.append(anew)
         elif known is None or unread:
             _refuse_namesake(resource, store)
-            _refuse_created(resource, store, context.shapes)
+            _refuse_created(resource, store, context.catalog)
             permit_topics(resource, by, context.shared_brokers)
             number = store.next_incarnation(resource.kind, resource.name)
             unbound = _unbound(Stored(resource, now_ms + len(fresh), number), bound)
@@ -111,10 +111,10 @@ async def plan_apply(
     names = {stored.resource.name for stored in [*fresh, *mended]}
     try:
         for stored in [*mended, *configured]:
-            await context.shapes.foresee(stored)
-        mended = await _planned_anew(mended, context.shapes, by)
+            await context.catalog.foresee(stored)
+        mended = await _planned_anew(mended, context.catalog, by)
         created = await _planned(fresh, context, by)
-        configured = [decided(stored, context.shapes, by) for stored in configured]
+        configured = [decided(stored, context.catalog, by) for stored in configured]
         for stored in configured:
             if isinstance(stored.resource.spec, ViewSpec):
                 _check_version(stored, context)
@@ -122,7 +122,7 @@ async def plan_apply(
         _refuse_changing(plan, store)
     except Exception:  # also what nobody foresaw: what is refused is not known by name
         for name in names:
-            context.shapes.forget(name)
+            context.catalog.forget(name)
         raise
     return plan
 
@@ -141,12 +141,12 @@ def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
             )
 
 
-def _refuse_created(resource: Resource, store: ResourceStore, shapes: Shapes) -> None:
+def _refuse_created(resource: Resource, store: ResourceStore, catalog: Catalog) -> None:
     """Raises: UsageError if the name would no longer mean a collection that users created, and others read."""
     name = resource.name
-    if resource.kind not in MAKERS or shapes.created(name) is None:
+    if resource.kind not in MAKERS or catalog.created(name) is None:
         return
-    readers = [f"View/{view}" for view in shapes.readers_of(name)]
+    readers = [f"View/{view}" for view in catalog.readers_of(name)]
     readers += [
         str(other.resource) for other in store.live() if name == _reads(other.resource.spec)
     ]
@@ -192,7 +192,7 @@ def _reconfigured(known: Stored, resource: Resource, context: ApplyContext) -> S
         if not changed:
             return replace(known, resource=resource)
         wider = _wider(known, resource, context) if changed == ["columns"] else None
-        if wider is not None and not context.shapes.readers_of(resource.name):
+        if wider is not None and not context.catalog.readers_of(resource.name):
             return wider
     else:
         changed = [
@@ -259,10 +259,10 @@ def _camel(name: str) -> str:
 def _check_version(stored: Stored, context: ApplyContext) -> None:
     """Refuse a changed view that cannot take the place of the one that is read. Raises: UsageError."""
     if changing(stored):
-        plan_version(stored, context.shapes)
+        plan_version(stored, context.catalog)
         return
     with located(stored.resource):
-        context.shapes.plan_view(stored)
+        context.catalog.plan_view(stored)
 
 
 def _begun(stored: Stored, store: ResourceStore, now_ms: int) -> Stored:
@@ -284,38 +284,38 @@ async def _planned(fresh: list[Stored], context: ApplyContext, by: Principal) ->
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             resolved = replace(stored, resolved={**stored.resolved, **next(decided_now)})
-            context.shapes.plan(resolved)
+            context.catalog.plan(resolved)
             done.append(resolved)
         elif isinstance(spec, ViewSpec | ActionSpec):
             readers.append(stored)
         elif isinstance(spec, TableSpec):
-            context.shapes.plan(stored)
+            context.catalog.plan(stored)
             done.append(stored)
-    done += await _planned_readers(readers, context.shapes, by)
+    done += await _planned_readers(readers, context.catalog, by)
     await _refuse_forgotten(readers, context)
     for stored in fresh:
         if isinstance(stored.resource.spec, ArrangementSpec):
-            done.append(decided(stored, context.shapes, by))
-            context.shapes.plan(done[-1])
+            done.append(decided(stored, context.catalog, by))
+            context.catalog.plan(done[-1])
     for stored in fresh:
         if isinstance(stored.resource.spec, HoldSpec):
-            done.append(decided(stored, context.shapes, by))
+            done.append(decided(stored, context.catalog, by))
             await _refuse_late_hold(stored, context)
     return [replace(each, created_ms=fresh[0].created_ms + n) for n, each in enumerate(done)]
 
 
-async def _planned_anew(mended: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
+async def _planned_anew(mended: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
     """What could not be read, planned before what is new: that may read it."""
     readers = [s for s in mended if isinstance(s.resource.spec, ViewSpec | ActionSpec)]
     done = [stored for stored in mended if stored not in readers]
     for stored in done:
         if isinstance(stored.resource.spec, SourceSpec | TableSpec):
-            shapes.plan(stored)
-    done += await _planned_readers(readers, shapes, by)
+            catalog.plan(stored)
+    done += await _planned_readers(readers, catalog, by)
     for stored in done:
         if isinstance(stored.resource.spec, ArrangementSpec):
-            shapes.plan(decided(stored, shapes, by))
-    return [decided(stored, shapes, by) for stored in done]
+            catalog.plan(decided(stored, catalog, by))
+    return [decided(stored, catalog, by) for stored in done]
 
 
 async def _refuse_late_hold(stored: Stored, context: ApplyContext) -> None:
@@ -324,7 +324,7 @@ async def _refuse_late_hold(stored: Stored, context: ApplyContext) -> None:
     assert isinstance(spec, HoldSpec)
     # What this apply makes has no history yet.
     with suppress(UnknownCollection):
-        collection = context.shapes.named(spec.collection).collection
+        collection = context.catalog.named(spec.collection).collection
         since = (await context.collections.status(collection)).since
         if spec.frontier is not None and not since.less_equal(spec.frontier):
             with located(stored.resource, "spec", "frontier"):
@@ -335,16 +335,16 @@ async def _refuse_late_hold(stored: Stored, context: ApplyContext) -> None:
                 )  # fmt: skip
 
 
-def plan_reader(stored: Stored, shapes: Shapes) -> PlannedView | None:
+def plan_reader(stored: Stored, catalog: Catalog) -> PlannedView | None:
     """Plan a view or an action over what is planned already. Raises: UsageError with its place."""
     spec, resource = stored.resource.spec, stored.resource
     if isinstance(spec, ActionSpec):
-        watched_by(spec, resource, shapes)
+        watched_by(spec, resource, catalog)
     with located(resource):
-        return shapes.plan(served(stored))
+        return catalog.plan(served(stored))
 
 
-async def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal) -> list[Stored]:
+async def _planned_readers(readers: list[Stored], catalog: Catalog, by: Principal) -> list[Stored]:
     """Views and actions, each after what it reads; what cannot be planned says why."""
     done: list[Stored] = []
     waiting = list(readers)
@@ -352,10 +352,10 @@ async def _planned_readers(readers: list[Stored], shapes: Shapes, by: Principal)
         left: list[Stored] = []
         refused: TidemillError | None = None
         for stored in waiting:
-            await shapes.foresee(stored)
+            await catalog.foresee(stored)
             try:
-                known = decided(stored, shapes, by)
-                plan_reader(known, shapes)
+                known = decided(stored, catalog, by)
+                plan_reader(known, catalog)
                 done.append(known)
             except TidemillError as error:
                 refused = refused or error
@@ -371,29 +371,29 @@ async def _refuse_forgotten(readers: Sequence[Stored], context: ApplyContext) ->
     """Refuse actions that would fire from before what is known. Raises: UsageError with its place."""
     for stored in readers:
         if isinstance(stored.resource.spec, ActionSpec):
-            watched = watched_by(stored.resource.spec, stored.resource, context.shapes)
+            watched = watched_by(stored.resource.spec, stored.resource, context.catalog)
             with suppress(UnknownCollection):  # one of a view that is made together with it
                 since = (await context.collections.status(watched.collection)).since
                 with located(stored.resource, "spec", "fireFrom"):
                     refuse_forgotten(stored.resource.spec, watched.name, since)
 
 
-def watched_by(spec: ActionSpec, resource: Resource, shapes: Shapes) -> Named:
+def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> CatalogEntry:
     """The output of a view that an action's goal is about. Raises: UsageError."""
 
     with located(resource, "spec", "view"):
-        view = shapes.view(spec.view)
+        view = catalog.view(spec.view)
     with located(resource, "spec", "goal"):
         predicate = spec.goal.partition("(")[0].strip()
         if predicate not in view.outputs:
             raise UnknownCollection(
                 f"the view {spec.view} has no output {predicate}; it has {', '.join(view.outputs)}"
             )
-        named = shapes.named(f"{spec.view}/{predicate}")
+        named = catalog.named(f"{spec.view}/{predicate}")
         goal = goal_over(spec.goal, {predicate: named.shape.argument_columns})
     if spec.eager:
         with located(resource, "spec", "eager"):
-            refuse_eager(shapes.planned(spec.view), goal, shapes)
+            refuse_eager(catalog.planned(spec.view), goal, catalog)
     return named
 
 

@@ -54,7 +54,7 @@ def _refuse_taken(
     """Raises: UsageError if the name is that of other collections."""
     taken = [str(each) for each in resources if each.kind in makers and each.name == name]
     taken += [f"{kind}/{name}" for kind in makers if context.store.get(kind, name) is not None]
-    created = context.shapes.created(name)
+    created = context.catalog.created(name)
     taken += [] if created is None else [f"the collection {created}"]
     if taken:
         raise UsageError(

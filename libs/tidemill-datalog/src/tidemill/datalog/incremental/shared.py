@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.forms import (
     AtomForm,
@@ -27,6 +26,7 @@ from tidemill.datalog.evaluation.tables import EXPIRES, PARAFACTS, TIME, Row
 from tidemill.datalog.incremental.matches import Matches, Target
 from tidemill.datalog.incremental.surroundings import JOINED, Present, Told
 from tidemill.datalog.incremental.unit import Reporter, Unit
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.lattices import Parafacts, merge_parafacts
 from tidemill.datalog.presence import END, Instant
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
-from tidemill.datalog.catalog import ColumnType
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation.allowance import Allowance
 from tidemill.datalog.evaluation.compiled import Surroundings
@@ -19,6 +18,7 @@ from tidemill.datalog.evaluation.tables import TIME, Row
 from tidemill.datalog.functions import ScalarFunction
 from tidemill.datalog.incremental.facts import FactTable
 from tidemill.datalog.incremental.versions import Later
+from tidemill.datalog.inputs import ColumnType
 from tidemill.datalog.lattices import Lattice
 from tidemill.datalog.presence import BEGINNING, Instant
 from tidemill.datalog.records import Record

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.datalog.catalog import Catalog, ColumnType, InputKind, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
+from tidemill.datalog.inputs import ColumnType, InputKind, InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import (
     NegativeMultiplicity,
@@ -18,7 +18,7 @@ from tidemill.datalog.presence import (
 )
 from tidemill.datalog.records import Record, Value, format_presence, parse_record
 from tidemill.datalog.values import widen
-from tidemill.testkit.conformance.language_reject import schema_catalog
+from tidemill.testkit.conformance.language_reject import schema_inputs
 from tidemill.testkit.conformance.values import CaseError, Json
 from tidemill.time import normal
 
@@ -79,15 +79,15 @@ def check_program(
 ) -> CheckedProgram:
     """The case's program, checked against its schema or against what it feeds."""
     if "schema" in case:
-        catalog = schema_catalog(case["schema"])
+        inputs = schema_inputs(case["schema"])
     else:
-        inputs = {
+        schemas = {
             name: InputSchema(name, kinds.get(name, default), _columns(rows))
             for name, rows in fed.items()
             if rows
         }
-        catalog = Catalog(inputs, closed=False, default_kind=default)
-    return check(parse(case["program"]), catalog)
+        inputs = InputSchemas(schemas, closed=False, default_kind=default)
+    return check(parse(case["program"]), inputs)
 
 
 def _columns(rows: Sequence[tuple[Value, ...]]) -> tuple[tuple[str, ColumnType], ...]:

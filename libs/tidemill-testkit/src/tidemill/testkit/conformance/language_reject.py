@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.datalog.catalog import Catalog, InputSchema
 from tidemill.datalog.check import check
 from tidemill.datalog.diagnostics import ProgramErrors
+from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
 
 
-def schema_catalog(schema: dict[str, Any]) -> Catalog:
+def schema_inputs(schema: dict[str, Any]) -> InputSchemas:
     """The closed catalogue that the `schema` of a case describes."""
-    return Catalog(
+    return InputSchemas(
         {
             name: InputSchema(
                 name,
@@ -28,13 +28,13 @@ def schema_catalog(schema: dict[str, Any]) -> Catalog:
 def run_reject(case: dict[str, Any]) -> list[str]:
     """What differs between the first mistake found and the one expected."""
     if "schema" in case:
-        catalog = schema_catalog(case["schema"])
+        inputs = schema_inputs(case["schema"])
     else:
         events = case.get("inputs") == "events"
-        catalog = Catalog(closed=False, default_kind="events" if events else "relation")
+        inputs = InputSchemas(closed=False, default_kind="events" if events else "relation")
     expected = case["error"]
     try:
-        check(parse(case["program"]), catalog)
+        check(parse(case["program"]), inputs)
     except ProgramErrors as refused:
         first = refused.diagnostics[0]
         found: dict[str, Any] = {

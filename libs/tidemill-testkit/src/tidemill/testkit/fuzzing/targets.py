@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from google.protobuf import descriptor_pb2
 
 from tidemill.arrangement.updates import consolidate, stamp
-from tidemill.datalog.catalog import Catalog
 from tidemill.datalog.check import check
 from tidemill.datalog.formatter import format_program
 from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.inputs import InputSchemas
 from tidemill.datalog.parser import parse
 from tidemill.datalog.records import parse_record
 from tidemill.rpc import codecs, codecs_storage
@@ -112,11 +112,11 @@ def _text(data: bytes) -> str:
 def _program(data: bytes) -> None:
     program = parse(_text(data))
     format_program(program)
-    check(program, Catalog(closed=False))
+    check(program, InputSchemas(closed=False))
 
 
 def _goals() -> Target:
-    checked = check(parse('late("a", 1); late("b", 2);'), Catalog())
+    checked = check(parse('late("a", 1); late("b", 2);'), InputSchemas())
     seeds = (b"late(x, y)", b'late("a", y)', b"late(x, 3)")
     return Target("goals", seeds, lambda data: compile_goal(_text(data), checked), (UsageError,))
 

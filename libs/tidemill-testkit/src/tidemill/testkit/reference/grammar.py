@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 
-from tidemill.datalog import catalog, check_safety, codes, functions, lattices, parser, values
+from tidemill.datalog import check_safety, codes, functions, inputs, lattices, parser, values
 from tidemill.testkit.reference.pages import (
     code,
     first_line,
@@ -71,7 +71,7 @@ def page() -> str:
         "```",
     ]
     lines += ["", "## Types", ""]
-    lines += table(("type", "values"), ((code(n), says) for n, says in catalog.TYPES.items()))
+    lines += table(("type", "values"), ((code(n), says) for n, says in inputs.TYPES.items()))
     lines += ["", "## Values and operators", *paragraphs(values.__doc__ or "")]
     lines += ["", "## Functions", *paragraphs((functions.__doc__ or "").partition("\n\n")[2]), ""]
     lines += table(

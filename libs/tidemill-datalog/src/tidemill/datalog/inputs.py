@@ -1,4 +1,4 @@
-"""What a program may read: the inputs with their columns, kinds and timelines."""
+"""The inputs that a program may read, with their columns, kinds and timelines."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class InputSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
-    """The inputs by predicate.
+class InputSchemas:
+    """The inputs of a program, with their schemas by predicate.
 
-    A closed catalogue refuses what it does not name (S124). An open one takes every predicate that
-    a rule reads and none derives as an input of kind `default_kind` whose columns have no names.
-    `readable` are names that could be inputs: a mistake proposes them.
+    Closed inputs refuse a predicate that they do not name (S124). Open ones take every predicate
+    that a rule reads and none derives as an input of kind `default_kind` whose columns have no
+    names. `readable` are names that could be inputs: a mistake proposes them.
     """
 
-    inputs: Mapping[str, InputSchema] = field(default_factory=dict)
+    schemas: Mapping[str, InputSchema] = field(default_factory=dict)
     closed: bool = True
     default_kind: InputKind = "relation"
     readable: Sequence[str] = ()

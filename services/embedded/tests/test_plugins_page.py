@@ -14,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidemill.catalog import plugins
 from tidemill.catalog.apply.check import check_files
 from tidemill.catalog.catalog import Catalog
 from tidemill.catalog.store import Stored
@@ -29,7 +30,6 @@ from tidemill.rpc.messages import ResourceDocument
 from tidemill.runtime.resources import load_resources
 from tidemill.testkit.pages import DOCS, blocks_of
 from tidemill.time import UsageError
-from tidemill.catalog import plugins
 from tidemill_compute.settings import ComputeSettings
 from tidemill_compute.views.bulk import History
 from tidemill_compute.views.history_spec import pack_history, unpack_history

@@ -1,4 +1,4 @@
-"""What every resource makes: collections, and the predicates by which programs read them."""
+"""The catalog: the collections that every resource makes, and the predicates by which programs read them."""
 
 from __future__ import annotations
 

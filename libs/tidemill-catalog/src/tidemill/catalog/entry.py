@@ -1,4 +1,4 @@
-"""Collections that resources make, each under its name, with what programs and questions see of it."""
+"""Entries of the catalog: collections under their names, as programs and questions see them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CREATED = "Collection"
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A collection under the name by which users and programs know it."""
+    """A catalog entry: a collection under the name by which users and programs know it."""
 
     name: str
     collection: str

@@ -1,4 +1,4 @@
-"""What can be read, by name, and the indexes by which it is found however much there is."""
+"""Names of collections, and the indexes by which an entry is found however many there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidemill check` and `tidemill fmt` on files, without a server."""
+"""`tidemill check`, `tidemill fmt` and `tidemill eval` on files, without a server."""
 
 from __future__ import annotations
 
@@ -6,140 +6,25 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tidemill.catalog.apply.check import check_files, format_file
+from tidemill.testkit.documents import document
+from tidemill.testkit.documents import program_view as view
 from tidemill_embedded.commands import check_command
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
-SOURCE = f"""{HEAD}kind: Source
-metadata: {{name: flights}}
-spec:
-  http: {{}}
-  columns: [{{name: plane, type: text}}, {{name: delay, type: int}}]
-"""
-UNKNOWN = f"{HEAD}kind: Source\nmetadata: {{name: u}}\nspec: {{kafka: {{topic: t}}, infer: {{}}}}\n"
-
-
-def view(name: str, program: str, more: str = "") -> str:
-    lines = "".join(f"    {line}\n" for line in program.split("\n"))
-    return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  program: |\n{lines}"
-
-
-def action(view_name: str, goal: str) -> str:
-    spec = f'{{view: {view_name}, goal: "{goal}", sink: {{file: {{path: x}}}}}}'
-    return f"{HEAD}kind: Action\nmetadata: {{name: a}}\nspec: {spec}\n"
+SOURCE = document(
+    "Source",
+    "flights",
+    "{http: {}, columns: [{name: plane, type: text}, {name: delay, type: int}]}",
+)
 
 
 def run_command(command: Callable[..., None], arguments: list[str], stdin: str = "") -> Result:
     app = typer.Typer()
     app.command()(command)
     return CliRunner().invoke(app, arguments, input=stdin)
-
-
-def told(**texts: str) -> list[tuple[str, int, int, str]]:
-    files = {f"{name}.yaml": text for name, text in texts.items()}
-    found = check_files(files)
-    return [(f.position.file, f.position.line, f.position.column, f.code) for f in found]
-
-
-def test_the_examples_are_right() -> None:
-    files = {str(file): file.read_text() for file in EXAMPLES.rglob("*.yaml")}
-    assert len(files) >= 3
-    assert [finding.shown for finding in check_files(files) if not finding.warning] == []
-    for file, text in files.items():
-        assert format_file(text, file) == text
-
-
-def test_a_resource_that_two_files_have_is_told_at_the_second() -> None:
-    assert told(a=SOURCE, b=SOURCE) == [("b.yaml", 3, 18, "resource")]
-    (finding,) = check_files({"a.yaml": SOURCE, "b.yaml": SOURCE})
-    assert "Source/flights is there already, at a.yaml:" in finding.shown
-
-
-def test_a_name_is_given_once_among_the_kinds_that_make_collections() -> None:
-    table = (
-        "apiVersion: tidemill.dev/v1alpha1\nkind: Table\nmetadata: {name: flights}\n"
-        "spec: {columns: [{name: n, type: int}]}\n"
-    )
-    for files in ({"a.yaml": SOURCE, "b.yaml": table}, {"b.yaml": f"{SOURCE}---\n{table}"}):
-        findings = check_files(files)
-        assert [(f.position.file, f.code) for f in findings] == [("b.yaml", "resource")]
-        says = "Table/flights: its collections would be named as those of Source/flights, at "
-        assert says in findings[0].message
-    hold = table.replace("Table", "Hold").replace(
-        "columns: [{name: n, type: int}]", "collection: flights"
-    )
-    assert check_files({"a.yaml": SOURCE, "b.yaml": hold}) == []
-
-
-def test_resources_see_each_other_across_files_in_any_order() -> None:
-    late = view("delays", "late(p) := flights(p, d) if d > 30;")
-    worse = view("worse", "bad(p) := late(p) ^ not flights(p, 0);")
-    assert told(c=action("worse", "bad(p)"), b=worse, a=late, s=SOURCE) == []
-    assert told(b=worse, s=SOURCE) == [("b.yaml", 6, 15, "S124")]
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        (view("v", "p(x) :=\n  flights(x);"), (7, 7, "S109")),
-        (view("v", "p(x) := flights(x, _) ^ ~q(x);"), (6, 29, "E003")),
-        (view("v", "p(x) := r(x);", "  inputs: {r: nosuch}\n"), (5, 15, "resource")),
-        (view("v", "p(x) := flights(x, _);", "  outputs: [p, q]\n"), (5, 16, "resource")),
-        (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "q(x)"), (11, 23, "resource")),
-        (view("v", "p(x) := flights(x, _);") + "---\n" + action("v", "p(x"), (1, 4, "E002")),
-        (
-            view("v", "p(x) := flights(x, _);").replace("spec:", "spec:\n  inptus: {}"),
-            (5, 3, "resource"),
-        ),
-        (HEAD + "kind: [", (2, 8, "resource")),
-    ],
-)
-def test_a_mistake_has_its_place(text: str, place: tuple[int, int, str]) -> None:
-    assert [found[1:] for found in told(s=SOURCE, v=text)] == [place]
-
-
-def test_an_input_that_is_not_there_is_told_with_what_it_may_be_called() -> None:
-    late = view("delays", "late(p) := flights(p, d) if d > 30;")
-    for wrong, right in (("flight", "flights"), ("lat", "late")):
-        files = {"s.yaml": SOURCE, "a.yaml": late, "v.yaml": view("v", f"x(p) := {wrong}(p);")}
-        (finding,) = check_files(files)
-        assert (finding.code, finding.hint) == ("S124", f"did you mean `{right}`?")
-
-
-def test_a_warning_has_its_place_and_refuses_nothing() -> None:
-    never = view("v", "p(x) := flights(x, _)\n  if false;")
-    (finding,) = check_files({"s.yaml": SOURCE, "v.yaml": never})
-    assert (finding.code, finding.warning, finding.position.line) == ("W204", True, 7)
-
-
-def test_a_goal_over_a_value_that_may_still_change_is_a_warning() -> None:
-    events = SOURCE + "  eventTime: {column: delay, timeline: air, expiresAfter: 1h}\n"
-    counted = view(
-        "v", "n(p) @count(d) @time(0) := flights(p, d);\nm(p) @count(d) := flights(p, d);"
-    )
-    (finding,) = check_files({"s.yaml": events, "v.yaml": counted, "a.yaml": action("v", "n(p)")})
-    assert (finding.code, finding.position.file, finding.position.line) == ("W201", "a.yaml", 4)
-    assert told(s=events, v=counted, a=action("v", "m(p)")) == []
-
-
-def test_what_only_rows_can_tell_is_not_judged() -> None:
-    over = view("v", "p(x) := u(x, 1, 2);") + "---\n" + view("w", "q(x) := p(x);")
-    assert told(u=UNKNOWN, v=over, a=action("v", "p(x)")) == []
-
-
-def test_a_program_alone_reads_whatever_it_names() -> None:
-    assert check_files({"p.tidelog": "p(x) := q(x) ^ not r(x);"}) == []
-    (finding,) = check_files({"p.tidelog": "p(x, y) := q(x);"})
-    assert (finding.code, finding.position.line, finding.position.column) == ("S101", 1, 6)
-    assert "\n   |      ^\n" in finding.shown
-    assert check_files({"p.tidelog": "p(x) ~time := q(x);"}, "events")[0].code == "S111"
-    assert check_files({"p.tidelog": "p(x) ~time := q(x);"}) == []
 
 
 def test_the_command_speaks_to_people_and_to_editors(tmp_path: Path) -> None:
@@ -220,11 +105,6 @@ def test_c3_a_misspelt_predicate_is_never_silent(tmp_path: Path) -> None:
         assert "did you mean `flight`?" in ran.output
 
 
-def test_c3_a_rule_of_a_view_that_no_output_needs_is_told_at_its_place() -> None:
-    program = view("v", "p(x) := flights(x, _);\nq(x) := flights(x, _);", "  outputs: [p]\n")
-    assert told(s=SOURCE, v=program) == [("v.yaml", 8, 5, "W208")]
-
-
 def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.tl", tmp_path / "bad.tl"
     good.write_text("p(1);\n")
@@ -233,48 +113,3 @@ def test_a_file_that_is_no_text_is_named_with_the_line(tmp_path: Path) -> None:
         refused = run_command(command, [str(good), str(bad)])
         assert refused.exit_code == 1
         assert f"{bad}:2: this is not UTF-8 text" in refused.stderr
-
-
-EVENTS = f"""{HEAD}kind: Source
-metadata: {{name: flown}}
-spec:
-  http: {{}}
-  columns: [{{name: k, type: text}}, {{name: n, type: int}}, {{name: at, type: int}}]
-  eventTime: {{column: at, timeline: flown}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "more", "place"),
-    [
-        ("late(plane: x, time: t) := flown(k: x) @time(t);", "", (6, 20)),
-        ("late(plane: x, expires: n) := flown(k: x, n: n);", "", (6, 20)),
-        ("q(max: k) @max(d) := flights(k, d);", "", (6, 7)),
-        ("q(_diff: k) := flights(k, _);", "", (6, 7)),
-        ("q(_time: k) := flights(k, _);", "", (6, 7)),
-        ("q(node: k) := flights(k, _);\np(k) @next := q(k);", "  tick: {'on': change}\n  nodes: 2\n", (8, 7)),
-        ("errors(k) := flights(k, _);", "", (6, 5)),
-        ("state(k) := flights(k, _);", "", (6, 5)),
-    ],
-)  # fmt: skip
-def test_w1_a_head_named_as_a_column_of_the_collection_has_its_place(
-    program: str, more: str, place: tuple[int, int]
-) -> None:
-    files = {"s.yaml": SOURCE, "e.yaml": EVENTS, "v.yaml": view("v", program, more)}
-    (finding,) = check_files(files)
-    assert (finding.code, finding.position.line, finding.position.column) == ("S126", *place)
-    assert "another name" in finding.hint
-
-
-def test_w1_a_head_may_have_a_name_that_its_collection_has_not() -> None:
-    program = "q(time: k, node: d) := flights(k, d);\np(max: k) @min(d) := flights(k, d);"
-    hidden = view("w", "errors(k) := flights(k, _);\nq(k) := errors(k);", "  outputs: [q]\n")
-    assert told(s=SOURCE, v=view("v", program), w=hidden) == []
-
-
-def test_w1_columns_that_the_view_names_are_looked_at_too() -> None:
-    named = "  columns: {late: [plane, time]}\n"
-    late = view("v", "late(x, t) := flown(k: x) @time(t);", named)
-    (finding,) = check_files({"e.yaml": EVENTS, "v.yaml": late})
-    assert (finding.position.line, finding.position.column) == (5, 19)
-    assert "has a column `time` already: the @time of the event; give" in finding.message

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+HEAD = "apiVersion: tidemill.dev/v1alpha1\n"
+"""First line of a document."""
+
 
 def document(kind: str, name: str, spec: str) -> str:
     """One of the documents of a file."""
-    head = "---\napiVersion: tidemill.dev/v1alpha1\n"
-    return f"{head}kind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+    return f"---\n{HEAD}kind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+
+
+def program_view(name: str, program: str, more: str = "") -> str:
+    """A file with one view, whose program is a block from line 6 and column 5 on; `more` goes before it."""
+    lines = "".join(f"    {line}\n" for line in program.split("\n"))
+    return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  program: |\n{lines}"
 
 
 FLIGHTS = document("Table", "flights", "{columns: [{name: plane, type: text}]}") + document(

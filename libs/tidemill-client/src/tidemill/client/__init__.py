@@ -1,4 +1,4 @@
-"""What users import: `connect(address)` gives a client whose answers are Arrow tables.
+"""The Python client: `connect(address)` gives a client whose answers are Arrow tables.
 
 Imports are deferred to the first use, so that the command starts fast.
 """

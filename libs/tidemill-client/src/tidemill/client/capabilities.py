@@ -1,6 +1,4 @@
-"""Capabilities and views as context managers: renewed in the background while they are held,
-dropped at the end.
-"""
+"""Capabilities and views as context managers: renewed in the background, dropped at the end."""
 
 from __future__ import annotations
 
@@ -123,7 +121,7 @@ class AsyncReader(AsyncHeld):
         )
 
     async def downgrade(self, to: int) -> None:
-        """Let the history before `to` go."""
+        """Move the hold to `to`: history before it may be compacted."""
         async with self._turn:
             self.capability = await self._storage.downgrade(self.capability, frontier(to))
 
@@ -253,7 +251,7 @@ class AsyncView:
                 await reader.drop()
 
     def keep(self) -> None:
-        """Let the view go on when the context ends: `tidemill delete view NAME` ends it."""
+        """Keep the view after the context ends: `tidemill delete view NAME` ends it."""
         self._kept = True
 
     async def drop(self) -> None:
@@ -264,10 +262,11 @@ class AsyncView:
 
 
 class ViewOptions(TypedDict, total=False):
-    """What may be said of a view: where its outputs begin, by default where all inputs are held.
+    """Options of a view; by default outputs begin at the first instant at which all inputs are
+    held.
 
-    `outputs` are those predicates that can be read, by default all; what they keep; whose leases
-    and how long; and the token by which the command may be repeated.
+    `outputs` are the readable predicates, by default all, and `retain_ms` their history. `owner`
+    and `lease_ms` are those of the capabilities. A repeated command with one `token` applies once.
     """
 
     at: int | None

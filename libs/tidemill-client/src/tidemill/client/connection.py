@@ -38,7 +38,7 @@ from tidemill.rpc.tls import TlsFiles
 from tidemill.time import Frontier, UsageError, heartbeat, partition_frontier, read_offsets
 
 SYSTEM_AUTHORITIES = "system"
-"""As `tls_ca`: certificates are those of the authorities that this machine trusts."""
+"""Value of `tls_ca` for the authorities that this machine trusts."""
 
 Instant = int | str | datetime | None
 """Milliseconds, ISO-8601 text, a datetime (naive: UTC), or None for the latest definite one."""
@@ -46,7 +46,7 @@ Instant = int | str | datetime | None
 
 @dataclass(frozen=True, slots=True)
 class SqlAnswer:
-    """What a SELECT gave over `collections`, all at `as_of`; None if it named no collection."""
+    """Answer of a SELECT over `collections`, all at `as_of`; None if it named no collection."""
 
     table: pa.Table
     as_of: int | None
@@ -79,7 +79,7 @@ class Client(Handles):
         self._calls.close()
 
     def query(self, goal: str, as_of: Instant = None, *, timeout_s: float | None = None) -> Answer:
-        """What matches a goal such as `late(f, d)`, or a whole collection such as `delays/late`.
+        """Matches of a goal such as `late(f, d)`, or a whole collection such as `delays/late`.
 
         The table has plain rows; it keeps `_diff` only where some multiplicity is negative, or
         copies are more than ten million. An instant that is not definite yet is waited for up to
@@ -151,8 +151,7 @@ class Client(Handles):
     def offsets(
         self, source: str, as_of: Instant = None, *, timeout_s: float | None = None
     ) -> Translation:
-        """What the answer of a source is made of: all its records before the `offsets`, and no
-        others.
+        """Offsets behind the answer of a source: it holds all records before them, and no others.
 
         An instant that is not definite yet is waited for up to `timeout_s`.
         """
@@ -249,10 +248,10 @@ def connect(
     """A client of the server at `address`, by default that of `TIDEMILL_ADDRESS`.
 
     `tls_ca` is a file with the authority of the server's certificate (`system`: those of this
-    machine); `tls_cert` and `tls_key` are ours, where servers ask for one; `tls_name` is the name
-    that the server's certificate has, if that is not in the address; `token_file` holds the token.
-    Each is also taken from `TIDEMILL_TLS_CA` and so on. Nothing is called yet: a server that is
-    away shows at the first call, as Unavailable. Raises: UsageError for a file that cannot be used.
+    machine). `tls_cert` and `tls_key` are ours, for servers that ask for them. `tls_name` is the
+    name in the server's certificate, if the address has another. `token_file` holds the token. Each
+    defaults to `TIDEMILL_TLS_CA` and so on. Nothing is called yet: the first call of a server that
+    is away raises Unavailable. Raises: UsageError for a file that cannot be used.
     """
     return connect_to(
         place_from_environment(address, tls_ca, tls_cert, tls_key, tls_name, token_file),
@@ -266,7 +265,7 @@ def connect_to(place: Place, *, timeout_s: float = CALL_S) -> Client:
 
 
 def dialer_of(place: Place) -> Dialer:
-    """How a place is called. Raises: UsageError for a file that cannot be used."""
+    """The dialer of a server. Raises: UsageError for a file that cannot be used."""
 
     def path(name: str) -> Path | None:
         return Path(name) if name else None

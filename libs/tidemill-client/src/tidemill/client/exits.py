@@ -1,4 +1,4 @@
-"""How a subcommand ends."""
+"""Exit codes of subcommands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command says and how it exits when something is refused or fails."""
+"""Messages and exit codes of refusals and failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exit_code(error: TidemillError) -> Exit:
 
 
 def advice(error: TidemillError, address: str) -> str:
-    """What to do about it; empty where the message says it already."""
+    """The next act of the user; empty where the message names it already."""
     match error:
         case NotYet() if error.details.get("reason") == "first":
             return ""

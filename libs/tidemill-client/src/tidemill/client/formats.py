@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Rows(StrEnum):
-    """How rows are written."""
+    """Output formats of rows."""
 
     table = "table"
     json = "json"
@@ -15,7 +15,7 @@ class Rows(StrEnum):
 
 
 class Output(StrEnum):
-    """How resources are listed."""
+    """Output formats of lists of resources."""
 
     wide = "wide"
     yaml = "yaml"

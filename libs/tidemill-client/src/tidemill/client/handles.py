@@ -27,7 +27,7 @@ H = TypeVar("H", bound=AsyncHeld)
 
 
 class Driven(Generic[D]):
-    """What an asynchronous handle guarantees, each call of it driven to its end."""
+    """Guarantees of an asynchronous handle, each call of it driven to its end."""
 
     def __init__(self, calls: BlockingClient, held: D) -> None:
         self._calls = calls
@@ -59,7 +59,7 @@ class Held(Driven[H]):
 
     @property
     def capability(self) -> HeldCapability:
-        """As it stands now; whoever has it has the right."""
+        """The capability as it stands now; possession of it is the right."""
         return self.held.capability
 
     @property
@@ -98,7 +98,7 @@ class Reader(Held[AsyncReader]):
         )
 
     def downgrade(self, to: int) -> None:
-        """Let the history before `to` go."""
+        """Move the hold to `to`: history before it may be compacted."""
         self._calls.drive(lambda _: self.held.downgrade(to))
 
 
@@ -121,12 +121,12 @@ class View(Driven[AsyncView]):
         """To read each output, by predicate."""
 
     def keep(self) -> None:
-        """Let the view go on when the context ends: `tidemill delete view NAME` ends it."""
+        """Keep the view after the context ends: `tidemill delete view NAME` ends it."""
         self.held.keep()
 
 
 class Handles:
-    """What a client holds capabilities with; a lease is for `lease_ms` after its last renewal."""
+    """Factory of a client's capabilities; a lease lasts `lease_ms` from its last renewal."""
 
     _calls: BlockingClient
 

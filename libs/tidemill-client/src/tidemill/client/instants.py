@@ -17,8 +17,8 @@ ISO_FROM_MS = 100_000_000_000
 def instant(written: int | str | datetime | None) -> int | None:
     """The time in milliseconds; None for `latest`, which is the last definite one.
 
-    A date stands for its first instant, and a time without a zone is UTC. What is finer than a
-    millisecond is dropped. Raises UsageError if it is none of these, or before 1970.
+    A date stands for its first instant, and a time without a zone is UTC. Fractions of a
+    millisecond are dropped. Raises: UsageError if it is none of these, or before 1970.
     """
     match written:
         case None | "" | "latest":

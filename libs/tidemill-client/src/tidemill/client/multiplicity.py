@@ -16,8 +16,8 @@ COPIES_MAX = 10_000_000
 def plain_rows(table: pa.Table) -> pa.Table:
     """Each row as often as its multiplicity says, without the column `_diff`.
 
-    Raises UsageError if a row is present a negative number of times, since it has no plain form,
-    and if rows would become more than COPIES_MAX.
+    Raises: UsageError for a negative multiplicity, which has no plain form, and for more than
+    COPIES_MAX rows.
     """
     if DIFF not in table.column_names:
         return table

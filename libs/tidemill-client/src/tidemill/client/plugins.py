@@ -35,9 +35,9 @@ def plugins() -> dict[str, EntryPoint]:
 
 
 def offline_command(name: str) -> Callable[..., None]:
-    """What carries out a subcommand in the stores, without a server.
+    """The implementation of a subcommand on the stores, without a server.
 
-    Raises: UsageError if nothing here can.
+    Raises: UsageError if no installed distribution has one.
     """
     from tidemill.time import UsageError
 
@@ -107,10 +107,9 @@ ANYWHERE = (
 
 
 def connection_first(arguments: list[str], own: Container[str]) -> list[str]:
-    """The arguments with options of the connection in front, wherever they stood; untouched for a
-    plugin's command.
+    """The arguments with options of the connection in front; those of a plugin's command unchanged.
 
-    What follows a lone `--` is not looked at.
+    Arguments behind a lone `--` are not looked at.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     connection: list[str] = []
@@ -131,10 +130,11 @@ class PluginGroup(TyperGroup):
     """Our own subcommands, then those of the plugins."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let options of the connection stand anywhere on the line."""
+        """Accept options of the connection anywhere on the line."""
         return super().parse_args(ctx, connection_first(args, self.commands))
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Own subcommands, then those of plugins."""
         own = list(super().list_commands(ctx))
         return own + [name for name in plugins() if name not in own]
 

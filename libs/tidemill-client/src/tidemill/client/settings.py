@@ -1,4 +1,4 @@
-"""Where the client looks for its server, and how it proves who calls."""
+"""Address of the server and credentials of the caller, from the environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def place_from_environment(
     tls_name: str | None = None,
     token_file: str | None = None,
 ) -> Place:
-    """What is given, and what is not by the environment."""
+    """The given values, and for each that is None the one of the environment."""
     return Place(
         address or address_from_environment(),
         tls_ca or os.environ.get(TLS_CA_VARIABLE, ""),

@@ -49,9 +49,9 @@ def tables_named(text: str) -> list[TableName]:
 def select(text: str, tables: Mapping[TableName, pa.Table], memory: str = "4GB") -> pa.Table:
     """The answer of the SELECT over these tables. Nothing else can be read: no file, no network.
 
-    Raises UsageError with DuckDB's message if the query does not fit the tables, and for tables, or
-    columns of one, that SQL cannot tell apart; Exhausted if it wants more than `memory`, nothing of
-    which goes to disk.
+    Raises: UsageError with DuckDB's message if the query does not fit the tables. UsageError for
+    tables, or columns of one table, that SQL cannot tell apart. Exhausted if it needs more than
+    `memory`, none of which goes to disk.
     """
     _refuse_alike_names(tables)
     prefix = "_snapshot"

@@ -1,3 +1,1 @@
-"""Calling an API server of Kubernetes; what we know of its errors is in the classes of
-`tidemill.time`.
-"""
+"""Calls of a Kubernetes API server; failures are errors of `tidemill.time`."""

@@ -38,7 +38,7 @@ class Expired(TidemillError):
 
 
 async def in_this_place() -> Configuration:
-    """How to reach the API server: as a pod of the cluster, else as kubectl would.
+    """Address and credentials of the API server: those of a pod, else those of kubectl.
 
     Raises: UsageError.
     """

@@ -1,1 +1,1 @@
-"""What the chart ships, built from code: Grafana's dashboards, and the custom resource definitions."""
+"""Files of the chart that are built from code: dashboards and custom resource definitions."""

@@ -1,8 +1,8 @@
-"""What the schemas of resources say beyond types: forms as patterns, rules between fields in CEL.
+"""Schemas of resources beyond types: forms as patterns, rules between fields in CEL.
 
-Each form stands for one of tidemill.runtime.resources.words, each rule for one of
-tidemill.runtime.resources.rules or for what an existing resource may not change; the tests hold
-both sides against each other. Patterns are RE2: no look-ahead.
+Each form stands for one of tidemill.runtime.resources.words. Each rule stands for one of
+tidemill.runtime.resources.rules, or for a field that an existing resource may not change. Tests
+hold both sides against each other. Patterns are RE2: no look-ahead.
 """
 
 from __future__ import annotations

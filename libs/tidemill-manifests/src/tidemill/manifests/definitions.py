@@ -1,8 +1,7 @@
 """The custom resource definitions, from the schemas that `tidemill apply` validates with.
 
-A structural schema has no formats of ours, no unknown fields and no types of two kinds: forms
-become patterns, text-or-number becomes int-or-string, and what no schema says becomes a rule in
-CEL.
+A structural schema has no formats of ours, no unknown fields and no types of two kinds. Forms
+become patterns, text-or-number becomes int-or-string, and rules beyond schemas become CEL.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _KEEP_TEMPLATE = """{{- if .Values.keep }}
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What kubectl calls a kind."""
+    """Names of a kind in kubectl."""
 
     plural: str
     singular: str
@@ -163,7 +162,7 @@ def _validation(rule: Rule) -> Schema:
 
 
 def status_schema() -> Schema:
-    """What the operator writes: a copy of the frontiers, some seconds old, and conditions."""
+    """Schema of the status that the operator writes: conditions, and frontiers some seconds old."""
     condition = {
         "type": "object",
         "required": ["type", "status", "lastTransitionTime", "reason", "message"],

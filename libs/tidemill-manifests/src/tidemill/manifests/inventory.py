@@ -1,10 +1,9 @@
-"""What the images hold of others: lists to install by hash, a bill of materials, and a notice of
-licences.
+"""Inventory of the images: requirements by hash, a bill of materials, and a notice of licences.
 
     python -m tidemill.manifests.inventory ROOT       # make notice, and at the end of make lock
 
-All these files are made of the lock, the members, what is installed here by them, and the sums of
-jars.
+All these files are made of the lock, the members, the distributions that are installed here, and
+the sums of jars.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 SPARK = ("pyspark", "pandas")
-"""What only jobs of Spark need."""
+"""Requirements of Spark jobs alone."""
 
 NOT_SHIPPED = ("tidemill-testkit", "tidemill-manifests", "tidemill-flights")
 """Members that are in no image."""
@@ -34,7 +33,7 @@ IMAGE = {
     "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix",
     "implementation_name": "cpython", "platform_python_implementation": "CPython",
 }  # fmt: skip
-"""What the markers of requirements ask of the images: Debian 12."""
+"""Environment of the images, as markers of requirements ask for it: Debian 12."""
 
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)(?: *; *([^\\]*?))? *\\$")
 
@@ -119,7 +118,7 @@ def licence_of(name: str) -> str:
 
 
 def packages_of(root: Path) -> tuple[list[Package], list[Package]]:
-    """What services need, and what only jobs of Spark need. Raises: KeyError."""
+    """Packages of services, and packages of Spark jobs alone. Raises: KeyError."""
     wanted: set[str] = set()
     for member in root.glob("*/*/pyproject.toml"):
         project = tomllib.loads(member.read_text())["project"]

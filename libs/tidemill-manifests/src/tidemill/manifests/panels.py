@@ -34,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What one panel asks and how it looks. `limits`: (yellow from, red from) in its unit."""
+    """Query and look of one panel. `limits`: (yellow from, red from) in its unit."""
 
     title: str
     meaning: str

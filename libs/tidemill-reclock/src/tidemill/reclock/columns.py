@@ -42,7 +42,7 @@ class SourceColumns:
 
 @dataclass(frozen=True, slots=True)
 class ReclockedColumns:
-    """What one step gave, in no order, and the frontier of all that is still to come."""
+    """Result of one step, in no order, and the frontier of all that is still to come."""
 
     vals: U64Array
     times: U64Array

@@ -1,6 +1,4 @@
-"""From source offsets to our times over whole columns of bindings: since when everything asked for
-is in.
-"""
+"""Coverage of source offsets over whole columns of bindings: the least time at which all are in."""
 
 from __future__ import annotations
 

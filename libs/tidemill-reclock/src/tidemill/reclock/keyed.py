@@ -1,8 +1,8 @@
 """Sources whose records replace each other: changes of rows by their keys in, updates out.
 
-The state is what the output collection holds, so a restart reads it from there. What the output of
-an interval is depends on that content and on the changes of the interval alone: whoever writes it,
-in whichever pieces, writes the same.
+The state equals the output collection, so a restart reads it from there. The output of an interval
+depends on that state and on the changes of the interval alone. Each writer writes the same,
+however the interval is cut.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def unpack_row(packed: bytes) -> list[object]:
 
 
 class KeyedRows:
-    """What is held of a keyed source: one row to a key.
+    """State of a keyed source: one row per key.
 
-    Changes of a database are checked against it. One that has happened already changes nothing, so
-    a history that is delivered again from any point ends as it ended the first time. One that does
-    not follow from the row that is held is reported and not applied: the row stays as the last
-    unbroken change left it, until a snapshot states it anew. Deletions of rows that are not there
-    have happened already.
+    Changes of a database are checked against it. A change that has happened already changes
+    nothing, so a history that is delivered again from any point ends as it ended the first time. A
+    change that does not follow from the held row is reported and not applied. Then the row stays as
+    the last unbroken change left it, until a snapshot states it anew. Deletions of absent rows have
+    happened already.
 
     Cost: about two microseconds a change; memory for the packed row of each key.
     """

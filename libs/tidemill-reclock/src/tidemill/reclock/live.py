@@ -38,12 +38,12 @@ class LiveUpdates:
 class LiveReclock:
     """The reclock operator for one partitioned source whose rows come as Arrow tables.
 
-    Same answers as ReclockOperator: each row exactly once, at the least of our times whose binding,
-    as read back from the remap collection, covers its own partition and offset. Rows without one
-    wait.
+    The answers are those of the definition. Each row comes exactly once, at the least of our times
+    whose binding, as read back from the remap collection, covers its partition and offset. Rows
+    without a binding wait.
 
-    Cost: a step costs O((arrived + waiting) · log bindings) without Python per row, and what waits
-    is looked at only when bindings were closed.
+    Cost: a step costs O((arrived + waiting) · log bindings) without Python per row. Waiting rows
+    are looked at only when bindings were closed.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class LiveReclock:
 
     @property
     def unbound(self) -> int:
-        """How many rows wait for a binding."""
+        """Number of rows that wait for a binding."""
         return sum(table.num_rows for table in self._waiting)
 
     @property
     def retained_bindings(self) -> int:
-        """How many bindings are kept one by one."""
+        """Number of bindings that are kept one by one."""
         return self._remap.retained
 
     def step(

@@ -35,8 +35,8 @@ def target_times(remap: RemapTrace[F], times: Sequence[F]) -> list[int | None]:
 def target_frontier(remap: RemapTrace[F], source: Antichain[F]) -> Frontier:
     """The frontier of our times at which a source that has reached `source` can still have updates.
 
-    That is the least t at which some element of `source` is not beyond R(t), else the upper of the
-    remap collection; its since while upper has not passed that.
+    It is the least t at which some element of `source` is not beyond R(t), else the upper of the
+    remap collection. While upper has not passed since, it is since.
 
     Cost: O(bindings · width of R · width of `source`).
     """

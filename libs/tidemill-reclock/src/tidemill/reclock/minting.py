@@ -1,8 +1,8 @@
-"""Minting: bind what a probe of the source saw to one of our times, whoever else does the same.
+"""Minting: bind the probed frontier of a source to one of our times, beside any other minter.
 
 There is no leader. Every minter writes with compare-and-append on the upper of the remap
-collection; one that lost reads what the others wrote and proposes again, or finds that nothing is
-left to do.
+collection. A minter that lost reads the winner's bindings and proposes again, or has nothing left
+to do.
 """
 
 from __future__ import annotations
@@ -58,19 +58,20 @@ class Minter(Generic[F]):
 
     @property
     def view(self) -> RemapTrace[F]:
+        """The remap collection as this minter has read it."""
         return self._view
 
     @property
     def hold(self) -> Frontier:
+        """The frontier below which this minter needs no bindings; since of its view."""
         return self._hold
 
     def propose(self, at: int, source: Antichain[F]) -> Proposal[F] | None:
-        """What to write so that `source`, the upstream frontier seen by a probe, is bound at `at`.
+        """Bindings that bind `source`, the upstream frontier seen by a probe, at `at`.
 
-        None if by this view there is nothing to write: `at` is closed already, or the source is
-        bound further than `source`, or it has ended. Unchanged elements are not written; a source
-        that did not move gives no bindings and moves the upper; an empty `source` closes the
-        collection.
+        None if this view leaves nothing to write: `at` is closed already, or the source is bound
+        further than `source`, or it has ended. Unchanged elements are not written. A source that
+        did not move gives no bindings and moves the upper. An empty `source` closes the collection.
         """
         upper, bound = self._view.upper, self._view.current
         if not upper.less_equal(at) or not bound.precedes(source):

@@ -78,8 +78,9 @@ class Bindings:
 
 
 def prepare_mapping() -> None:
-    """Load what `map_offsets` runs on, and compile it where nobody has: up to seconds, on a thread
-    of the caller's.
+    """Load the compiled loops of `map_offsets`, or compile them.
+
+    Takes up to seconds, on a thread of the caller's.
     """
     nothing = np.zeros(0, np.uint64)
     map_offsets(Bindings.of_trace(RemapTrace(PARTITIONED, 0)), np.zeros(0, np.int64), nothing)

@@ -32,8 +32,8 @@ class RemapTrace(Generic[F]):
     passes them. R(t) accumulates to an antichain with each element exactly once and never goes
     back; bindings that break this are refused as Corrupt.
 
-    Cost: what since has passed is one antichain; bindings before it, closed or not, take memory of
-    the width of the source frontier, however many they were.
+    Cost: bindings that since has passed are one antichain. Bindings before it, closed or not, take
+    memory of the width of the source frontier, however many they were.
     """
 
     __slots__ = ("_as_of", "_base", "_changes", "_current", "_domain", "_open", "_since", "_upper")
@@ -50,14 +50,17 @@ class RemapTrace(Generic[F]):
 
     @property
     def domain(self) -> TimeDomain[F]:
+        """Order of the source's times."""
         return self._domain
 
     @property
     def since(self) -> Frontier:
+        """Frontier below which bindings are joined."""
         return self._since
 
     @property
     def upper(self) -> Frontier:
+        """Frontier below which all bindings are known."""
         return self._upper
 
     @property
@@ -72,7 +75,7 @@ class RemapTrace(Generic[F]):
 
     @property
     def retained(self) -> int:
-        """How many bindings are kept one by one."""
+        """Number of bindings that are kept one by one."""
         return sum(len(changes) for _, changes in self._changes) + sum(
             len(batch) for batch in self._open.values()
         )
@@ -80,9 +83,9 @@ class RemapTrace(Generic[F]):
     def insert(self, bindings: Iterable[Binding[F]], upper: Frontier | None = None) -> None:
         """Add bindings, then move upper; `None` leaves it.
 
-        Raises: UsageError if a binding, advanced to the first since, is not beyond upper as it was,
-            or upper would go back; Corrupt if R is not a well-formed antichain at a time that upper
-            passed, or goes back.
+        Raises: UsageError if a binding, advanced to the first since, is not beyond the old upper,
+        or upper would go back. Corrupt if R is no well-formed antichain, or goes back, at a time
+        that upper passed.
         """
         for source, time, diff in bindings:
             counted_at = max(time, self._as_of)
@@ -137,7 +140,7 @@ class RemapTrace(Generic[F]):
             yield time, held
 
     def changes(self) -> Iterator[tuple[int, tuple[Change[F], ...]]]:
-        """What comes and goes at since (all of R there) and at each later closed time."""
+        """Changes of R: all of it at since, then the changes at each later closed time."""
         if not self.readable or self._since.empty:
             return
         yield self._since.elements[0], tuple((element, 1) for element in self._base)

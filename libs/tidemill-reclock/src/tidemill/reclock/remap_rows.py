@@ -34,11 +34,11 @@ def bindings_of_rows(updates: pa.Table) -> list[Binding[Partitions]]:
 
 
 def remap_problems(updates: pa.Table, since: Frontier, upper: Frontier) -> Iterator[str]:
-    """The first thing by which a collection, of which these are all updates, is no remap.
+    """The first reason for which a collection with these updates is no remap collection.
 
-    At each time between since and upper it is an antichain that has each element once, and never
-    goes back; so each update of a source comes at one time at most. Cost: linear in the updates,
-    ROWS_MAX at once.
+    A remap collection is, at each time between since and upper, an antichain with each element
+    once. It never goes back, so each update of a source comes at one time at most. Cost: linear in
+    the updates, ROWS_MAX at once.
     """
     if since.empty:
         return

@@ -1,7 +1,7 @@
 """A remap collection shared by named operators, as one state machine in memory.
 
-It decides as the durable collection does (compare-and-append on upper, since held back by the
-operators' holds) and never waits, so tests, the simulator and the case runner drive it directly.
+It decides as the durable collection does: compare-and-append on upper, since held back by the
+operators' holds. It never waits, so tests, the simulator and the case runner drive it directly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """How one probe ended: the time it is bound at, if any, and how many writes lost a race."""
+    """Outcome of one probe: the time it is bound at, if any, and the number of lost races."""
 
     lands_at: int | None
     mismatches: int
@@ -54,10 +54,12 @@ class RemapShard(Generic[F]):
 
     @property
     def since(self) -> Frontier:
+        """Frontier below which bindings are joined."""
         return self._since
 
     @property
     def upper(self) -> Frontier:
+        """Frontier below which all bindings are known."""
         return self._upper
 
     @property

@@ -1,4 +1,4 @@
-"""Where reading goes on after a restart, and what committed outputs tell the source."""
+"""Resumption after a restart, and feedback of committed outputs to the source."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CommitFeedback(Generic[F]):
 
     @property
     def retained(self) -> int:
-        """How many bindings are kept one by one."""
+        """Number of bindings that are kept one by one."""
         return self._remap.retained
 
     def commit(self, output: str, upper: Frontier) -> None:
@@ -96,9 +96,9 @@ class CommitFeedback(Generic[F]):
         return source_upper(self._remap, *known)
 
     def source(self) -> Antichain[F] | None:
-        """What all outputs have committed; None while one is not known.
+        """The frontier that all outputs have committed; None while one of them is unknown.
 
-        Closed ones hold nothing.
+        Closed outputs hold nothing back.
         """
         points = [self.point(output) for output in self._committed]
         known = [point for point in points if point is not None]

@@ -23,10 +23,9 @@ from tidemill.time import Frontier, Unavailable, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What an append brings: parts that are written, the span of all times as they were given, a
-    name.
+    """Content of an append: its written parts, the span of all given times, and a unique name.
 
-    `times` is None if there were no updates; it counts updates that cancel too. `name` is unique.
+    `times` is None if there were no updates; it counts updates that cancel too.
     """
 
     parts: tuple[Part, ...]
@@ -158,7 +157,7 @@ def _with_parts(
 
 
 def answered(state: State, capability: str, token: str | None, body: str = "") -> Appended | None:
-    """What an update with this token was answered, if it was and is remembered (UP6).
+    """The earlier answer to an update with this token, if it is remembered (UP6).
 
     Raises: UsageError.
     """
@@ -214,9 +213,8 @@ class Merged:
 def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, State]:
     """Put a merged batch in place of those it was made of iff they are all still there (P6, F6).
 
-    Objects that no batch names any more become garbage. A result that came too late is not taken:
-    if what it replaces has changed, or if it took so long that its own objects may have been
-    reaped.
+    Objects that no batch names any more become garbage. A late result is refused: a replaced batch
+    has changed, or the merge took so long that its own objects may have been reaped.
     """
     replaced = merged.replaced
     places = [at for at, batch in enumerate(state.batches) if batch.lower == replaced[0].lower]
@@ -239,9 +237,9 @@ def apply_merge(state: State, merged: Merged, now_ms: int = 0) -> tuple[bool, St
 
 
 def reap(state: State, before_ms: int) -> State:
-    """What was begun before and is not named by now never will be: it may be deleted.
+    """Advance the horizon: an object begun before it and named by no version never will be named.
 
-    Always another state, so that who was about to name something has to look again.
+    The result always differs from `state`, so that a writer about to name an object looks again.
     """
     return replace(state, reaped_ms=max(before_ms, state.reaped_ms + 1))
 

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class DirectoryBlob:
     """Guarantees of Blob on a local file system; a torn write is never seen under its key.
 
-    `unique` names unfinished files, so that two writers never share one. What a killed writer left
-    unfinished is listed under its unfinished name, for the reaper.
+    `unique` names unfinished files, so that two writers never share one. An unfinished file of a
+    killed writer is listed under its unfinished name, for the reaper.
     """
 
     def __init__(self, root: Path, unique: Callable[[], str]) -> None:
@@ -55,15 +55,20 @@ class DirectoryBlob:
         return _read(self._root / key, None)
 
     async def put(self, key: str, data: bytes) -> None:
+        """Durable on return: written under another name, flushed, renamed, the folder flushed."""
         await asyncio.to_thread(self.put_now, key, data)
 
     async def get(self, key: str) -> bytes | None:
+        """The bytes of the file, None if there is none."""
         return await asyncio.to_thread(_read, self._root / key, None)
 
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """The bytes from `start` to before `stop`, None if there is no file."""
         return await asyncio.to_thread(_read, self._root / key, (start, stop))
 
     async def delete(self, key: str) -> None:
+        """Remove the file, if it is there. Raises: Unavailable."""
+
         def remove() -> None:
             try:
                 (self._root / key).unlink(missing_ok=True)
@@ -73,9 +78,11 @@ class DirectoryBlob:
         await asyncio.to_thread(remove)
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        """The files whose keys begin with `prefix`, unfinished ones included."""
         return await asyncio.to_thread(self._listed, prefix)
 
     async def close(self) -> None:
+        """No effect: no file stays open."""
         return
 
     def _listed(self, prefix: str) -> Sequence[BlobEntry]:

@@ -20,10 +20,10 @@ _STATUS = re.compile(r"status code: \d+")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Where a bucket is and who asks.
+    """Address of a bucket, and the credentials for it.
 
-    `endpoint` None is the provider's own for the region. What else is None is looked for where
-    every AWS client does: variables AWS_…, then the identity of the machine.
+    `endpoint` None is the provider's own for the region. Any other None is looked up as every AWS
+    client does: variables AWS_…, then the identity of the machine.
     """
 
     name: str
@@ -94,6 +94,7 @@ class ObjectBlob:
             raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def put(self, key: str, data: bytes) -> None:
+        """Durable on return. Raises: Indeterminate."""
         try:
             await self._store.put_async(key, data)
         except (BaseError, OSError) as error:
@@ -102,6 +103,7 @@ class ObjectBlob:
             ) from error
 
     async def get(self, key: str) -> bytes | None:
+        """The bytes of the object, None if there is none. Raises: Unavailable."""
         try:
             return bytes(await (await self._store.get_async(key)).bytes_async())
         except (FileNotFoundError, NotFoundError):
@@ -110,6 +112,7 @@ class ObjectBlob:
             raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """The bytes from `start` to before `stop`, None without an object. Raises: Unavailable."""
         try:
             return bytes(await self._store.get_range_async(key, start=start, end=stop))
         except (FileNotFoundError, NotFoundError):
@@ -118,6 +121,7 @@ class ObjectBlob:
             raise Unavailable(f"the object {key} could not be read: {_said(error)}") from error
 
     async def delete(self, key: str) -> None:
+        """Delete the object, if it is there. Raises: Indeterminate."""
         try:
             await self._store.delete_async(key)
         except (FileNotFoundError, NotFoundError):
@@ -126,6 +130,7 @@ class ObjectBlob:
             raise Indeterminate(f"the object {key} may not be deleted: {_said(error)}") from error
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        """The objects whose keys begin with `prefix`, in the order of keys. Raises: Unavailable."""
         # Stores list by whole names of folders; the rest of the prefix is for us to compare.
         folder = prefix.rpartition("/")[0]
         found = []
@@ -142,4 +147,5 @@ class ObjectBlob:
         return sorted(entry for entry in found if entry.key.startswith(prefix))
 
     async def close(self) -> None:
+        """No effect: the client holds nothing that needs an end."""
         return

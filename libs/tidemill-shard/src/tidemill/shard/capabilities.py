@@ -1,4 +1,4 @@
-"""What holders present, the normal outcomes of a write, and a collection as its operators see it."""
+"""Capabilities, the normal outcomes of a write, and the status of a collection."""
 
 from __future__ import annotations
 
@@ -66,12 +66,11 @@ AppendOutcome: TypeAlias = "Appended | UpperMismatch"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds since or upper: a name, the frontier held, when the lease ends (None: never), since
-    when.
+    """Holder of since or upper: name, frontier held, and end of its lease (None: never).
 
-    `since_ms` is when it took the capability, `moved_ms` when it came to this frontier. `key` names
-    the capability for who may end it, and gives no right to use it. One that is `named` is its
-    owner's for good.
+    `since_ms` is the time of its acquisition, `moved_ms` that of its last move to this frontier.
+    `key` names the capability for an operator who may end it, and gives no right to use it. A
+    `named` holder is its owner's for good.
     """
 
     owner: str
@@ -110,7 +109,7 @@ class CollectionStatus:
 
     @property
     def writers(self) -> int:
-        """How many write capabilities are live."""
+        """Number of live write capabilities."""
         return len(self.writing)
 
     @property

@@ -30,11 +30,11 @@ Rights: TypeAlias = Literal["read", "write", "both"]
 class CapabilityCommands:
     """Create, acquire, hold, clone, transfer, downgrade, drop, renew; status and retention.
 
-    A `token` makes a command that hands out capabilities repeatable: while what it has handed out
-    lives, the same token is answered with the same capabilities, whoever died in between. It has to
-    be as hard to guess as they are. Who presents a capability as `exact` is refused if it does not
-    hold the frontier that it states (K4); the parts of one process that share a capability need not
-    know where it stands.
+    A `token` makes a command that hands out capabilities repeatable. While these live, the same
+    token is answered with the same capabilities, whichever process died in between. It has to be as
+    hard to guess as they are. With `exact`, a capability is refused if it does not hold the
+    frontier that it states (K4). Without it, the parts of one process share a capability and need
+    not know its frontier.
     """
 
     def __init__(self, core: Core) -> None:
@@ -46,7 +46,7 @@ class CapabilityCommands:
         description: Description,
         start: Frontier = frontier(0),  # noqa: B008
     ) -> bool:
-        """As `create`, for internal writers: nobody holds it; whether the id was free.
+        """Create a collection for internal writers, without a holder; True if the id was free.
 
         Cost: one commit.
         """
@@ -160,11 +160,10 @@ class CapabilityCommands:
         )
 
     async def write_hold(self, collection: str, *, owner: str) -> WriteCapability:
-        """The write capability that `owner` has for good: found again as it stands, else taken at
-        upper.
+        """The write capability that `owner` has for good: the present one, else one at upper.
 
-        Whoever presents it is one and the same writer. Users can write the collection from then on,
-        too. Raises: UnknownCollection.
+        Every presenter of it is one and the same writer. Users can write the collection from then
+        on, too. Raises: UnknownCollection.
         """
         now_ms, fresh = self._core.clock.now_ms(), self._core.ids()
 
@@ -221,7 +220,7 @@ class CapabilityCommands:
         )
 
     async def description(self, collection: str) -> Description:
-        """What the collection is. Raises: UnknownCollection."""
+        """The description of the collection. Raises: UnknownCollection."""
         return (await self._core.versions.state(collection)).description
 
     async def extend_schema(self, collection: str, schema: pa.Schema) -> None:
@@ -234,9 +233,9 @@ class CapabilityCommands:
         )
 
     async def retain(self, collection: str, retain_ms: int | None) -> None:
-        """How far since stays behind upper from now on; None keeps all history there is.
+        """Set the distance from upper at which since follows; None keeps all present history.
 
-        What is gone does not come back (F14).
+        History that is gone does not come back (F14).
         """
         now_ms = self._core.clock.now_ms()
         await self._core.versions.commit(
@@ -258,7 +257,7 @@ class CapabilityCommands:
         )
 
     async def retire(self, collection: str) -> None:
-        """As `close_collection`, and its data goes once the last reader has let go of it (L3)."""
+        """Close the collection; its data goes with its last reader (L3)."""
         now_ms = self._core.clock.now_ms()
         await self._core.versions.commit(
             collection, lambda state: (None, transitions.retire(state, now_ms))
@@ -327,9 +326,7 @@ class CapabilityCommands:
         return type(capability)(CapabilityId(found), capability.collection, held)
 
     async def transfer(self, capability: Capability, owner: str) -> None:
-        """Let `owner` answer for the capability; whoever presents its id has the right all along
-        (K7).
-        """
+        """Record `owner` as answerable for the capability; its id stays the right (K7)."""
         await self._moved(
             capability,
             lambda state, at: transitions.transfer(state, capability.id, owner, at),
@@ -410,9 +407,9 @@ class CapabilityCommands:
 
 
 def request_digest(command: str, token: str | None) -> str:
-    """What is remembered of the token of a request.
+    """The digest by which the token of a request is remembered.
 
-    Raises: UsageError for one that could be guessed.
+    Raises: UsageError for a token that could be guessed.
     """
     if token is None:
         return ""

@@ -68,7 +68,7 @@ class Collections(PaceCommands, WriteCommands, ReadCommands):
         return self._core.versions.seen()
 
     def tell_commits(self, told: Callable[[str], None]) -> None:
-        """Let `told` hear of each collection of which this process has made a version."""
+        """Call `told` with the id of each collection of which this process commits a version."""
         self._core.versions.wakeups.told = told
 
     def heard(self, collection: str) -> None:

@@ -32,7 +32,7 @@ RANGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one step did: rows read, whether a result was taken, whether there is more to do."""
+    """Outcome of one step: rows read, whether a result was taken, whether there is more to do."""
 
     rows: int
     taken: bool
@@ -42,9 +42,9 @@ class Compacted:
 def plan_merge(state: State) -> tuple[Batch, ...]:
     """The adjacent batches that are due to become one; none if nothing is.
 
-    The newest ones, back to the first that is more than twice all newer ones together: so sizes at
-    least double from each batch to the one before, there are O(log n) of them, and each update is
-    rewritten O(log n) times. One batch alone is due once since is past all its times.
+    They are the newest ones, back to the first that is more than twice all newer ones together.
+    Sizes at least double from each batch to the one before, so there are O(log n) batches. Each
+    update is rewritten O(log n) times. One batch alone is due once since is past all its times.
     """
     batches = state.batches
     start, rows = len(batches), 0
@@ -253,7 +253,7 @@ class Compaction:
     async def compact(self, collection: str) -> None:
         """Merge everything into one batch, times advanced as far as since allows.
 
-        What others merge or append meanwhile is taken in by another attempt, a few times.
+        Concurrent merges and appends are taken in by another attempt, a few times.
         """
         for _ in range(COMPACT_ATTEMPTS):
             state = await self._versions.state(collection)

@@ -1,4 +1,4 @@
-"""What an append may bring: columns and values that come back, diffs that can be added up."""
+"""Admissible appends: columns and values that come back, diffs that can be added up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tidemill.arrangement.updates import DIFF, TIME, consolidate, shown_record
 from tidemill.time import Corrupt, UsageError
 
 DIFF_MAX = 1 << 31
-"""No append puts more copies of a record, or takes more away: 64 bits hold what 2^32 appends add up
-to.
-"""
+"""Copies of a record that one append adds or takes away: 2^32 appends add up within 64 bits."""
 ROW_BYTES_MAX = 48 * 1024 * 1024
 """A longer row would find no room in an answer, whose messages have 64 MiB."""
 INCOMING_BYTES_MAX = 1 << 20
@@ -68,12 +66,11 @@ def _in_schema(updates: pa.Table, schema: pa.Schema) -> pa.Table:
 def admitted(
     updates: pa.Table, schema: pa.Schema, row_bytes_max: int, diff_max: int | None = DIFF_MAX
 ) -> pa.Table:
-    """Updates that somebody wants to append, as `conform` has them.
+    """Updates of an append, checked and in the form that `conform` gives.
 
-    Raises: UsageError also for a record that is added or taken away more than `diff_max` times
-    (None: as often as 64 bits hold), a day that no calendar has (before the year 1 or after 9999),
-    and a row of more than `row_bytes_max`. Cost: O(n) over diffs, dates and instants; O(columns)
-    where all rows are short.
+    Raises: UsageError as `conform` does, or for a diff beyond ± `diff_max` (None: 64 bits). Also
+    for a day that no calendar has (before the year 1 or after 9999), and for a row of more than
+    `row_bytes_max`. Cost: O(n) over diffs, dates and instants; O(columns) where all rows are short.
     """
     conforming = conform(updates, schema)
     if diff_max is not None:
@@ -101,9 +98,9 @@ def refuse_long(sizes: Iterable[int], bytes_max: int) -> None:
 
 
 def refuse_long_rows(rows: pa.Table, bytes_max: int) -> None:
-    """As `refuse_long`, for rows in columns.
+    """Refuse rows in columns that `refuse_long` would refuse.
 
-    Cost: O(columns) where all rows together have fewer.
+    Cost: O(columns) where all rows together have fewer bytes.
     """
     at = _row_beyond(rows, bytes_max)
     if at is not None:

@@ -115,14 +115,20 @@ class RedisConsensus:
         self.risks: tuple[str, ...] = ()
 
     async def head(self, key: str) -> Version | None:
+        """The newest version, None if there is none. Raises: Unavailable."""
         entries = await self._asked(lambda: self._client.xrevrange(self._stream(key), count=1))
         return _versions(entries)[0] if entries else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
+        """The versions from number `start` on, in order. Raises: Unavailable."""
         entries = await self._asked(lambda: self._client.xrange(self._stream(key), min=str(start)))
         return _versions(entries)
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        """Append `version` iff the newest number is `expected`; on disk when True.
+
+        Raises: Indeterminate.
+        """
         if expected is None:
             # The names are in a slot of their own; one that is there without versions is not
             # listed.
@@ -134,9 +140,11 @@ class RedisConsensus:
         return bool(done)
 
     async def truncate(self, key: str, before: int) -> None:
+        """Delete the versions before number `before`; the newest one stays."""
         await self._asked(lambda: self._ran(_TRIM, key, str(before).encode()), changes=True)
 
     async def keys(self) -> Sequence[str]:
+        """The keys that have a version, in order."""
         names = await self._asked(
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
@@ -145,6 +153,7 @@ class RedisConsensus:
         return [name for name, there in zip(ids, present, strict=True) if there]
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
     async def _present(self, key: str) -> bool:
@@ -226,11 +235,11 @@ class RedisConsensus:
 
 
 async def uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
-    """What the client answers, or its error, unless the caller was cancelled meanwhile.
+    """The client's answer, or its error, unless the caller was cancelled meanwhile.
 
-    The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that
-    comes at the moment at which it ends: after a pause of the process that is every time. An error
-    that hides it would be taken for a reason to try again.
+    The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation at the
+    moment of its own end. After a pause of the process that happens every time. An error that hides
+    the cancellation would be taken for a reason to try again.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
@@ -252,8 +261,9 @@ def _shown(url: str) -> str:
 
 
 def answered(error: RedisError) -> str:
-    """What a server has said, up to where it may repeat what it was sent; else what became of the
-    connection.
+    """The server's message, cut before a text that may repeat the request.
+
+    Without a message, the fate of the connection.
     """
     if not isinstance(error, ResponseError | AuthenticationError):
         return str(error)

@@ -95,13 +95,19 @@ class SqliteConsensus:
         self._closed = False
 
     async def head(self, key: str) -> Version | None:
+        """The newest version, None if there is none."""
         found = await self._read(lambda opened: versions_from(opened, key, None, self._file))
         return found[0] if found else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
+        """The versions from number `start` on, in order."""
         return await self._read(lambda opened: versions_from(opened, key, start, self._file))
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        """Append `version` iff the newest number is `expected`.
+
+        Attempts that wait together share a commit.
+        """
         if self._closed:
             raise self._gone()
         loop = asyncio.get_running_loop()
@@ -113,6 +119,8 @@ class SqliteConsensus:
         return await attempt.outcome
 
     async def truncate(self, key: str, before: int) -> None:
+        """Delete the versions before number `before`; the newest one stays."""
+
         def deleted(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "delete from versions where key = ? and number < min(?, "
@@ -123,9 +131,11 @@ class SqliteConsensus:
         await self._read(deleted)
 
     async def keys(self) -> Sequence[str]:
+        """The keys that have a version."""
         return await self._read(lambda opened: all_keys(opened, self._file))
 
     async def close(self) -> None:
+        """Close the file once running commits have ended."""
         if self._closed:
             return
         closing = self._submit(self._close_connection)

@@ -176,12 +176,12 @@ def unpack_part(data: bytes) -> Part:
 
 
 def pack_description(description: Description) -> bytes:
-    """What a collection is, as a job is told it."""
+    """A description as bytes, for a job."""
     return msgspec.msgpack.encode(_packed_description(description))
 
 
 def unpack_description(data: bytes) -> Description:
-    """What `pack_description` was given."""
+    """The description that `pack_description` packed."""
     return _description(msgspec.Raw(data))
 
 

@@ -57,7 +57,9 @@ def unframed(kind: bytes, data: bytes, where: str) -> bytes:
 
 @contextmanager
 def decoding(says: str, where: str) -> Iterator[None]:
-    """Whatever decoding raises is Corrupt: msgspec, Arrow and frontiers name damages in many ways."""
+    """Turns every error of decoding into Corrupt: msgspec, Arrow and frontiers have different
+    ones.
+    """
     try:
         yield
     except Corrupt:

@@ -42,7 +42,7 @@ class Finding:
 
 
 Judge = Callable[[pa.Table, Frontier, Frontier], Iterable[str]]
-"""What is wrong with all updates of a collection of some kind between its since and its upper."""
+"""Problems of all updates of a collection of some kind, with its since and its upper."""
 
 LEFT_BEHIND = "delete it once it is older than any upload: reap_orphans does"
 NO_REPAIR = ""
@@ -139,7 +139,7 @@ def _told(judge: Judge, updates: pa.Table, state: State) -> list[str]:
 
 
 def state_problems(state: State) -> Iterator[str]:
-    """What of a state contradicts the formalism (F14, L2c, K1, K2) or itself."""
+    """Contradictions of a state to the formalism (F14, L2c, K1, K2) or to itself."""
     if not state.since.precedes(state.upper):
         yield f"since {state.since} is past upper {state.upper}"
     for hold in state.reads.values():
@@ -164,7 +164,7 @@ def state_problems(state: State) -> Iterator[str]:
 
 
 def part_problems(description: Description, part: Part, table: pa.Table) -> Iterator[str]:
-    """What of a part's rows contradicts its statistics, its order, or the shape of updates."""
+    """Contradictions of a part's rows to its statistics, its order, or the shape of updates."""
     if table.num_rows != part.rows:
         yield f"{table.num_rows} rows are there, {part.rows} were written"
     if not table.num_rows:

@@ -50,11 +50,11 @@ def fsck(directory: Path, consensus: str = "", blob: str = "") -> None:
 def check_stores(
     directory: Path, consensus: str, place: BlobPlace, judges: Mapping[str, Judge] = {}
 ) -> int:
-    """Print what is wrong with every byte of two stores, claims included; nothing is changed.
+    """Print the problems of every byte of two stores, claims included; returns their number.
 
-    With `judges` also what is wrong with the contents of collections, by their kind.
-    How much it is; objects left behind are reported, and do no harm. Without `consensus` it is the
-    file in the state directory. Raises: SystemExit with 2 if there is nothing to check.
+    Nothing is changed. `judges` also check the contents of collections, by their kind. Objects left
+    behind are reported and not counted: they do no harm. Without `consensus` it is the file in the
+    state directory. Raises: SystemExit with 2 if there is nothing to check.
     """
     file = directory / "consensus.sqlite"
     if not consensus and not file.is_file():

@@ -38,7 +38,8 @@ class GarbageCollection:
         """Delete the collection's objects that no version names and that are older than `age_ms`.
 
         `age_ms` ought to be longer than an append or a job takes from its first object to its
-        commit: one that takes longer is told to begin anew. Returns how many.
+        commit. A writer that takes longer is told to begin anew. Returns the number of deleted
+        objects.
         """
         latest = self._clock.now_ms() - age_ms
         entries = await self._blob.list(folder_of(collection) + "/")

@@ -49,8 +49,9 @@ def key_hashes(table: pa.Table, key: Sequence[str]) -> Hashes:
 
 
 def fingerprint(rows: pa.Table) -> str:
-    """What tells these rows from others, in whatever order they come; of long texts their ends
-    count. Cost: O(rows).
+    """A digest of a multiset of rows, in whatever order; of long texts their ends count.
+
+    Cost: O(rows).
     """
     hashes = key_hashes(rows, rows.column_names)
     return f"{rows.num_rows}-{int(hashes.sum(dtype=np.uint64)):016x}"

@@ -1,5 +1,5 @@
-"""Values that clients write, as the language has them: floats are finite, a zero has no sign, text
-is in normal form C.
+"""Values of clients in the form of the language: finite floats, zero without sign, normal form
+C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def normal_column(array: pa.Array, name: str, collection: str) -> pa.Array:
 
 
 def refused(collection: str, name: str, says: str) -> UsageError:
-    """What to raise for a column of rows that somebody wants to write."""
+    """The error for a column of rows that a client wants to write."""
     return UsageError(f"rows for {collection}: the column {name} {says}", reason="Rows")
 
 

@@ -57,26 +57,26 @@ class Paces(Protocol):
     """The other collections, one of which this one may follow; it never follows any itself."""
 
     async def known(self, collection: str, age_s_max: float = 0.0) -> Known:
-        """As `CollectionLog.refresh`."""
+        """The newest version, as `CollectionLog.refresh` finds it."""
         ...
 
     def cached(self, collection: str) -> Known | None:
-        """As `CollectionLog.cached`."""
+        """The last known version, as `CollectionLog.cached` gives it."""
         ...
 
     async def commit(self, collection: str, transition: Transition[None]) -> None:
-        """As `CollectionLog.commit`."""
+        """Commit a transition, as `CollectionLog.commit` does."""
         ...
 
 
 class CollectionLog:
     """All versions of one collection.
 
-    A commit is a compare-and-set on the version number: of several processes one wins, the others
-    catch up and apply their transition to what the winner left. A write whose outcome is unknown is
-    written again at the same number; its attempt's name tells whether the first one had landed. Of
-    a collection that rests, the newest version is shown as its pace says it is, and left before it
-    is followed by another.
+    A commit is a compare-and-set on the version number. Of several processes one wins; the others
+    catch up and apply their transition to the winner's state. A write whose outcome is unknown is
+    written again at the same number; its attempt's name tells whether the first one had landed. The
+    newest version of a resting collection is shown as its pace states it, and leaves the pace
+    before another one follows.
     """
 
     def __init__(
@@ -221,10 +221,10 @@ class CollectionLog:
         await self._paces.commit(known.state.pace, lambda pace: leaving(pace, collection, number))
 
     async def shorten(self) -> None:
-        """Let a rollup of the newest state take the place of all versions before it, if that state
-        is a tombstone.
+        """Replace all versions before a tombstone by a rollup of it.
 
-        Data that was kept in the log is gone from it then. Cost: a commit, once.
+        Data that was kept in the log is gone from it then. Without a tombstone nothing happens.
+        Cost: a commit, once.
         """
         async with self._turn:
             known = await self._caught_up()

@@ -140,20 +140,25 @@ class SparseFile(io.RawIOBase):
             self._blocks[first + at // BLOCK_BYTES] = data[at : at + BLOCK_BYTES]
 
     def readable(self) -> bool:
+        """True."""
         return True
 
     def seekable(self) -> bool:
+        """True."""
         return True
 
     def tell(self) -> int:
+        """Offset of the next byte."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset from begin, present place or end; returns it."""
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = begin + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
+        """The bytes from here on. Raises: OSError for a block that was not fetched."""
         stop = self._size if size < 0 else min(self._size, self._at + size)
         pieces = []
         while self._at < stop:

@@ -13,7 +13,7 @@ ROWS_INLINE_MAX = 20_000
 
 
 async def computed(rows: int, work: Callable[[], T]) -> T:
-    """What `work` on about so many rows returns."""
+    """The result of `work` on about so many rows."""
     return work() if rows <= ROWS_INLINE_MAX else await asyncio.to_thread(work)
 
 

@@ -16,7 +16,7 @@ PACE = Description(pa.schema([("group", pa.string())]), kind="pace", retain_ms=0
 
 
 class PaceCommands(CapabilityCommands):
-    """Let collections rest, advance those that do, and wait for those that wake up."""
+    """Commands of rest: put collections to rest, advance them, await those that leave."""
 
     async def open_pace(self, pace: str) -> None:
         """Create a pace, or let all leave that have followed it: nobody has watched them meanwhile."""
@@ -48,11 +48,10 @@ class PaceCommands(CapabilityCommands):
         joining: Mapping[str, Mapping[str, int]],
         leave: Collection[str],
     ) -> frozenset[str]:
-        """Let groups leave, then others join, then advance all that follow to `upper`; which groups
-        do.
+        """Groups leave, others join, all that follow advance to `upper`; returns the followers.
 
-        `joining` are the versions of each group as `follow` named them, with one upper; a group of
-        which one was written since does not join. Cost: one commit, however many follow; none if
+        `joining` are the versions of each group as `follow` named them, with one upper. A group
+        with a version written since does not join. Cost: one commit, however many follow; none if
         there is nothing to do.
         """
         versions = self._core.versions
@@ -63,7 +62,7 @@ class PaceCommands(CapabilityCommands):
         return await versions.commit(pace, step)
 
     async def rouse(self, collection: str) -> None:
-        """Let the collection leave its pace with its group, if it follows one."""
+        """Make the collection leave its pace with its group, if it follows one."""
         await self._core.versions.commit(collection, roused)
 
     async def rests(self, collection: str) -> bool:

@@ -1,10 +1,10 @@
 """Rest: collections that nobody writes to follow the upper of another one, their pace, together.
 
-What advances a thousand idle sources is then one commit to their pace. A collection begins to rest
-with a version of its own that names the pace; it follows once the pace says so, and until the pace
-says that it has left, with all others of its group at one upper. Nobody commits to a collection at
-rest before its group has left. So there is one order of all that happens, that of the log of the
-pace: who has read the collection first, and then its pace, knows how far it is definite.
+One commit to their pace then advances a thousand idle sources. A collection begins to rest with a
+version of its own that names the pace. It follows from the pace's statement that it does to the
+statement that it has left, with all others of its group at one upper. Nobody commits to a
+collection at rest before its group has left. So all events have one order, that of the log of the
+pace. A reader of first the collection and then its pace knows the definite frontier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.shard.state import Paced, State, at_upper
 from tidemill.time import Frontier, UsageError, frontier
 
 AS_WRITTEN = frontier(0)
-"""Where a version has left that never followed: its own upper is later."""
+"""Leaving frontier of a version that never followed: its own upper is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Shown:
 
 
 def shown(state: State, collection: str, number: int, pace: State) -> Shown | None:
-    """What a version that names a pace stands for; None if the pace knows of a later one.
+    """The meaning of a version that names a pace; None if the pace knows of a later one.
 
     Its frontiers are those that it would have if its upper had been written there.
     """
@@ -97,10 +97,10 @@ def stepped(
 ) -> tuple[frozenset[str], State]:
     """One step: groups leave, others join, upper advances; the groups that follow afterwards.
 
-    `joining` are the versions of each group, which had one upper. A group of which a version was
-    left, since it was written again, does not join: so what is said of a version stays until a
-    later one follows, or the collection is `gone`. Upper stays where it is if `upper` is not beyond
-    it. Cost: O(all that is paced).
+    `joining` are the versions of each group, which had one upper. A group of which a version has
+    left, since it was written again, does not join. A statement about a version thus stays until a
+    later one follows, or the collection is `gone`. Upper stays if `upper` is not beyond it. Cost:
+    O(all that is paced).
     """
     pace = _left(pace, set(leave))
     closed = set(gone)

@@ -29,13 +29,12 @@ from tidemill.time import Indeterminate, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large things may get.
+    """Limits of sizes.
 
-    Writes of up to `inline_bytes_max` stay in the log until compaction; parts are split at about
-    `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append
-    with a row longer than `row_bytes_max`, or which changes how often a record is there by more
-    than `diff_max`, is refused; with None sums of diffs may pass what 64 bits hold, and are Corrupt
-    then.
+    Writes of up to `inline_bytes_max` stay in the log until compaction. Parts are split at about
+    `part_bytes_max` in memory; decoded parts up to `cache_bytes_max` in all are kept. An append is
+    refused if a row is longer than `row_bytes_max`, or a record's multiplicity changes by more than
+    `diff_max`. With None sums of diffs may pass 64 bits, and are Corrupt then.
     """
 
     inline_bytes_max: int = INLINE_BYTES_MAX

@@ -43,10 +43,10 @@ _NAME = re.compile(r"/part-(\d{13,})-")
 class Part:
     """One sorted run of updates, inline or in Blob, with statistics.
 
-    Only its updates at lower <= time < upper count (None: no bound): a part that upper has passed
-    in the middle is named twice, by a batch and by what waits. `checksums` are those of the
-    object's blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` data columns
-    were known when it was written.
+    Only its updates at lower <= time < upper count (None: no bound). A part that upper has passed
+    in the middle is named twice: by a batch, and among the staged parts. `checksums` are those of
+    the object's blocks. `hash_min` and `hash_max` bound the hashes of its keys. `columns` is the
+    number of data columns known when it was written.
     """
 
     rows: int
@@ -69,7 +69,9 @@ class Part:
         return None if self.key is None else begun_ms_of(self.key)
 
     def before(self, bound: int | None) -> Part | None:
-        """What of this part has times before `bound` (None: all of it); None if nothing has."""
+        """The part restricted to times before `bound` (None: all of it); None if nothing is
+        left.
+        """
         if bound is None or self.time_max < bound:
             return self
         if self.time_min >= bound or self.lower >= bound:
@@ -77,7 +79,9 @@ class Part:
         return replace(self, upper=bound, time_max=bound - 1)
 
     def since(self, bound: int | None) -> Part | None:
-        """What of this part has times at or after `bound` (None: no time is); None if nothing has."""
+        """The part restricted to times from `bound` on (None: no time is); None if nothing is
+        left.
+        """
         if bound is None or self.time_max < bound:
             return None
         if self.time_min >= bound:
@@ -154,9 +158,9 @@ def encode_parts(
 ) -> Iterator[tuple[Part, bytes]]:
     """Parts of sorted, consolidated updates, each with its bytes; none for no updates.
 
-    A part has `inline` set iff its bytes are small enough to live in the log; the others have to be
-    put in Blob and given its key by `placed`. More than `part_bytes_max` is split by hash range of
-    the key, so that each key is in one part. Cost: one encoding of the data.
+    A part has `inline` set iff its bytes are small enough to live in the log. Other parts are put
+    in Blob and get its key by `placed`. More than `part_bytes_max` is split by hash range of the
+    key, so that each key is in one part. Cost: one encoding of the data.
     """
     if not updates.num_rows:
         return

@@ -1,4 +1,4 @@
-"""What the library needs from outside: a clock, a log of versions, a store of immutable objects."""
+"""Ports of the library: a clock, a log of versions, a store of immutable objects."""
 
 from __future__ import annotations
 

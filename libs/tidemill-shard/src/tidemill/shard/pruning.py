@@ -101,7 +101,7 @@ def parts_where(parts: Sequence[Part], schema: pa.Schema, where: pc.Expression) 
 
 
 def guarantee(part: Part, schema: pa.Schema) -> pc.Expression:
-    """What is true of every row of a part."""
+    """A condition that holds for every row of a part."""
     return reduce(and_, _bounds(part, schema), pc.scalar(True))
 
 

@@ -71,9 +71,9 @@ class ReadCommands:
 
         `equal` and `where` filter; where `equal` fixes the key, or its first column, only the parts
         of the data that can hold it are read. `columns` are projected after counting. `told` hears
-        of the bytes that have been read, part by part, `settled` of those that are surely in the
-        answer; what they raise ends it. Raises: BeforeSince, NotYet, UnknownCapability,
-        CapabilityExpired, UsageError, Corrupt.
+        of the bytes that have been read, part by part. `settled` hears of those that are surely in
+        the answer. An error of either ends the reading. Raises: BeforeSince, NotYet,
+        UnknownCapability, CapabilityExpired, UsageError, Corrupt.
         """
         query = Query(columns, equal, where, told, settled)
 
@@ -95,12 +95,12 @@ class ReadCommands:
         told: Callable[[int], None] | None = None,
         settled: Callable[[int], None] | None = None,
     ) -> pa.Table | None:
-        """As `snapshot`, without a capability; None if objects were collected meanwhile: take one
-        then.
+        """The rows at `as_of`, as `snapshot` gives them, without a capability.
 
-        What the newest version says of an instant between its frontiers stays true (P1), wherever
-        since goes while it is read. For who reads once; whoever comes back needs a capability.
-        Raises: BeforeSince, NotYet, UnknownCollection, UsageError, Corrupt. Cost: no commit.
+        None if objects were collected meanwhile: acquire a capability then. The statement of the
+        newest version about an instant between its frontiers stays true (P1), wherever since goes
+        meanwhile. Meant for a single read: repeated reads need a capability. Raises: BeforeSince,
+        NotYet, UnknownCollection, UsageError, Corrupt. Cost: no commit.
         """
         state = await self._core.versions.state(collection)
         transitions.check_readable(state, as_of)
@@ -322,9 +322,9 @@ class ReadCommands:
     async def wait_for_news(
         self, capability: ReadCapability, beyond: int, deadline_s: float
     ) -> Frontier:
-        """As `wait_for_upper`, for as long as the capability lives (K12).
+        """The upper once it is beyond `beyond`, for as long as the capability lives (K12).
 
-        Raises: its errors, NotYet.
+        Raises: the errors of `wait_for_upper`, NotYet.
         """
 
         def live(state: State) -> None:

@@ -44,7 +44,7 @@ class Query:
     told: Callable[[int], None] | None = None
     """Told of the bytes of each part once its rows are there; what it raises ends the reading."""
     settled: Callable[[int], None] | None = None
-    """As `told`, of all rows that are surely among the contents."""
+    """Told of the bytes of rows that are surely among the contents; its errors end the reading."""
 
 
 EVERYTHING = Query()
@@ -62,8 +62,8 @@ class Reader:
 
         Multiplicities are counted before columns are left out, and added up after. Raises:
         PartGone; Corrupt naming the row if one is negative and the collection does not allow it.
-        Cost: O(n) in the updates up to `as_of` that the query can need, and O(m log m) in those m
-        that may share a record with one outside the oldest batch.
+        Cost: O(n) in the updates up to `as_of` that the query can need. O(m log m) in those m that
+        may share a record with an update outside the oldest batch.
         """
         until = None if as_of >= U64_MAX else as_of + 1
         description = state.description

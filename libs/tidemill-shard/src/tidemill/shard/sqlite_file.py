@@ -1,8 +1,8 @@
-"""The SQLite file of a log.
+"""The SQLite file of a log, sealed against damage that SQLite does not notice.
 
-SQLite does not notice a wrong byte in a page, or a log of its own that lost its end; so every
-version is sealed with its place, the newest number of a key stands in two places, and what was told
-last stands beside the file.
+SQLite does not notice a wrong byte in a page, or a log of its own that lost its end. So every
+version is sealed with its place, and the newest number of a key stands in two places. The last
+acknowledged number stands beside the file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ then.
 LAST_COMMIT_BYTES = 256 * 1024
 """Room for the commit after which the log is copied."""
 CHECKPOINT_PAGES_MAX = 4_000
-"""A log of so many pages of 4 KiB, since copying was disturbed again and again, makes one commit
-wait for it.
-"""
+"""Pages of 4 KiB after which a commit waits for a checkpoint that was disturbed again and again."""
 
 _SCHEMA = """
 create table if not exists versions (
@@ -74,7 +72,7 @@ REFUSALS_MAX = 100
 """So often may others be in the way while the log is turned on; each time one of them goes on."""
 
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a file raises; names in its errors may be no text any more."""
+"""Errors of reading a damaged file; names in their messages may be no text any more."""
 
 
 def open_file(file: Path, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
@@ -125,10 +123,10 @@ def copy_file(file: Path, folder: Path) -> Path:
 
 
 def keep_log(connection: sqlite3.Connection) -> None:
-    """Turn the log of SQLite on.
+    """Turn on the log of SQLite (WAL).
 
-    Of several that open a new file at once SQLite refuses some without waiting, since each of them
-    may have read it already. Whoever is refused waits for the lock as for a commit, and asks again.
+    SQLite refuses some of several openers of a new file without waiting, since each of them may
+    have read it already. A refused opener waits for the lock as for a commit, and asks again.
     """
     for _ in range(REFUSALS_MAX):
         try:
@@ -220,20 +218,17 @@ def insert(connection: sqlite3.Connection, key: str, version: Version) -> None:
 
 
 def log_bytes(version: Version) -> int:
-    """About how much longer a version makes the log of SQLite: its pages, and those of the index
-    and the heads.
-    """
+    """Estimated growth of SQLite's log by a version: its pages, and those of index and heads."""
     return 4096 * (3 + len(version.data) // 4096)
 
 
 def lengthen_log(file: Path, wanted: int) -> None:
-    """Make the log of SQLite as long as it will get, so that the first commits, too, write over
-    what is there.
+    """Extend the log of SQLite to its final length, so that the first commits overwrite as well.
 
-    IMPORTANT: only who has the lock for writing may do this, before the first page of a commit.
-    Recovery ends at the first frame without the salt of the log's header, so zeros say nothing.
-    SQLite removes the log with the last connection: whoever writes first pays one flush. Where
-    there is no room the log grows with its commits.
+    IMPORTANT: call it only with the lock for writing, before the first page of a commit. Recovery
+    ends at the first frame without the salt of the log's header, so zeros have no effect. SQLite
+    removes the log with the last connection: the first writer pays one flush. Without room on the
+    disk the log grows with its commits.
     """
     with suppress(OSError):
         descriptor = os.open(file.with_name(file.name + "-wal"), os.O_RDWR)
@@ -305,8 +300,9 @@ _RECORD = struct.Struct("<IQI")
 
 
 def told_file(file: Path) -> Path:
-    """What was told last stands here: not flushed, so at most as new as the file, unless that lost
-    its end.
+    """The file of the last acknowledged number.
+
+    It is not flushed, so at most as new as the log's file, unless that lost its end.
     """
     return file.with_name(file.name + "-told")
 

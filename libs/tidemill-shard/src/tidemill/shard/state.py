@@ -28,16 +28,16 @@ EXPIRED_KEPT_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a collection is.
+    """The description of a collection.
 
     `schema`: the data columns. `key`: the columns by which parts are sorted and split, all if
-    empty. `retain_ms`: since stays this far behind upper, or further if a reader holds it; None:
-    since follows the readers, and stays where it is while there are none; KEEP_ALL_MS: it never
-    moves. `user_writable`: upper is the meet of the write capabilities; otherwise internal writers
-    append by compare-and-append on upper. `arrived`: the columns in the order in which the
-    collection got them, where that is not the order of the schema. Columns are of types that come
-    back from storage as they were, `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a
-    command of its users, not for a resource.
+    empty. `retain_ms`: the distance at which since follows upper, more if a reader holds it. None:
+    since follows the readers, and stays while there are none. KEEP_ALL_MS: since never moves.
+    `user_writable`: upper is the meet of the write capabilities; otherwise internal writers append
+    by compare-and-append on upper. `arrived`: the columns in the order of their arrival, if the
+    schema has another. Columns are of types that storage gives back unchanged,
+    `tidemill.arrangement.arrow_bytes.STORED`. `created`: by a command of its users, not for a
+    resource.
     """
 
     schema: pa.Schema
@@ -89,26 +89,28 @@ class Batch:
 
     @property
     def rows(self) -> int:
+        """Number of updates in all parts."""
         return sum(part.rows for part in self.parts)
 
     @property
     def size(self) -> int:
+        """Bytes of all parts."""
         return sum(part.size for part in self.parts)
 
     @property
     def inline_bytes(self) -> int:
-        """How much of its updates is in the log."""
+        """Bytes of its updates that are in the log."""
         return _inline_bytes(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a live capability holds; `lease_ms` None never runs out.
+    """The frontier that a live capability holds; `lease_ms` None never runs out.
 
-    One that is `named` is found again by the name of its owner. It holds this frontier since
-    `moved_ms`. Objects that were given up after `keeps_ms` are kept for it; None: it asks for none.
-    `renewals` counts the signs of life of its holder: a lease is over for who has heard of none for
-    its length. `token` is that of the request that it answers.
+    A `named` hold is found again by the name of its owner. It holds this frontier since `moved_ms`.
+    Objects that were given up after `keeps_ms` are kept for it; None: it asks for none. `renewals`
+    counts the heartbeats of its holder: a process ends a lease if it hears of none for its length.
+    `token` is that of the request that it answers.
     """
 
     frontier: Frontier
@@ -137,8 +139,7 @@ class LastWrite:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What a pace says of a collection: that its version `number` follows it, with the others of
-    its group.
+    """Statement of a pace: version `number` of a collection follows it, with its group.
 
     With `left` that version does not follow any more, nor ever will: its upper is the later of its
     own and `left`.
@@ -195,7 +196,7 @@ class State:
         return {part.key for part in (*self.parts(), *self.staged_parts()) if part.key}
 
     def inline_bytes(self) -> int:
-        """How much of the updates is in the log."""
+        """Bytes of the updates that are in the log."""
         batches = sum(batch.inline_bytes for batch in self.batches)
         return batches + _inline_bytes(self.staged_parts())
 
@@ -210,11 +211,11 @@ def initial_state(description: Description, start: Frontier) -> State:
 
 
 def settle(state: State, by: str, now_ms: int = 0) -> State:
-    """The state with since and upper where the live capabilities and the policy let them be (K15).
+    """The state with since and upper where live capabilities and the policy allow (K15).
 
     Neither moves back (F14); since never passes a live read hold, the policy, or upper (F7, L2c).
-    What upper has passed of staged parts is sealed into a batch. A tombstone has no data. `by`
-    names who or what made room. Cost: O(holds + staged parts).
+    Staged parts that upper has passed are sealed into a batch. A tombstone has no data. `by` names
+    the cause. Cost: O(holds + staged parts).
     """
     upper = state.upper
     if state.description.user_writable and state.writes:
@@ -252,14 +253,14 @@ def collectable(state: State, before_ms: int) -> set[str]:
 def compaction_frontier(since: Frontier) -> int:
     """The time to which compaction may advance: the last one before since.
 
-    Times beyond since keep apart from those before it, so that a reader who has everything before
-    the frontier it holds still finds exactly the updates from there on.
+    Times beyond since stay apart from those before it. So a reader with everything before its held
+    frontier still finds exactly the updates from there on.
     """
     return 0 if since.empty else max(0, since.elements[0] - 1)
 
 
 def policy_frontier(state: State) -> Frontier | None:
-    """How far the retention policy lets since go; None if there is no policy."""
+    """Limit of since by the retention policy; None if there is no policy."""
     if state.policy is not None:
         return state.policy
     retain_ms = state.description.retain_ms

@@ -22,7 +22,7 @@ REGION = "us-east-1"
 
 
 class BlobPlace(msgspec.Struct, frozen=True):
-    """Where the objects are, and the keys of a bucket.
+    """Address of the objects, and the keys of a bucket.
 
     `address` is `file:FOLDER` or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`; without an endpoint
     it is that of the region. The secret may be in a file, read where the bucket is opened. Without

@@ -14,13 +14,16 @@ class MemoryConsensus:
         self._logs: dict[str, list[Version]] = {}
 
     async def head(self, key: str) -> Version | None:
+        """The newest version, None if there is none."""
         log = self._logs.get(key)
         return log[-1] if log else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
+        """The versions from number `start` on, in order."""
         return [version for version in self._logs.get(key, []) if version.number >= start]
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
+        """Append `version` iff the newest number is `expected`."""
         log = self._logs.get(key)
         newest = log[-1].number if log else None
         if newest != expected:
@@ -29,14 +32,17 @@ class MemoryConsensus:
         return True
 
     async def truncate(self, key: str, before: int) -> None:
+        """Delete the versions before number `before`; the newest one stays."""
         log = self._logs.get(key)
         if log:
             self._logs[key] = [v for v in log[:-1] if v.number >= before] + log[-1:]
 
     async def keys(self) -> Sequence[str]:
+        """The keys that have a version, in order."""
         return sorted(self._logs)
 
     async def close(self) -> None:
+        """No effect."""
         return
 
 
@@ -48,20 +54,25 @@ class MemoryBlob:
         self._now_ms = now_ms
 
     async def put(self, key: str, data: bytes) -> None:
+        """Keep the bytes, with the time of now."""
         self._objects[key] = (data, self._now_ms())
 
     async def get(self, key: str) -> bytes | None:
+        """The bytes of the object, None if there is none."""
         found = self._objects.get(key)
         return found[0] if found else None
 
     async def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """The bytes from `start` to before `stop`, None if there is no object."""
         found = self._objects.get(key)
         return found[0][start:stop] if found else None
 
     async def delete(self, key: str) -> None:
+        """Remove the object, if it is there."""
         self._objects.pop(key, None)
 
     async def list(self, prefix: str) -> Sequence[BlobEntry]:
+        """The objects whose keys begin with `prefix`, in the order of keys."""
         return [
             BlobEntry(key, len(data), modified)
             for key, (data, modified) in sorted(self._objects.items())
@@ -69,4 +80,5 @@ class MemoryBlob:
         ]
 
     async def close(self) -> None:
+        """No effect."""
         return

@@ -31,7 +31,7 @@ class Progress:
 
 
 class Readable(Protocol):
-    """What a subscription reads from."""
+    """The collection as a subscription reads it."""
 
     async def news(
         self, capability: ReadCapability, place: Place, query: Query
@@ -51,9 +51,9 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a subscription has come: everything before `delivered` (None: nothing yet).
+    """Progress of a subscription: everything before `delivered` (None: nothing yet).
 
-    `at` is where it began, with the contents there iff `snapshot`.
+    `at` is its first instant, with the contents there iff `snapshot`.
     """
 
     at: int
@@ -81,12 +81,12 @@ class Subscription:
 
     @property
     def collection(self) -> str:
-        """What is subscribed to."""
+        """Id of the collection."""
         return self._capability.collection
 
     @property
     def upper(self) -> Frontier:
-        """How far everything has been delivered."""
+        """Frontier before which everything has been delivered."""
         delivered = self._place.delivered
         return delivered if delivered is not None else frontier(self._place.at)
 

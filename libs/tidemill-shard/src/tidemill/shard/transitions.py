@@ -1,4 +1,4 @@
-"""What capabilities do to a collection, as pure functions: (state, command) → (answer, next state).
+"""Effects of capabilities on a collection: pure functions (state, command) → (answer, next state).
 
 A transition that changes nothing returns the same state; one that refuses raises and changes
 nothing (K10). Rule ids are those of the formalism.
@@ -69,9 +69,7 @@ def presented(
 
 
 def renewed(hold: Hold, now_ms: int) -> Hold:
-    """The lease of a hold begins anew (K12), and never ends sooner for it; one without a lease
-    stays as it is.
-    """
+    """The hold with its lease begun anew (K12), never to end sooner; the same without a lease."""
     if hold.lease_ms is None:
         return hold
     return replace(hold, renewed_ms=max(now_ms, hold.renewed_ms), renewals=hold.renewals + 1)
@@ -314,8 +312,7 @@ def set_policy(state: State, to: Frontier, now_ms: int = 0) -> State:
 
 
 def set_retention(state: State, retain_ms: int | None, now_ms: int = 0) -> State:
-    """How far since stays behind upper from now on; None keeps all history there is, whoever lets
-    go.
+    """The state with since at this distance behind upper; None keeps all history, whoever leaves.
 
     It takes the place of a fixed policy. A longer retention brings nothing back (F14).
     """
@@ -370,9 +367,7 @@ def close(state: State, now_ms: int = 0) -> State:
 
 
 def retire(state: State, now_ms: int = 0) -> State:
-    """As `close`, and no policy keeps history: the last reader that lets go leaves a tombstone
-    (L3).
-    """
+    """Close the collection without keeping history: its last reader leaves a tombstone (L3)."""
     closed = close(state, now_ms)
     if closed.policy == frontier():
         return closed

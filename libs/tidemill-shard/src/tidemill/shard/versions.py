@@ -100,7 +100,9 @@ class Versions:
         return transitions.expire(state, over, self._clock.now_ms()) if over else state
 
     async def read(self, collection: str, read: Callable[[State], Awaitable[T]]) -> T:
-        """What `read` makes of the newest version; once more if garbage collection was faster."""
+        """The result of `read` on the newest version; tried again if garbage collection was
+        faster.
+        """
         seen: int | None = None
         while True:
             known = await self.known(collection)
@@ -116,7 +118,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What the commands of one process share."""
+    """State that the commands of one process share."""
 
     versions: Versions
     parts: PartStore

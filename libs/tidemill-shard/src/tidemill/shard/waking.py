@@ -1,5 +1,5 @@
-"""Waiting for a collection to change: woken by commits of this process and those it hears of, else
-by the clock.
+"""Waiting for a change of a collection: woken by commits that the process hears of, else by
+clock.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class WriteCommands:
         writer: str,
         token: str | None = None,
     ) -> AppendOutcome:
-        """As `compare_and_append`, for parts of one sorted whole that a job has already written."""
+        """Append parts of one sorted whole that a job has written, as `compare_and_append` does."""
         now_ms = self._core.clock.now_ms()
         return await self._append_written(
             collection,
@@ -109,9 +109,9 @@ class WriteCommands:
     async def answered(
         self, capability: WriteCapability, token: str | None, body: str = ""
     ) -> Appended | None:
-        """What an update by the capability with this token was answered before; None if it was not.
+        """The earlier answer to an update with this token; None if there was none.
 
-        Raises: UsageError (TokenUsed) if that was another one than `body` tells.
+        Raises: UsageError (TokenUsed) if that update had another `body`.
         """
         if token is None:
             return None

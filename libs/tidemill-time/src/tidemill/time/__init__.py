@@ -1,6 +1,4 @@
-"""The common timestamp library: partial orders, antichains, frontiers; errors and text of all of
-Tidemill.
-"""
+"""Timestamps: partial orders, antichains, frontiers; the error tree and the normal form of text."""
 
 from tidemill.time.advancing import advance, advance_lanes, beyond_lanes
 from tidemill.time.antichain import Antichain, Frontier, frontier, sole_time

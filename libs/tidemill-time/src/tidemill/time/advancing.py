@@ -20,8 +20,8 @@ Lanes = npt.NDArray[np.uint64]
 def advance(time: T, since: Antichain[T], lattice: Lattice[T]) -> T:
     """The meet over all `f` of `since` of `time ∨ f`; `time` itself if `since` is empty.
 
-    A time beyond `since` compares with the result as it did with `time`; two times have one
-    result iff all times beyond `since` compare with both alike.
+    A time beyond `since` compares with the result as it did with `time`. Two times have one result
+    iff every time beyond `since` compares with both alike.
 
     Cost: O(width of `since`).
     Source: Lattice::advance_by, differential-dataflow; laws in tidemill.testkit.laws.

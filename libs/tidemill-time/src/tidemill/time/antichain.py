@@ -61,6 +61,7 @@ class Antichain(Generic[T]):
 
     @property
     def empty(self) -> bool:
+        """Whether no time is beyond it: no more times come."""
         return not self.elements
 
     def less_equal(self, time: T) -> bool:

@@ -46,6 +46,7 @@ class ChangeBatch(Generic[T]):
 
     @property
     def empty(self) -> bool:
+        """Whether no time has a count other than zero."""
         return not self._sums
 
     def __len__(self) -> int:
@@ -73,6 +74,7 @@ class MutableAntichain(Generic[T]):
 
     @property
     def frontier(self) -> Antichain[T]:
+        """The minimal times with a positive count."""
         return self._frontier
 
     def count(self, time: T) -> int:

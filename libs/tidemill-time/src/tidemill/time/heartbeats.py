@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.time.errors import UsageError
 
 MARK = "tidemill-heartbeat:"
-"""How the text of a heartbeat begins, in whatever format the events beside it are written."""
+"""Prefix of a heartbeat's text, in each format of the events beside it."""
 _MARK = MARK.encode()
 LAST = 2**63 - 1
 """The last instant that a heartbeat can name."""

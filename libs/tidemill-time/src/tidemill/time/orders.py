@@ -13,7 +13,8 @@ class TimeDomain(Protocol[T]):
     """A partially ordered set of times with a least element and a total order that extends it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the domain, as messages show it."""
 
     def minimum(self) -> T:
         """The time that is before every other."""
@@ -41,18 +42,23 @@ class U64:
     name = "u64"
 
     def minimum(self) -> int:
+        """Zero."""
         return 0
 
     def less_equal(self, a: int, b: int) -> bool:
+        """Numeric order."""
         return a <= b
 
     def sort_key(self, time: int) -> tuple[int, ...]:
+        """The time itself, as a tuple of one."""
         return (time,)
 
     def join(self, a: int, b: int) -> int:
+        """The greater time."""
         return a if a >= b else b
 
     def meet(self, a: int, b: int) -> int:
+        """The lesser time."""
         return a if a <= b else b
 
 
@@ -64,18 +70,23 @@ class ProductOrder:
         self.name = f"product:{lanes}"
 
     def minimum(self) -> tuple[int, ...]:
+        """Zero in each lane."""
         return (0,) * self.lanes
 
     def less_equal(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+        """Numeric order in each lane. Raises: ValueError for tuples of different lengths."""
         return all(x <= y for x, y in zip(a, b, strict=True))
 
     def sort_key(self, time: tuple[int, ...]) -> tuple[int, ...]:
+        """The tuple itself: lexicographic order extends the product order."""
         return time
 
     def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        """The greater number of each lane."""
         return tuple(max(x, y) for x, y in zip(a, b, strict=True))
 
     def meet(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        """The lesser number of each lane."""
         return tuple(min(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -93,12 +104,17 @@ class PartitionedOrder:
     name = "partitioned"
 
     def minimum(self) -> Partitions:
+        """All partitions at offset zero."""
         return Partitions(0, U64_MAX, 0)
 
     def less_equal(self, a: Partitions, b: Partitions) -> bool:
+        """Whether `a` covers the partitions of `b` at an offset that is not greater."""
         return a.lo <= b.lo and b.hi <= a.hi and a.offset <= b.offset
 
     def sort_key(self, time: Partitions) -> tuple[int, ...]:
+        """First partition, then wider ranges first, then offset: a linear extension of the
+        order.
+        """
         return (time.lo, -time.hi, time.offset)
 
 

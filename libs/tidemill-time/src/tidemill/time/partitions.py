@@ -10,7 +10,7 @@ from tidemill.time.errors import UsageError
 from tidemill.time.orders import PARTITIONED, U64_MAX, Partitions
 
 SourceFrontier = Antichain[Partitions]
-"""How far a partitioned log was read, of partitions that do not exist yet as well."""
+"""Progress through a partitioned log: an offset per partition, and one for partitions to come."""
 
 
 def partition_frontier(offsets: Mapping[int, int]) -> SourceFrontier:

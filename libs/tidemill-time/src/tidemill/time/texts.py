@@ -1,9 +1,8 @@
 """Text in the one form in which it is kept and compared: normal form C, with bounded runs of marks.
 
-Normalising takes time quadratic in a run of combining marks, and holds the interpreter meanwhile;
-so does `unicodedata.is_normalized`, which normalises where its quick answer is "maybe". Texts with
-longer runs than any writing has are therefore refused first, by the Stream-Safe limit of UAX #15
-(section 13).
+Normalising takes time quadratic in a run of combining marks, and holds the interpreter meanwhile.
+`unicodedata.is_normalized` does the same if its quick answer is "maybe". Longer runs than any
+writing has are therefore refused first, by the Stream-Safe limit of UAX #15 (section 13).
 """
 
 from __future__ import annotations

@@ -31,14 +31,10 @@ from tidemill.shard.ports import Clock, Consensus
 from tidemill.time import Fenced, UsageError
 
 LEASE_S = 4.0
-"""Silence of so long ends a session: long enough for a busy machine, short enough to be gone in
-seconds.
-"""
+"""Seconds without a heartbeat that end a session: enough for a busy machine, soon after a death."""
 
 HELD_SHARE = 0.8
-"""A replica counts on its claims for this share of its lease: less than others wait before they
-take them.
-"""
+"""Share of its lease for which a replica counts on its claims: others take them later than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +57,27 @@ class Owned:
 
 
 class Claiming(Protocol):
-    """What work on claims needs of a claimant, wherever it is kept.
-
-    Promises are those of Claimant.
-    """
+    """The interface of a claimant for work on claims; its promises are those of Claimant."""
 
     @property
-    def lease_s(self) -> float: ...
+    def lease_s(self) -> float:
+        """Seconds without a heartbeat that end the session."""
 
     @property
-    def held_until_s(self) -> float: ...
+    def held_until_s(self) -> float:
+        """Monotonic second until which the claims are counted on."""
 
-    def held(self) -> dict[str, Claim]: ...
+    def held(self) -> dict[str, Claim]:
+        """Item → its claim, for claims that are still counted on."""
 
-    async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]: ...
+    async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
+        """Send a heartbeat and claim free items; returns the claims to give up."""
 
-    async def give_up(self, claims: Collection[Claim]) -> None: ...
+    async def give_up(self, claims: Collection[Claim]) -> None:
+        """Release items whose work has stopped."""
 
-    async def leave(self) -> None: ...
+    async def leave(self) -> None:
+        """End the session: all its items are free."""
 
 
 class Claimant:
@@ -134,7 +133,7 @@ class Claimant:
 
     @property
     def silent_s(self) -> float:
-        """How long ago the last sign of life was that has reached Consensus."""
+        """Seconds since the last heartbeat that has reached Consensus."""
         return self._clock.monotonic_s() - self._beat_s
 
     @property
@@ -168,24 +167,24 @@ class Claimant:
         self.check(claim)
 
     async def beat(self) -> None:
-        """Give a sign of life and end silent sessions: what is held stays so.
+        """Send a heartbeat and end silent sessions: claims that are held stay held.
+
+        Claims that others have taken meanwhile are held no longer. A missing session does not
+        begin.
 
         Cost: a read, a write.
-
-        What others have taken meanwhile is not held any more. A session that is not there does not
-        begin.
         """
         async with self._asking:
             if self._joined:
                 await self._beaten()
 
     async def renew(self, wanted: Iterable[str], left: Iterable[str] = ()) -> list[Claim]:
-        """Give a sign of life, end silent sessions, claim free items up to the fair share.
+        """Send a heartbeat, end silent sessions, claim free items up to the fair share.
 
-        What is `left` is another replica's, as long as one lives that does not leave it too.
-        Returns the claims to let go: their work is to be stopped, then `give_up` is to be called.
-        What is gained and lost shows in `held`. Call it several times per lease. Cost: two reads,
-        one write, and a write if something changes hands.
+        An item of `left` is another replica's, as long as one lives that does not leave it too.
+        Returns the claims to release: stop their work, then call `give_up`. Gains and losses show
+        in `held`. Call it several times per lease. Cost: two reads, one write, and a write if
+        something changes hands.
         """
         async with self._asking:
             self._member = msgspec.structs.replace(self._member, leaves=tuple(left))
@@ -213,7 +212,7 @@ class Claimant:
         return [Claim(self.group, item, self._claims[item]) for item in surplus]
 
     async def give_up(self, claims: Collection[Claim]) -> None:
-        """Let items go whose work has stopped; others may begin at once.
+        """Release items whose work has stopped; others may begin at once.
 
         Claims that are over are ignored.
         """

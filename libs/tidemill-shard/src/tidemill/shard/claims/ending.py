@@ -8,7 +8,7 @@ from typing import Any
 from tidemill.shard.ports import Clock
 
 CANCEL_AGAIN_S = 2.0
-"""What is cancelled and has not ended after so long is cancelled once more."""
+"""Seconds after which a cancelled task that has not ended is cancelled once more."""
 
 
 async def ended(task: asyncio.Task[Any], clock: Clock) -> None:

@@ -32,12 +32,12 @@ class There(Protocol):
 
 
 class KeptClaimant:
-    """A claimant that lives elsewhere (`there`), where `keep` gives signs of life all the time.
+    """A claimant on another loop (`there`), where `keep` sends heartbeats all the time.
 
-    Work on an event loop that is busy for longer than the lease keeps what it has claimed, as long
-    as it asks once in `patience_s`; work that has stopped for good loses it. Nobody counts on a
-    claim past its lease: `held` and `check` look at the clock, here and there alike. Calls are
-    those of Claimant.
+    Work on an event loop that is busy for longer than the lease keeps its claims, as long as it
+    asks once in `patience_s`. Work that has stopped for good loses them. A claim past its lease is
+    never counted on: `held` and `check` look at the clock, here and there alike. Calls are those of
+    Claimant.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class KeptClaimant:
 class Keeper:
     """A thread with an event loop of its own, on which the claims of a process are kept.
 
-    What claimants ask is asked there: their Consensus is used, and closed, on that loop alone. To
-    be used from one other event loop, which may be busy.
+    Calls of claimants run there: their Consensus is used, and closed, on that loop alone. One other
+    event loop, which may be busy, may use it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -125,7 +125,7 @@ class Keeper:
         self._loop.close()
 
     def there(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """What comes of a call on the keeper's loop."""
+        """The result of a call on the keeper's loop."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def asked(self, claimant: Claimant) -> KeptClaimant:

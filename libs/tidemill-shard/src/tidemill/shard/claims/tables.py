@@ -1,5 +1,4 @@
-"""What a group has in Consensus, as values: its members with their signs of life, and who has which
-item.
+"""The state of a group in Consensus, as values: members with their heartbeats, and owners of items.
 
 Two logs, since members beat all the time and items change hands rarely. Functions here are pure.
 """
@@ -33,14 +32,14 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who has an item. If the session is not a member, nobody has it."""
+    """Owner of an item. If the session is not a member, the item is free."""
 
     session: str
     epoch: int
 
 
 class Owners(msgspec.Struct, frozen=True):
-    """Who has which items; `epoch` is the greatest that was ever given."""
+    """Item → owner; `epoch` is the greatest that was ever given."""
 
     epoch: int = 0
     items: dict[str, Owner] = {}
@@ -74,11 +73,10 @@ def settled(
     held: Mapping[str, int],
     gained: Sequence[str],
 ) -> Owners:
-    """The session has what it holds and what it gained, each of the latter by a greater epoch than
-    any before.
+    """Owners after the session gained items, each by an epoch greater than any before.
 
-    What it has in the log without holding it is free, as is what ended sessions had. The same value
-    if nothing changes but names of ended sessions.
+    The session keeps the items that it holds. Other items of its own in the log are free, as are
+    those of ended sessions. The same value if nothing changes but names of ended sessions.
     """
     won = {item: Owner(session, owners.epoch + 1 + at) for at, item in enumerate(gained)}
     forgotten = [
@@ -118,10 +116,10 @@ def epoch_of(owners: Owners, item: str) -> int | None:
 
 
 def fair_share(owners: Owners, members: Members, wanted: Collection[str], session: str) -> int:
-    """How many of the wanted items a session should have: all the same number, some one more.
+    """Number of the wanted items that a session should have: all the same number, some one more.
 
-    One more is for those who have most already, so that nothing moves without need. What some leave
-    to others is not among them: whoever takes it has it beside its share.
+    One more is for those who have most already, so that nothing moves without need. Items that some
+    sessions leave to others do not count: their taker has them beside its share.
     """
     left = left_to(members)
     wanted = [item for item in wanted if item not in left]
@@ -175,8 +173,9 @@ def to_give_up(
     session: str,
     held: Collection[str],
 ) -> list[str]:
-    """The held items that a session should let go: those nobody wants, what it leaves, what is
-    beyond its share.
+    """The held items that a session should release.
+
+    These are the unwanted items, those that it leaves, and those beyond its share.
     """
     left, leaves = left_to(members), members.sessions[session].leaves
     unwanted = sorted(
@@ -192,10 +191,9 @@ def to_give_up(
 
 
 def left_to(members: Members) -> dict[str, str]:
-    """The items that some sessions leave to others, each with the session that takes it if it is
-    free.
+    """Item → the session that takes it if it is free, for items that some sessions leave to others.
 
-    What every session leaves is left to none of them: it counts as if nobody did.
+    An item that every session leaves is left to none of them: it counts as if nobody did.
     """
     found = {}
     for item in {item for member in members.sessions.values() for item in member.leaves}:

@@ -30,12 +30,12 @@ async def work_claimed(
 ) -> None:
     """Run `work(claim)` for each item this replica has, until cancelled; then give everything up.
 
-    `wanted` says which items there are, and `left` which of them others are to have, if there are
-    any. The work of an item is cancelled when its claim is over, also while Consensus cannot be
-    reached, or when the item goes to another replica: that one begins once the task has ended. Work
-    that goes on all the same is cancelled again once a lease. Work that returns, or raises Fenced,
-    has nothing more to do until the claim changes. Raises: what else `work` raises (nothing is
-    worked on any more then), or `wanted`, or Corrupt.
+    `wanted` gives all items, and `left` those that other replicas should have, if there are any.
+    The work of an item is cancelled when its claim is over, also while Consensus cannot be reached.
+    It is cancelled too when the item goes to another replica, which begins once the task has ended.
+    A task that ignores the cancellation is cancelled again once a lease. A task that returns, or
+    raises Fenced, has nothing more to do until the claim changes. Raises: any other error of `work`
+    (all work stops then), or of `wanted`, or Corrupt.
     """
     tasks = _Tasks(claimant, work, clock)
     watching: asyncio.Task[None] | None = None

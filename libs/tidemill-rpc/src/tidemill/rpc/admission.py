@@ -1,5 +1,4 @@
-"""How much users may ask of a server at once, and how fast; who passes a limit is refused, the
-others go on.
+"""Admission: limits on the calls of one user, at once and per second; other users go on.
 
 Within the limits users share the event loop: see `fair_steps`.
 """

@@ -34,7 +34,7 @@ class AuditedCall:
 
 
 class Auditor(Protocol):
-    """Who keeps what was called; returns at once."""
+    """Receiver of audit records; returns at once."""
 
     def called(self, call: AuditedCall) -> None:
         """Keep it."""
@@ -44,7 +44,8 @@ class Auditor(Protocol):
 class NoAuditor:
     """Keeps nothing: for tests."""
 
-    def called(self, call: AuditedCall) -> None: ...
+    def called(self, call: AuditedCall) -> None:
+        """No effect."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class BlockingClient:
         return self._wait(self._client.why(record, as_of))
 
     def why_not(self, record: str, as_of: int | None = None) -> Explanation:
-        """What keeps a record from being present."""
+        """Reasons for which a record is absent."""
         return self._wait(self._client.why_not(record, as_of))
 
     def explain(self, view: str, form: str = "plan") -> str:
@@ -129,8 +129,8 @@ class BlockingClient:
         wanted: int | SourceFrontier | None = None,
         wait_s: float | None = None,
     ) -> Translation:
-        """What a source's answer as of an instant is made of; of offsets, from which instant on
-        they are in.
+        """Offsets behind a source's answer at an instant; for offsets, the least instant with
+        them.
         """
         return self._wait(self._client.translate(source, wanted, wait_s))
 
@@ -167,7 +167,7 @@ class BlockingClient:
         return self._wait(self._client.storage.expire(collection, key))
 
     def drive(self, work: Callable[[AsyncClient], Coroutine[Any, Any, R]]) -> R:
-        """What the asynchronous client makes of it, on the loop of this one."""
+        """The result of a coroutine over the asynchronous client, on the loop of this one."""
         return self._wait(work(self._client))
 
     def each(self, start: Callable[[AsyncClient], AsyncGenerator[Event, None]]) -> Iterator[Event]:

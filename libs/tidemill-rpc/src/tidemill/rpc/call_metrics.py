@@ -35,7 +35,7 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {SECONDS: CALL_LABELS}
 
 
 class Recorder(Protocol):
-    """Who keeps the metrics."""
+    """The registry that keeps the metrics."""
 
     def count(self, name: str, labels: Mapping[str, str]) -> None:
         """One more of a counter of `COUNTERS`."""

@@ -70,12 +70,12 @@ _OPTIONS: Sequence[tuple[str, int | str]] = (
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """How servers are called. `tls` None is in the clear, and then no token is ever sent.
+    """Settings of calls to servers. `tls` None is in the clear, and then no token is ever sent.
 
-    `server_name` is the name that certificates are checked for, where addresses are not names;
-    `token_file` is read anew for each call, so that a token may be changed without a restart. A
-    call to a server that says nothing for `silence_s`, and then does not answer a ping for as long,
-    ends as Unavailable: a machine that went away closes no connection.
+    `server_name` is the name that certificates are checked for, where addresses are not names.
+    `token_file` is read anew for each call, so that a token may be changed without a restart. After
+    `silence_s` of silence a server is pinged. A ping without an answer for as long ends the call as
+    Unavailable: a machine that went away closes no connection.
     """
 
     tls: TlsFiles | None = None

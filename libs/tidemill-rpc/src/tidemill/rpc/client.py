@@ -108,7 +108,7 @@ class AsyncClient:
         return codecs_proof.explanation_in(found)
 
     async def why_not(self, record: str, as_of: int | None = None) -> Explanation:
-        """What keeps a record from being present."""
+        """Reasons for which a record is absent."""
         request = query.WhyNotRequest(record=record, as_of=as_of)
         found = await self._ended(self._query.WhyNot, request)
         return codecs_proof.explanation_in(found)
@@ -145,8 +145,8 @@ class AsyncClient:
         wanted: int | SourceFrontier | None = None,
         wait_s: float | None = None,
     ) -> Translation:
-        """What a source's answer as of an instant is made of; of offsets, from which instant on
-        they are in.
+        """Offsets behind a source's answer at an instant; for offsets, the least instant with
+        them.
         """
         request = query.TranslateRequest(source=source, wait_s=wait_s)
         if isinstance(wanted, int):

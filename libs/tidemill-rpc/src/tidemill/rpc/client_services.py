@@ -1,4 +1,4 @@
-"""Calls from one service to another, in domain types. What the other raised is raised here."""
+"""Calls from one service to another, in domain types. An error of the other is raised here."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ class ServiceClient:
                 granted.put_nowait(1)
 
     async def work(self) -> Sequence[Work]:
-        """What the other process works on."""
+        """Work items of the other process."""
         found = await ends(begun(self._work.List, work.ListRequest(), timeout=self._timeout_s))
         return [codecs.work_in(each) for each in found.work]

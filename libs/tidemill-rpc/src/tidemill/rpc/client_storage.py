@@ -47,8 +47,8 @@ class StorageCalls:
     ) -> CapabilityPair:
         """Bind a name that was never bound, with since and upper at `start`.
 
-        With a `token`, 16 characters or more that nobody guesses, the call may be made again, and
-        is answered with the same capabilities while they live; so it is below.
+        With a `token`, 16 characters or more that nobody guesses, the call may be repeated. A
+        repeated call is answered with the same capabilities while they live; so it is below.
         """
         request = storage.CreateRequest(
             collection=collection,

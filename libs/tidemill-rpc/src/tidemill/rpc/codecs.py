@@ -1,6 +1,6 @@
 """Domain types to wire messages and back, without loss.
 
-Every pair of functions is `x_out` (to the wire) and `x_in` (from it). What the peer sent wrongly
+Every pair of functions is `x_out` (to the wire) and `x_in` (from it). A wrong message of the peer
 (no frontier where one belongs, bytes that are not Arrow) is a UsageError.
 """
 

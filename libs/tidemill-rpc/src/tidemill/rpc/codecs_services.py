@@ -1,4 +1,4 @@
-"""What services say to each other, to the wire and back."""
+"""Messages between services, to the wire and back."""
 
 from __future__ import annotations
 

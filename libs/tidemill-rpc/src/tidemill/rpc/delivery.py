@@ -1,8 +1,8 @@
 """Delivery to a subscriber at its own pace, within bounds: one that stops reading is cut off.
 
 The handler's events wait in a queue of a few messages. While that is full the handler waits too,
-with whatever it holds back; after `patience_s` it is closed, which ends its hold on history, and
-the subscriber finds a CutOff behind what was queued.
+with its hold on history. After `patience_s` it is closed, which ends the hold, and the subscriber
+finds a CutOff behind the queued messages.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPolicy:
-    """How far a subscriber may stay behind: messages of about 1 MiB, and seconds without taking
-    one.
-    """
+    """Lag of a subscriber at most: messages of about 1 MiB, and seconds without taking one."""
 
     messages_max: int = 8
     patience_s: float = 60.0
@@ -59,9 +57,9 @@ class Delivery(Generic[M]):
         self._sealed: Frontier | None = None
 
     async def messages(self) -> AsyncGenerator[M, None]:
-        """What the handler gives; leaving the loop closes the handler.
+        """Messages of the handler; leaving the loop closes the handler.
 
-        Raises: what the handler raised; CutOff, behind all that was queued, if nobody took it.
+        Raises: errors of the handler; CutOff, behind all that was queued, if nobody took it.
         """
         pump = asyncio.create_task(self._pump())
         try:

@@ -1,9 +1,7 @@
-"""Fair queueing of the event loop: of the users whose calls can go on, the one that has had least
-goes first.
+"""Fair queueing of the event loop: the user that has had least does the next step.
 
-A step of a call is what it does between two of its waits. A flood of calls is many steps that can
-be done at once; without an order of users, a single question waits for all of them each time it
-goes on.
+A step of a call is its work between two waits. A flood of calls is many steps that can be done at
+once. Without an order of users, a single question waits for all of them at each of its own steps.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ FORGET_AT = 10_000
 
 
 class FairSteps:
-    """Start-time fair queueing over users: steps of one loop, each measured, the next one of who
-    has had least.
+    """Start-time fair queueing over users: steps are measured, the least served user is next.
 
     Nothing is left idle: a step waits only while others can be done. Cost: a microsecond for a step
     that need not wait, two turns of the loop for one that does. Source: Goyal, Vin and Cheng,
@@ -72,14 +69,14 @@ class FairSteps:
             self._had_s = {name: had for name, had in self._had_s.items() if had > floor_s}
 
     def queue(self, user: str) -> asyncio.Future[None]:
-        """What is done once it is the turn of the user; `leave` has to follow."""
+        """A future that is done at the turn of the user; `leave` has to follow."""
         turn = asyncio.get_running_loop().create_future()
         self._queues.setdefault(user, deque()).append(turn)
         self._schedule()
         return turn
 
     def leave(self, user: str, turn: asyncio.Future[None]) -> None:
-        """Let the next one have its turn, when the step has been done or is given up."""
+        """Pass the turn on, once the step has been done or is given up."""
         if turn.done() and not turn.cancelled():
             self._handed_out = False
         self._schedule()

@@ -1,8 +1,8 @@
-"""What a server needs from whoever answers its calls; all in domain types.
+"""Handlers of a server's calls, as interfaces in domain types.
 
-Handlers raise the errors of `tidemill.time.errors` and nothing else. `wait_s` is how long the
-caller lets the handler wait for an instant to become definite: None or 0 means NotYet at once.
-An `as_of` of None is the latest definite instant, which is the last one before the upper.
+Handlers raise the errors of `tidemill.time.errors` and nothing else. `wait_s` is the longest wait
+for an instant to become definite: None or 0 means NotYet at once. An `as_of` of None is the latest
+definite instant, which is the last one before the upper.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class QueryHandlers(Protocol):
     async def translate(
         self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
     ) -> Translation:
-        """What a source's answer as of an instant is made of (None: the latest definite one).
+        """Offsets behind a source's answer as of an instant (None: the latest definite one).
 
-        Of offsets, as of the least instant at which all records before them are in.
+        For offsets, the answer as of the least instant at which all records before them are in.
         """
         ...
 
@@ -254,11 +254,11 @@ class ActingCatalog(CatalogHandlers, Protocol):
     async def apply(
         self, documents: Sequence[ResourceDocument], by: Principal = PROCESS
     ) -> Sequence[Applied]:
-        """As any catalog does, in the name of `by`."""
+        """The `apply` of a catalog, in the name of `by`."""
         ...
 
     async def delete(self, kind: str, name: str, by: Principal = PROCESS) -> None:
-        """As any catalog does, in the name of `by`."""
+        """The `delete` of a catalog, in the name of `by`."""
         ...
 
 
@@ -268,11 +268,11 @@ class ActingCompute(ComputeHandlers, Protocol):
     async def maintain_view(
         self, view: MaintainedView, token: str | None = None, by: Principal = PROCESS
     ) -> Mapping[str, HeldCapability]:
-        """As any does, in the name of `by`."""
+        """The `maintain_view` of ComputeHandlers, in the name of `by`."""
         ...
 
     async def drop_view(self, capability: HeldCapability, by: Principal = PROCESS) -> None:
-        """As any does, in the name of `by`."""
+        """The `drop_view` of ComputeHandlers, in the name of `by`."""
         ...
 
 
@@ -296,7 +296,7 @@ class IngestHandlers(Protocol):
 
 
 class WorkHandlers(Protocol):
-    """What this process works on."""
+    """Report of the work items of this process."""
 
     async def work(self) -> Sequence[Work]:
         """The parts of resources that it holds now."""

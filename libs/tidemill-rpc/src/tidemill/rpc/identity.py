@@ -1,6 +1,6 @@
-"""Who calls, and what they may do: users by a token, services by a certificate.
+"""Authentication and authorization: users by a token, services by a certificate.
 
-A token file says what each token may do; it holds hashes, so that who reads it cannot call:
+A token file states the grants of each token; it holds hashes, so that its readers cannot call:
 
     users:
     - name: alice
@@ -33,7 +33,7 @@ from tidemill.time import UsageError
 
 
 class Role(IntEnum):
-    """What a user may do; each role may do what those before it may."""
+    """Rights of a user; each role has those of the roles before it."""
 
     reader = 1
     writer = 2
@@ -63,7 +63,7 @@ class Principal:
     def has(self, role: Role, name: str | None = None) -> bool:
         """Whether it has the role over a collection; without a name, over any.
 
-        What the system says of itself is read by administrators, and written by nobody.
+        Collections of the system itself are read by administrators, and written by nobody.
         """
         if name is None:
             return any(grant.role >= role for grant in self.grants)
@@ -88,19 +88,19 @@ class Principal:
 
 
 SYSTEM_RESOURCE = "tidemill"
-"""What the names of collections begin with that say what the system itself has done."""
+"""First part of the names of collections about the system itself."""
 
 EVERYBODY = Principal("anybody", (Grant(Role.admin),))
-"""Who calls a server that asks nobody who they are."""
+"""Principal of every call to a server without authentication."""
 
 PROCESS = Principal("this process", (Grant(Role.admin),))
-"""What the process does by itself: the resources of its own command line, what was applied before."""
+"""Principal of the process itself: resources of its own command line, and older ones."""
 
 NOBODY = Principal("nobody", ())
-"""Who calls where nobody was asked: it may do nothing."""
+"""Principal where nobody was asked: it has no right."""
 
 caller: ContextVar[Principal] = ContextVar("caller", default=NOBODY)
-"""Who made the call that is being answered; outside of a call nobody."""
+"""Principal of the call that is being answered; NOBODY outside of a call."""
 
 
 def listed(names: Iterable[str]) -> list[str]:
@@ -115,7 +115,7 @@ class Authenticator(Protocol):
     def principal(
         self, metadata: Mapping[str, str], identities: Callable[[], Iterable[str]]
     ) -> Principal:
-        """Who has sent `metadata` and proved `identities`. Raises: Unauthenticated."""
+        """Sender of `metadata`, who has proved `identities`. Raises: Unauthenticated."""
         ...
 
 
@@ -159,7 +159,7 @@ class User:
 
 
 GRACE_S = 300.0
-"""How long users count on whose file cannot be read any more."""
+"""Seconds for which the last readable token file stays in force."""
 
 _WORDS = (
     "", "admin", "administrator", "changeme", "default", "guest", "operator", "pass", "passwd", "password",
@@ -175,8 +175,8 @@ Hashes tell no other weak one: only random tokens are right.
 class Tokens:
     """The users of a token file; a changed file counts from the next call on.
 
-    While the file cannot be read, or has a mistake, those of before count for `grace_s`, and `told`
-    hears of it; then nobody is let in, since a token may have been withdrawn meanwhile.
+    While the file cannot be read, or has a mistake, the users of before count for `grace_s`, and
+    `told` hears of it. Then nobody is let in, since a token may have been withdrawn meanwhile.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""What surrounds every call of our own services: metrics, who calls, the deadline, validation,
-errors as status.
+"""Interceptors of our own services: metrics, authentication, deadline, validation, error status.
 
 Health and reflection are left alone; they keep the conventions of their own packages.
 """
@@ -41,7 +40,7 @@ Context = Any  # grpc.aio.ServicerContext; its stubs are generic in types that i
 
 
 class CallObserver(Protocol):
-    """Who counts and logs calls; `code` is the name of the gRPC status, such as `OK`."""
+    """Receiver of counts and log events of calls; `code` is a name of gRPC's, such as `OK`."""
 
     def started(self, method: str) -> None:
         """A call of `method` arrived."""
@@ -63,20 +62,22 @@ class CallObserver(Protocol):
 class SilentObserver:
     """Observes nothing."""
 
-    def started(self, method: str) -> None: ...
+    def started(self, method: str) -> None:
+        """No effect."""
 
-    def sent(self, method: str) -> None: ...
+    def sent(self, method: str) -> None:
+        """No effect."""
 
-    def refused(self, limit: str) -> None: ...
+    def refused(self, limit: str) -> None:
+        """No effect."""
 
-    def ended(
-        self, method: str, code: str, seconds: float, error: BaseException | None
-    ) -> None: ...
+    def ended(self, method: str, code: str, seconds: float, error: BaseException | None) -> None:
+        """No effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePolicy:
-    """How long a call may take: without a deadline `default_s`, with one at most `cap_s`.
+    """Seconds that a call may take: `default_s` without a deadline, at most `cap_s` with one.
 
     Subscriptions have no end of their own: `endless` names the methods that need no deadline.
     """
@@ -99,9 +100,9 @@ class DeadlinePolicy:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Observes each call, asks who makes it and whether they may, ends it at its deadline, looks at
-    its request, and turns what it raises into a status. Handlers find the caller in
-    `identity.caller`.
+    """Authenticates, authorizes, validates and observes each call; errors become a status.
+
+    A call ends at its deadline. Handlers find the caller in `identity.caller`.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler of a method inside the interceptor; foreign services are only watched."""
         method = handler_call_details.method
         found: Any = await continuation(handler_call_details)
         if found is None:

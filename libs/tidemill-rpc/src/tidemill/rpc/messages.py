@@ -1,4 +1,4 @@
-"""What crosses the wire, in domain types: no generated class is seen outside this package.
+"""Messages in domain types: no generated class is seen outside this package.
 
 Tables are Arrow tables. An answer has the data columns and `_diff`, the multiplicity of the row;
 changes have the data columns, `_time` and `_diff`. Times are u64 milliseconds of a timeline.
@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.time import Frontier, SourceFrontier
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What survives a trip through JSON unchanged."""
+"""A value that a trip through JSON leaves unchanged."""
 
 
 # Reading.
@@ -63,10 +63,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """Who holds since or upper, the frontier held, when the lease ends (None: never).
+    """Holder of since or upper, the frontier held, and the end of its lease (None: never).
 
-    It holds something since `since_ms`, and this frontier since `moved_ms`. `key` is what an
-    administrator names to end it; it gives no right.
+    It holds something since `since_ms`, and this frontier since `moved_ms`. `key` is its name for
+    an administrator who ends it; it gives no right.
     """
 
     owner: str
@@ -122,8 +122,7 @@ class TimestampExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a source's answer as of an instant is made of: all its records before `offsets`, and no
-    others.
+    """Offsets behind a source's answer as of an instant: it holds exactly the records before them.
 
     They were bound at `bound_at`, by the clock of the system; `timeline` is that of `as_of`.
     """
@@ -148,7 +147,7 @@ class ResourceDocument:
 
 
 class Outcome(Enum):
-    """What an apply did to one resource."""
+    """Effect of an apply on one resource."""
 
     CREATED = "created"
     CONFIGURED = "configured"
@@ -201,21 +200,21 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class CollectionShape:
-    """How to create a collection: its data columns and what it promises about them."""
+    """Specification of a new collection: its data columns and the promises about them."""
 
     schema: pa.Schema
     kind: str = "table"
     timeline: str = "system"
     key: tuple[str, ...] = ()
     retain_ms: int | None = None
-    """How far since stays behind upper, whatever readers let go; None: the whole history is kept."""
+    """Distance at which since follows upper, whatever readers do; None keeps the whole history."""
 
     allow_negative: bool = False
     user_writable: bool = False
 
 
 class Right(Enum):
-    """What a capability allows."""
+    """Right of a capability: to read or to write."""
 
     READ = "read"
     WRITE = "write"
@@ -233,11 +232,11 @@ class HeldCapability:
 
 @dataclass(frozen=True, slots=True)
 class MaintainedView:
-    """A program over what is held, by predicate, that is to be maintained under a name.
+    """A program over held inputs, by predicate, that is to be maintained under a name.
 
-    `at` is where its outputs begin, None where all that is held does; no `outputs` are all that is
-    derived; a retention of None keeps everything, a lease of None is the longest there is. `into`
-    are what outputs are written on by.
+    `at` is the first instant of its outputs, None the first one of all inputs. No `outputs` stand
+    for all derived predicates. A retention of None keeps everything; a lease of None is the longest
+    there is. `into` are the write capabilities of outputs that exist.
     """
 
     name: str
@@ -252,7 +251,7 @@ class MaintainedView:
 
 
 class Comparison(Enum):
-    """How a column stands to a value; null equals null alone, and is neither less nor greater."""
+    """Relation of a column to a value; null equals null alone, and is neither less nor greater."""
 
     EQUAL = "=="
     NOT_EQUAL = "!="
@@ -273,7 +272,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class CapabilityPair:
-    """What create and acquire hand out; no writer for a collection that users cannot write."""
+    """Result of create and acquire; no writer for a collection that users cannot write."""
 
     read: HeldCapability
     write: HeldCapability | None

@@ -1,4 +1,4 @@
-"""How a call ends on the client: with its messages, or with the error that the server raised."""
+"""Ends of calls on the client: messages, or the error that the server raised."""
 
 from __future__ import annotations
 

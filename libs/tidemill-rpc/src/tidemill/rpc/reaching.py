@@ -12,11 +12,11 @@ from tidemill.rpc.channel import Dialer
 
 ATTEMPT_S = 2.0
 ALERT_S = 0.5
-"""How long to wait for a refusal that comes after the handshake, as TLS 1.3 sends it."""
+"""Seconds to wait for a refusal that comes after the handshake, as TLS 1.3 sends it."""
 
 
 async def why_unreachable(address: str, dialer: Dialer) -> str | None:
-    """What is wrong with the certificates between us, and what to do; None if it is something else."""
+    """Problem of the certificates between us, and its remedy; None if it is another one."""
     host, _, port = address.removeprefix("dns:///").rpartition(":")
     if not host or not port.isdigit():
         return None

@@ -63,9 +63,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 
 
 CONNECTION_AGE_S = 300.0
-"""Older connections take no new calls: clients look up the name anew and find processes that came
-since.
-"""
+"""Seconds after which a connection takes no new calls: clients then find newer processes."""
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ServiceHandlers:
-    """What a process offers to other services; None is not offered."""
+    """Handlers for other services; None is not offered."""
 
     ingest: IngestHandlers | None = None
     work: WorkHandlers | None = None
@@ -154,12 +152,12 @@ async def serve(
 ) -> Server:
     """A server that answers on `address` (host:port, port 0 for any) when this returns.
 
-    A service whose handlers are None is not offered; `delivery` says when a subscriber that does
-    not read is cut off; `services` are those that only other services call. Without `credentials`
+    A service whose handlers are None is not offered. `delivery` decides when a subscriber that does
+    not read is cut off. `services` are those that only other services call. Without `credentials`
     it listens in the clear, without `authenticator` it answers everybody. After `connection_age_s`
-    a connection takes no new calls; those that run, streams as well, go on to their end. The health
+    a connection takes no new calls; running ones, streams as well, go on to their end. The health
     service knows `states` beside the services that are offered. `admissions` refuse callers that
-    ask too much; without them nothing is counted. `auditor` hears of changes and refusals. Raises
+    ask too much; without them nothing is counted. `auditor` hears of changes and refusals. Raises:
     Unavailable if the address is taken.
     """
     interceptor = CallInterceptor(

@@ -71,6 +71,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Snapshot(  # noqa: N802 - gRPC's name, as below
         self, request: query.SnapshotRequest, context: Context
     ) -> AsyncIterator[query.SnapshotResponse]:
+        """Stream a collection as of an instant."""
         answer = await self._handlers.snapshot(
             request.collection, _as_of(request), _wait_s(request)
         )
@@ -80,6 +81,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Ask(  # noqa: N802
         self, request: query.AskRequest, context: Context
     ) -> AsyncIterator[query.AskResponse]:
+        """Stream the matches of a goal."""
         answer = await self._handlers.ask(request.goal, _as_of(request), _wait_s(request))
         for part in codecs.answer_out(answer):
             yield query.AskResponse(part=part)
@@ -87,6 +89,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Subscribe(  # noqa: N802
         self, request: query.SubscribeRequest, context: Context
     ) -> AsyncIterator[query.SubscribeResponse]:
+        """Stream a goal's matches and their changes; a subscriber that stops reading is cut off."""
         events = self._handlers.subscribe(
             request.goal,
             request.start if request.HasField("start") else None,
@@ -101,24 +104,28 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Why(  # noqa: N802
         self, request: query.WhyRequest, context: Context
     ) -> query.WhyResponse:
+        """Answer with a proof of a record."""
         found = await self._handlers.why(request.record, _as_of(request))
         return await _proof_out(found, codecs_proof.why_out)
 
     async def WhyNot(  # noqa: N802
         self, request: query.WhyNotRequest, context: Context
     ) -> query.WhyNotResponse:
+        """Answer with the reasons for which a record is absent."""
         found = await self._handlers.why_not(request.record, _as_of(request))
         return await _proof_out(found, codecs_proof.why_not_out)
 
     async def Explain(  # noqa: N802
         self, request: query.ExplainRequest, context: Context
     ) -> query.ExplainResponse:
+        """Answer with the plan of a view, as text."""
         form = request.form or "plan"
         return query.ExplainResponse(text=await self._handlers.explain(request.view, form))
 
     async def Tables(  # noqa: N802
         self, request: query.TablesRequest, context: Context
     ) -> AsyncIterator[query.TablesResponse]:
+        """Stream several collections as of one instant."""
         answers = await self._handlers.tables(
             list(request.names), _as_of(request), _wait_s(request)
         )
@@ -129,12 +136,14 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def ExplainTimestamp(  # noqa: N802
         self, request: query.ExplainTimestampRequest, context: Context
     ) -> query.ExplainTimestampResponse:
+        """Answer with the instant that a question gets, and its cause."""
         found = await self._handlers.explain_timestamp(list(request.names), _as_of(request))
         return codecs.timestamp_out(found)
 
     async def Translate(  # noqa: N802
         self, request: query.TranslateRequest, context: Context
     ) -> query.TranslateResponse:
+        """Answer with the offsets behind an instant of a source, or the instant of offsets."""
         offsets = codecs.offsets_in(request.offsets) if request.HasField("offsets") else None
         wanted = _as_of(request) if offsets is None else offsets
         found = await self._handlers.translate(request.source, wanted, _wait_s(request))
@@ -143,6 +152,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def Collections(  # noqa: N802
         self, request: query.CollectionsRequest, context: Context
     ) -> query.CollectionsResponse:
+        """Answer with all collections and their frontiers."""
         found = await self._handlers.collections()
         return query.CollectionsResponse(collections=[codecs.collection_out(i) for i in found])
 
@@ -156,6 +166,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Apply(  # noqa: N802
         self, request: catalog.ApplyRequest, context: Context
     ) -> catalog.ApplyResponse:
+        """Apply documents of resources."""
         documents = [ResourceDocument(d.text, d.file) for d in request.documents]
         applied = await self._handlers.apply(documents)
         return catalog.ApplyResponse(applied=[codecs.applied_out(one) for one in applied])
@@ -163,6 +174,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Get(  # noqa: N802
         self, request: catalog.GetRequest, context: Context
     ) -> catalog.GetResponse:
+        """Answer with resources, by kind and name."""
         found = await self._handlers.get(
             request.kind if request.HasField("kind") else None,
             request.name if request.HasField("name") else None,
@@ -172,18 +184,21 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Describe(  # noqa: N802
         self, request: catalog.DescribeRequest, context: Context
     ) -> catalog.DescribeResponse:
+        """Answer with one resource and its status."""
         found = await self._handlers.describe(request.kind, request.name)
         return catalog.DescribeResponse(resource=codecs.resource_out(found))
 
     async def Delete(  # noqa: N802
         self, request: catalog.DeleteRequest, context: Context
     ) -> catalog.DeleteResponse:
+        """Delete one resource."""
         await self._handlers.delete(request.kind, request.name)
         return catalog.DeleteResponse()
 
     async def Insert(  # noqa: N802
         self, request: catalog.InsertRequest, context: Context
     ) -> catalog.InsertResponse:
+        """Write rows to a table."""
         rows = await _table_in(request.arrow_ipc)
         inserted = await self._handlers.insert(request.table, rows, _token(request))
         return catalog.InsertResponse(time=inserted.time, rows=inserted.rows)
@@ -191,6 +206,7 @@ class CatalogServicer(catalog_pb2_grpc.CatalogServiceServicer):
     async def Push(  # noqa: N802
         self, request: catalog.PushRequest, context: Context
     ) -> catalog.PushResponse:
+        """Write raw rows to the log of a source."""
         size = len(request.rows) * BYTES_PER_ROW
         rows: list[bytes] = await beside(size, lambda: list(request.rows))
         pushed = await self._handlers.push(request.source, rows, _token(request))
@@ -206,6 +222,7 @@ class ComputeServicer(compute_pb2_grpc.ComputeServiceServicer):
     async def MaintainView(  # noqa: N802
         self, request: compute.MaintainViewRequest, context: Context
     ) -> compute.MaintainViewResponse:
+        """Install a view over held inputs."""
         view = codecs_compute.view_in(request)
         held = await self._handlers.maintain_view(view, _token(request))
         return codecs_compute.outputs_out(held)
@@ -213,6 +230,7 @@ class ComputeServicer(compute_pb2_grpc.ComputeServiceServicer):
     async def DropView(  # noqa: N802
         self, request: compute.DropViewRequest, context: Context
     ) -> compute.DropViewResponse:
+        """End a view by a capability of one of its outputs."""
         await self._handlers.drop_view(codecs_storage.capability_in(request.capability))
         return compute.DropViewResponse()
 
@@ -227,6 +245,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def Create(  # noqa: N802
         self, request: storage.CreateRequest, context: Context
     ) -> storage.CreateResponse:
+        """Create a collection and its capabilities."""
         pair = await self._handlers.create(
             request.collection,
             await beside(
@@ -243,6 +262,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def AcquireCapabilities(  # noqa: N802
         self, request: storage.AcquireCapabilitiesRequest, context: Context
     ) -> storage.AcquireCapabilitiesResponse:
+        """Acquire capabilities of a collection."""
         asked = request.owner, _lease_ms(request), _token(request)
         if request.rights in (storage.RIGHTS_READ, storage.RIGHTS_WRITE):
             reads = request.rights == storage.RIGHTS_READ
@@ -261,6 +281,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def CloneCapability(  # noqa: N802
         self, request: storage.CloneCapabilityRequest, context: Context
     ) -> storage.CloneCapabilityResponse:
+        """Clone a capability."""
         capability = codecs_storage.capability_in(request.capability)
         held = await self._handlers.clone(capability, _token(request))
         return storage.CloneCapabilityResponse(capability=codecs_storage.capability_out(held))
@@ -268,6 +289,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def TransferCapability(  # noqa: N802
         self, request: storage.TransferCapabilityRequest, context: Context
     ) -> storage.TransferCapabilityResponse:
+        """Make another owner answerable for a capability."""
         held = await self._handlers.transfer(
             codecs_storage.capability_in(request.capability), request.owner, _token(request)
         )
@@ -276,6 +298,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def Downgrade(  # noqa: N802
         self, request: storage.DowngradeRequest, context: Context
     ) -> storage.DowngradeResponse:
+        """Move the frontier of a capability forward."""
         held = await self._handlers.downgrade(
             codecs_storage.capability_in(request.capability),
             codecs.stated_frontier(request, "to"),
@@ -285,18 +308,21 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def Drop(  # noqa: N802
         self, request: storage.DropRequest, context: Context
     ) -> storage.DropResponse:
+        """End a capability."""
         await self._handlers.drop(codecs_storage.capability_in(request.capability))
         return storage.DropResponse()
 
     async def Renew(  # noqa: N802
         self, request: storage.RenewRequest, context: Context
     ) -> storage.RenewResponse:
+        """Renew the lease of a capability."""
         held = await self._handlers.renew(codecs_storage.capability_in(request.capability))
         return storage.RenewResponse(capability=codecs_storage.capability_out(held))
 
     async def Expire(  # noqa: N802
         self, request: storage.ExpireRequest, context: Context
     ) -> storage.ExpireResponse:
+        """End the capability of another owner, as an administrator."""
         ended = await self._handlers.expire(request.collection, request.key)
         return storage.ExpireResponse(
             owner=ended.owner, frontier=codecs.frontier_out(ended.frontier)
@@ -305,6 +331,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def UpdateAndDowngrade(  # noqa: N802
         self, request: storage.UpdateAndDowngradeRequest, context: Context
     ) -> storage.UpdateAndDowngradeResponse:
+        """Append updates and move the write capability, atomically."""
         outcome = await self._handlers.update_and_downgrade(
             codecs_storage.capability_in(request.capability),
             await _table_in(request.arrow_ipc) if request.HasField("arrow_ipc") else None,
@@ -316,6 +343,7 @@ class StorageServicer(storage_pb2_grpc.StorageServiceServicer):
     async def SubscribeAt(  # noqa: N802
         self, request: storage.SubscribeAtRequest, context: Context
     ) -> AsyncIterator[storage.SubscribeAtResponse]:
+        """Stream the updates of a collection from an instant on."""
         events = self._handlers.subscribe_at(
             codecs_storage.capability_in(request.capability),
             request.at,

@@ -32,18 +32,21 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
     async def Probe(  # noqa: N802 - gRPC's name, as below
         self, request: ingest.ProbeRequest, context: Context
     ) -> ingest.ProbeResponse:
+        """Answer with the offset that the next record of each partition will get."""
         offsets = await self._handlers.probe(request.source)
         return ingest.ProbeResponse(offsets=codecs.offsets_out(offsets))
 
     async def Commit(  # noqa: N802
         self, request: ingest.CommitRequest, context: Context
     ) -> ingest.CommitResponse:
+        """Note the offsets that a source's outputs have committed."""
         await self._handlers.commit(request.source, codecs.offsets_in(request.offsets))
         return ingest.CommitResponse()
 
     async def Deliver(  # noqa: N802
         self, request_iterator: AsyncIterator[ingest.DeliverRequest], context: Context
     ) -> AsyncIterator[ingest.DeliverResponse]:
+        """Stream the records of a source from given offsets on, as far as credit goes."""
         first = await anext(aiter(request_iterator), None)
         if first is None or first.WhichOneof("step") != "start":
             raise UsageError("the first message of Deliver is a start", reason="start")
@@ -81,5 +84,6 @@ class WorkServicer(work_pb2_grpc.WorkServiceServicer):
     async def List(  # noqa: N802
         self, request: work.ListRequest, context: Context
     ) -> work.ListResponse:
+        """Answer with the work items of this process."""
         found = await self._handlers.work()
         return work.ListResponse(work=[codecs.work_out(each) for each in found])

@@ -1,8 +1,8 @@
 """Errors to gRPC status and back: the one table, read in both directions.
 
-The class of an error travels as the reason of a `google.rpc.ErrorInfo`, its fields as the
-metadata, so that the client raises the same class with the same fields. A status that carries no
-such detail comes from the transport, and what it means depends on whether the call writes.
+The class of an error travels as the reason of a `google.rpc.ErrorInfo`, its fields as the metadata.
+So the client raises the same class with the same fields. A status without that detail comes from
+the transport, and its meaning depends on whether the call writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MESSAGE_CHARS_MAX = 32_000
 FIELD_CHARS_MAX = 32_000
 FIELDS_CHARS_MAX = 128_000
 METADATA_BYTES_MAX = 1 << 20
-"""What both ends accept, so that a rendered program error of many mistakes arrives whole."""
+"""Bytes of metadata that both ends accept: a program error of many mistakes arrives whole."""
 
 
 _TOO_LARGE = "message larger than max"
@@ -169,9 +169,7 @@ def _from_transport(code: grpc.StatusCode, text: str, writes: bool) -> TidemillE
 
 
 def away(message: str, *, writes: bool) -> TidemillError:
-    """A call of which no answer came: it may be made again if it reads, and may have happened if it
-    `writes`.
-    """
+    """Error of a call without an answer: Unavailable if it reads, Indeterminate if it `writes`."""
     return Indeterminate(message) if writes else Unavailable(message)
 
 

@@ -1,7 +1,7 @@
 """Certificates from files, for both ends of a connection, and new ones without a restart.
 
-A server looks at the files when a connection begins, and takes what has changed if it is whole:
-while a key does not yet belong to its certificate, connections go on with the pair before. A client
+A server looks at the files when a connection begins, and takes changed files if they are whole.
+While a key does not yet belong to its certificate, connections go on with the pair before. A client
 looks when it opens a channel, and whenever a connection could not be made.
 """
 
@@ -101,7 +101,7 @@ class ServerCredentials:
         self.reloads = 0
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a server is opened with. Raises: UsageError without a certificate."""
+        """Credentials for opening a server. Raises: UsageError without a certificate."""
         if self._files.certificate is None:
             raise UsageError("TLS: a server needs a certificate and its key", reason="tls")
         made: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
@@ -127,8 +127,7 @@ class ServerCredentials:
 
 
 def server_context(files: TlsFiles, told: Callable[[str], None]) -> ssl.SSLContext:
-    """What a server that is not gRPC's listens with; it follows its files as `ServerCredentials`
-    do.
+    """TLS of a server that is not gRPC's; it follows its files as `ServerCredentials` do.
 
     Raises: UsageError without a certificate, or for files that cannot be used.
     """

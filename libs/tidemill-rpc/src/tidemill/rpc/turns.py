@@ -1,8 +1,7 @@
-"""Threads beside the event loop for what users ask: a few for all of them, and of each user one
-thing at a time.
+"""Threads beside the event loop for users' calls: few in all, one task of each user at a time.
 
-Every thread that computes has a share of the interpreter. So whoever asks for much slows the others
-down by one share, however much that is; what else it has asked for waits.
+Every thread that computes has a share of the interpreter. A user with much work slows the others
+down by one share, however much that is; its other calls wait.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
 
 BYTES_INLINE_MAX = 64 << 10
-"""What is so long is read, written or cut into lines in some milliseconds at most."""
+"""Bytes that are read, written or cut into lines in some milliseconds at most."""
 
 T = TypeVar("T")
 
@@ -31,17 +30,18 @@ _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semap
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:
-    """What `work` on about `size` bytes returns: done here if they are few, else in turn on a
-    thread.
+    """The result of `work` on about `size` bytes: at once if they are few, else on a thread.
+
+    Threads are taken in turn, as `in_turn` does.
     """
     return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
 
 
 async def in_turn(work: Callable[[], T], call_off: Callable[[], None] | None = None) -> T:
-    """What `work` returns, done on a thread once nothing else is done for the caller.
+    """The result of `work`, on a thread, once no other work of the caller runs.
 
-    Whoever goes away leaves its turn to others when the thread is free, not before. With
-    `call_off`, which is to end the work soon, it waits for that.
+    A cancelled caller keeps its turn until the thread is free. With `call_off`, which is to end the
+    work soon, it waits for that.
     """
     loop, name = asyncio.get_running_loop(), caller.get().name
     turn = _TURNS.get((loop, name))

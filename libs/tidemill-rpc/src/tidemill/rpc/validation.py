@@ -1,8 +1,7 @@
-"""Requests that no handler has to look at: a name that is missing, a time to wait that is none, too
-much of a thing.
+"""Validation before handlers: missing names, negative or infinite waits, excessive numbers.
 
-Two bytes of a message may stand for an object of a hundred: what there are many of is counted
-before it is looked at.
+Two bytes of a message may stand for an object of a hundred: repeated fields are counted before they
+are looked at.
 """
 
 from __future__ import annotations

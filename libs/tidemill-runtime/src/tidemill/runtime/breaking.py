@@ -1,5 +1,4 @@
-"""What nobody foresaw, said without what it was about: the class of an error, and where it was
-raised.
+"""Unforeseen errors without their content: class of the error, and place where it was raised.
 
 The text of a foreign error may hold rows or secrets of users, so it goes into no status and no log.
 """
@@ -15,8 +14,9 @@ OURS = "tidemill"
 
 
 def unforeseen(error: BaseException) -> BaseException | None:
-    """The error, or the first one in a group, that is neither of our tree nor a cancellation; None
-    if all are.
+    """The error, or the first one in a group, that nobody foresaw; None if all are foreseen.
+
+    Errors of our tree and cancellations are foreseen.
     """
     if isinstance(error, BaseExceptionGroup):
         found = (unforeseen(each) for each in error.exceptions)
@@ -26,7 +26,7 @@ def unforeseen(error: BaseException) -> BaseException | None:
 
 
 def shown(error: BaseException) -> str:
-    """What an error of ours says; of a foreign one its class and place."""
+    """The message of an error of ours; class and place of a foreign one."""
     return str(error) if isinstance(error, TidemillError) else told(error)
 
 

@@ -13,7 +13,7 @@ SETTLE_ROUNDS = 20
 
 
 class Clock(Protocol):
-    """What code that waits or stamps is handed instead of the time module."""
+    """Port of time, for code that waits or stamps; no other code reads the time module."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch; may step backwards when the machine is set."""
@@ -32,12 +32,15 @@ class SystemClock:
     """The clock of the machine."""
 
     def now_ms(self) -> int:
+        """Milliseconds since 1970, by the machine's wall clock."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
+        """Seconds of a clock that never goes back."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
         await asyncio.sleep(seconds)
 
 
@@ -55,17 +58,20 @@ class ManualClock:
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def now_ms(self) -> int:
+        """Milliseconds of virtual time."""
         return self._start_ms + self._elapsed_us // 1000
 
     def monotonic_s(self) -> float:
+        """Seconds of virtual time since the start."""
         return self._elapsed_us / 1_000_000
 
     @property
     def sleepers(self) -> int:
-        """How many tasks wait for this clock."""
+        """Number of tasks that wait for this clock."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
+        """Return once virtual time has advanced by `seconds`."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -79,7 +85,7 @@ class ManualClock:
         self._wake_until(self._elapsed_us + round(seconds * 1_000_000))
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass; every sleeper due on the way wakes and runs at its own instant."""
+        """Advance virtual time; every sleeper due on the way wakes and runs at its own instant."""
         target_us = self._elapsed_us + round(seconds * 1_000_000)
         await self.settle()
         while (due_us := self._next_due_us()) is not None and due_us <= target_us:
@@ -89,7 +95,7 @@ class ManualClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let every task that can run do so; virtual time stands still."""
+        """Run every task that can run; virtual time stands still."""
         for _ in range(SETTLE_ROUNDS):
             await asyncio.sleep(0)
 

@@ -50,13 +50,13 @@ class Document:
     flawed: bool = False
 
     def position(self, path: FieldPath) -> Position:
-        """Where the value at `path` is, or the nearest thing around it that is written."""
+        """Position of the value at `path`, or of the nearest thing around it that is written."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, Position(self.file))
 
     def key_position(self, path: FieldPath) -> Position:
-        """Where the name of the last key of `path` is."""
+        """Position of the name of the last key of `path`."""
         return self.keys.get(path, self.position(path))
 
 

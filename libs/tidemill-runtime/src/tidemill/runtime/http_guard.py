@@ -1,7 +1,7 @@
-"""Which requests are of a page in somebody's browser, and refused before their body is read.
+"""Refusal of requests that a page in a browser has made, before their body is read.
 
-A page of another site may send requests to a port that its reader reaches, and by a name that
-changes its address (DNS rebinding) also read the answers. Neither may push rows or read metrics.
+A page of another site may send requests to a port that its reader reaches. By a name that changes
+its address (DNS rebinding) it may also read the answers. Neither may push rows or read metrics.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ ROWS = frozenset(
     {"application/json", "application/x-ndjson", "application/jsonl", "application/json-seq",
      "application/csv", "text/csv"}
 )  # fmt: skip
-"""What a body of rows may call itself; a page of another site cannot without asking first."""
+"""Content types of a body of rows; a page of another site cannot send them without asking first."""
 
 UNSAID = frozenset({"", "application/x-www-form-urlencoded", "application/octet-stream"})
-"""What curl and its like send of themselves; taken for rows unless a browser has sent it."""
+"""Content types that curl and its like send by default; taken for rows unless a browser sent
+them.
+"""
 
 _BROWSERS = ("origin", "referer", "sec-fetch-site")
 
@@ -41,7 +43,7 @@ def _address(bare: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class HttpGuard:
-    """What requests have to look like.
+    """Conditions on requests.
 
     `names` are hosts by which the server may be asked; None is any.
 

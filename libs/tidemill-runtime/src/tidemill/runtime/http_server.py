@@ -74,9 +74,7 @@ _FULL = (
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What clients may take of a server at once; whoever passes a limit is refused, the others go
-    on.
-    """
+    """Limits on the clients of a server; a request beyond one is refused, the others go on."""
 
     body_bytes: int = 16 << 20
     """The largest body."""
@@ -85,7 +83,7 @@ class HttpLimits:
     """Bytes of all bodies that have come and are not answered yet."""
 
     body_s: float = 30.0
-    """How long a body may take to arrive, and a connection to ask for anything."""
+    """Seconds for a body to arrive, and for a connection to ask for anything."""
 
     connections: int = 1_000
     """Connections that are open at once.
@@ -96,9 +94,9 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What a route is given: the parts of its path, the query, and the whole body.
+    """A request as its route sees it: the parts of its path, the query, and the whole body.
 
-    Whoever admits a request sees it without its body, which is not read yet.
+    An admission sees it without its body, which is not read yet.
     """
 
     method: str
@@ -112,7 +110,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What a route answers."""
+    """The answer of a route."""
 
     status: int = 200
     body: bytes = b""
@@ -129,7 +127,7 @@ Route = Callable[[HttpRequest], Awaitable[HttpReply]]
 Admission = Callable[[HttpRequest], HttpReply | None]
 """None if the body may be read, else the refusal."""
 Refused = Callable[[HttpRequest, int, str], None]
-"""Who hears of a request that was refused for what it looks like: its status, and why."""
+"""Receiver of refused requests: the status, and the reason."""
 ReadyCheck = Callable[[], str | None]
 """None if ready, else the reason why not."""
 
@@ -183,7 +181,7 @@ class HttpServer:
     ) -> None:
         """Answer `method` on `path` with `route`; `{name}` in the path becomes a part.
 
-        What `admits` refuses is answered before anything of the body is read.
+        A refusal of `admits` is answered before anything of the body is read.
         """
 
         async def answer(request: web.Request) -> web.Response:
@@ -284,11 +282,11 @@ class HttpServer:
         return admit
 
     def add_ready_check(self, name: str, check: ReadyCheck) -> None:
-        """Let /readyz ask `check`; it is ready when every check is."""
+        """Add `check` to /readyz, which is ready when every check is."""
         self._checks[name] = check
 
     def add_warning(self, says: str) -> None:
-        """Let /healthz say so below its `ok`."""
+        """Add a line below the `ok` of /healthz."""
         self._warnings.append(says)
 
     async def start(self) -> int:

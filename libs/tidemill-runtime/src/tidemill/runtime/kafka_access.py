@@ -1,8 +1,7 @@
-"""How a Kafka cluster is reached: in the clear or over TLS, with or without saying who asks, and
-only where it may be.
+"""Access to a Kafka cluster: in the clear or over TLS, with or without login, within egress.
 
-What is said of a cluster is a KafkaPlace: names of files, which may go to a job, and never what
-these hold.
+A cluster is described by a KafkaPlace: names of files, which may go to a job, and never their
+content.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class KafkaPlace(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KafkaLogin:
-    """Who asks; the password is no part of what is shown."""
+    """Login at a cluster; representations leave the password out."""
 
     mechanism: str
     username: str
@@ -84,7 +83,7 @@ class KafkaLogin:
 
 @dataclass(frozen=True, slots=True)
 class KafkaAccess:
-    """What every client of a cluster is opened with, beside its address."""
+    """Options of every client of a cluster, beside its address."""
 
     tls: ssl.SSLContext | None = None
     login: KafkaLogin | None = None
@@ -143,8 +142,10 @@ def kafka_files(origin: KafkaOrigin, places: Places) -> KafkaFiles:
 
 
 def egress_of(origin: KafkaOrigin, places: Places) -> Egress:
-    """Where the brokers of a source may be, also those that the first ones name. Raises:
-    UsageError."""
+    """Egress to the brokers of a source, also those that the first ones name.
+
+    Raises: UsageError.
+    """
     return places.egress if origin.sasl is None else places.sending(origin.sasl.secret)
 
 
@@ -157,7 +158,10 @@ def brokers_of(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def access_of(files: KafkaFiles, egress: Egress | None = None) -> KafkaAccess:
-    """What the files hold now. Raises: UsageError that names a file that cannot be used."""
+    """Access with the present content of the files.
+
+    Raises: UsageError that names an unusable file.
+    """
     if bool(files.mechanism) != bool(files.username and files.password_file):
         raise UsageError("mechanism, username and password_file of Kafka go together", reason="tls")
     login = None
@@ -172,8 +176,10 @@ def _context(files: KafkaFiles) -> ssl.SSLContext:
 
 
 def tls_context(authority: str, certificate: str, key: str, what: str) -> ssl.SSLContext:
-    """A client's end of TLS. Raises: UsageError that says which file is none, and nothing of what
-    it holds."""
+    """A client's end of TLS.
+
+    Raises: UsageError with the name of an unusable file, and nothing of its content.
+    """
     try:
         context = ssl.create_default_context(cafile=authority or None)
         if certificate:

@@ -1,4 +1,4 @@
-"""What aiokafka raises, said in Tidemill's words: the only place that knows its error classes."""
+"""Errors of aiokafka, translated to Tidemill's: the only place that knows their classes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A writer that a later one of its name ends, whatever it is doing: transactions of Kafka, one for
-each append.
+"""Fenced writers on Kafka: a later writer of a name ends the earlier ones, by transactions.
 
-The broker counts the writers of a transactional id. Opening one ends the transaction of the one
-before, so that a process which was paused between sending and committing finds its commit refused
-when it goes on, and readers never see what it sent. What it had committed is complete before the
-new writer is open.
+Each append is a transaction. The broker counts the writers of a transactional id, and opening one
+ends the transaction of the one before. A process that was paused between sending and committing
+finds its commit refused when it goes on, and readers never see its records. Earlier commits are
+complete before the new writer is open.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Where the clients of Kafka may connect: checked for every connection, also to brokers that
-another one names.
+"""Egress of Kafka's clients: checked for every connection, also to brokers that others name.
 
-aiokafka resolves names itself and has no place to look at what comes out. Its connections are made
-by one function, which is told the name of the client: this module takes its place, and is tied to
-one minor version.
+aiokafka resolves names itself and offers no hook for the resolved address. Its connections are made
+by one function, which gets the name of the client. This module takes the place of that function,
+and is tied to one minor version.
 """
 
 from __future__ import annotations

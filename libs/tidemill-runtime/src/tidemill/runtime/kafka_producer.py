@@ -1,7 +1,7 @@
 """The producer of the Kafka log: its settings, and how to drop one whose broker is gone.
 
 aiokafka never gives up on an idempotent batch, and `stop` waits for every batch. So a producer that
-failed once is dropped with all it still holds: this module reaches into its parts for that, and is
+failed once is dropped with all it still holds. This module reaches into its parts for that, and is
 therefore tied to one minor version of aiokafka.
 """
 

@@ -1,7 +1,7 @@
 """The identity of a topic: a name may come to mean another topic, an identity never does.
 
-aiokafka speaks older versions of the request for metadata, which do not carry it; this is the one
-that does, from brokers of version 2.8 on.
+aiokafka speaks older versions of the request for metadata, which do not carry it. Brokers carry it
+from version 2.8 on.
 """
 
 from __future__ import annotations

@@ -63,35 +63,33 @@ Outcome: TypeAlias = Stopped | Failed
 
 
 def collect_rarely() -> None:
-    """Let this process look for garbage in cycles less often.
+    """Make the garbage collector of this process look for cycles less often.
 
-    Engines make many objects that stay, and hardly any cycles: with the interpreter's own
-    thresholds a third of a backlog's time went into looking at them again. What is not in a cycle
-    is freed at once as ever. For the main function of a process. Cost: cycles wait until 50,000
-    objects more were made than freed. All threads wait meanwhile: objects of the second generation
-    are looked at 200,000 at a time, some 30 ms, not a million.
+    Engines make many objects that stay, and hardly any cycles. With the interpreter's own
+    thresholds a third of a backlog's time went into looking at them again. Objects outside of
+    cycles are freed at once as ever. For the main function of a process. Cost: cycles wait until
+    50,000 objects more were made than freed. All threads wait meanwhile: objects of the second
+    generation are looked at 200,000 at a time, some 30 ms, not a million.
     """
     gc.set_threshold(50_000, 4, 100)
 
 
 def give_way_often() -> None:
-    """Let a thread that computes give way to one that has waited for half a millisecond, not for
-    five.
+    """Make a computing thread give way to one that has waited for half a millisecond, not for five.
 
-    Whatever is answered goes over several threads: the event loop, the store's, one that decodes.
-    At each of them it waits for the interpreter while another thread computes. For the main
-    function of a process. Cost: a few hundredths of what is computed while others wait; nothing
-    else.
+    An answer goes over several threads: the event loop, the store's, one that decodes. At each of
+    them it waits for the interpreter while another thread computes. For the main function of a
+    process. Cost: a few hundredths of the computation while others wait; nothing else.
     """
     sys.setswitchinterval(SWITCH_S)
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep memory that it has freed, up to 64 MB, and use it again.
+    """Keep freed memory of this process, up to 64 MB, for its next use.
 
-    Each window makes columns of a few hundred kilobytes and frees them: given back to the kernel
-    every time, and cleared by it when they are taken again, they cost two fifths of a window's
-    time. For the main function of a process; does nothing where the C library has no such settings.
+    Each window makes columns of a few hundred kilobytes and frees them. Returned to the kernel each
+    time, and cleared by it when they are taken again, they cost two fifths of a window's time. For
+    the main function of a process; no effect where the C library has no such settings.
     """
     with suppress(AttributeError, OSError):
         set_option = ctypes.CDLL(None).mallopt
@@ -100,12 +98,12 @@ def keep_freed_memory() -> None:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """What the process tells its parent."""
+    """Exit code of the process."""
     return 0 if isinstance(outcome, Stopped) else 1
 
 
 class Scope:
-    """What a running component knows of its life."""
+    """Life of a running component, as it sees it itself."""
 
     def __init__(self) -> None:
         self._started = asyncio.Event()
@@ -285,9 +283,10 @@ def _signals(
 
 
 class Closable(Protocol):
-    """What holds something until it is closed."""
+    """An object that holds something until it is closed."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what it holds."""
 
 
 C = TypeVar("C", bound=Closable)

@@ -1,9 +1,9 @@
 """The log port: durable, partitioned, replayable topics, with the contract of Kafka.
 
 A topic has a fixed number of partitions. A partition is a sequence of records with increasing
-offsets; offsets may have gaps (Kafka keeps markers of transactions there), so a reader's progress
-is its `position`, never the offset of the last record plus one. Readers choose partitions and
-offsets themselves; nothing rebalances. Committed offsets are information for people and tools.
+offsets. Offsets may have gaps (Kafka keeps markers of transactions there). A reader's progress is
+therefore its `position`, never the offset of the last record plus one. Readers choose partitions
+and offsets themselves; nothing rebalances. Committed offsets are information for people and tools.
 
 `log_embedded.EmbeddedLog` and `log_kafka.KafkaLog` both pass `tidemill.testkit.kits.log`.
 """
@@ -25,8 +25,11 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record to append. Without `partition` the key decides, without key any; without
-    `timestamp_ms` the clock of the log."""
+    """A record to append.
+
+    Without `partition` the key decides, without key any; without `timestamp_ms` the clock of the
+    log.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -51,8 +54,8 @@ class LogReader(Protocol):
         """Up to `max_records` next records, as soon as there are any; empty after `timeout_s`.
 
         Records of one partition are in order; a partition with many records does not starve others.
-        Raises: Unavailable if the log cannot be reached; UsageError with reason
-        `offset-out-of-range` if the records at a position are gone; Fenced if the reader or its log
+        Raises: Unavailable if the log cannot be reached. UsageError with reason
+        `offset-out-of-range` if the records at a position are gone. Fenced if the reader or its log
         is closed.
         """
         ...
@@ -79,8 +82,8 @@ class FencedWriter(Protocol):
 
         Readers see all of them or none, where the log can do that; otherwise an append that failed
         may be there in part. After an error the writer is of no more use: open another one. Raises:
-        Fenced if a later writer of the name is open, or the log is closed; UsageError as
-        `Log.append`; Indeterminate if they may have been appended.
+        Fenced if a later writer of the name is open, or the log is closed. UsageError as
+        `Log.append`. Indeterminate if they may have been appended.
         """
         ...
 
@@ -111,7 +114,7 @@ class Log(Protocol):
         ...
 
     async def identity(self, topic: str) -> str | None:
-        """What tells this topic from another one of its name, before or after it; never changes.
+        """The identity of this topic among all of its name, before or after it; never changes.
 
         None if the log cannot tell, or never lets a name mean another topic.
         Raises: UsageError with reason `unknown-topic`.
@@ -122,17 +125,17 @@ class Log(Protocol):
         """Append `records`, durably on return; their (partition, offset) in the order given.
 
         Records of one call that go to one partition are there in the order given. One call is not
-        atomic over partitions.
-        Raises: UsageError for an unknown topic or partition or a record that is too large, before
-        anything is appended; Unavailable if nothing was; Indeterminate if some may have been.
+        atomic over partitions. Raises: UsageError before anything is appended, for an unknown topic
+        or partition or a record that is too large. Unavailable if nothing was appended,
+        Indeterminate if some may have been.
         """
         ...
 
     async def fenced_writer(self, name: str) -> FencedWriter:
         """A writer that ends all earlier ones of its name, whichever process has them.
 
-        What those appended is there for all readers when this returns; what they still do has no
-        effect.
+        Records of earlier writers are there for all readers when this returns; later appends of
+        theirs have no effect.
         """
         ...
 
@@ -149,7 +152,7 @@ class Log(Protocol):
         ...
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """What `commit` noted last for each partition; partitions without a note are left out."""
+        """Last committed offset of each partition; partitions without one are left out."""
         ...
 
     async def close(self) -> None:

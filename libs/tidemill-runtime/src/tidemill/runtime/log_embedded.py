@@ -125,10 +125,11 @@ class EmbeddedLog:
 
     @property
     def directory(self) -> Path:
-        """Where `read_range` finds the records."""
+        """Folder in which `read_range` finds the records."""
         return self._directory
 
     async def create_topic(self, topic: str, partitions: int) -> None:
+        """Create the topic with so many partitions, or check that it has them."""
         self._check_open()
         check_topic_name(topic)
         if partitions < 1:
@@ -148,19 +149,23 @@ class EmbeddedLog:
             )
 
     async def topics(self) -> dict[str, int]:
+        """Topic → number of its partitions."""
         self._check_open()
         return {name: topic.count for name, topic in self._topics.items()}
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (oldest offset, offset of the next record)."""
         return {
             number: (partition.low, partition.high)
             for number, partition in enumerate(self._topic(topic).partitions)
         }
 
     async def identity(self, topic: str) -> str | None:
+        """The id that the topic got at its creation."""
         return self._topic(topic).id
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
+        """Append `records`, on disk on return; appends that wait together share a write."""
         opened = self._topic(topic)
         partitions = await computed(len(records), partial(opened.places, records))
         if self._broken is not None:
@@ -168,12 +173,16 @@ class EmbeddedLog:
         return await self._groups.append(topic, records, partitions)
 
     async def fenced_writer(self, name: str) -> EmbeddedFencedWriter:
+        """A writer that ends all earlier ones of its name in this process, the only one that
+        writes.
+        """
         self._check_open()
         # One process at a time has the directory open: to count within it is enough.
         self._fences[name] = self._fences.get(name, 0) + 1
         return EmbeddedFencedWriter(self, name, self._fences[name])
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> EmbeddedReader:
+        """A reader of the partitions of `starts`, each from its offset on."""
         reader = EmbeddedReader(self, self._topic(topic), self._clock)
         for partition, offset in starts.items():
             await reader.assign(partition, offset)
@@ -181,12 +190,14 @@ class EmbeddedLog:
         return reader
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Note offsets of a group in a file."""
         noted = {**await self.committed(group, topic), **offsets}
         path = self._group_path(group, topic)
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, json.dumps({str(key): offset for key, offset in noted.items()}).encode())
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The offsets noted for a group."""
         self._topic(topic)
         try:
             noted = json.loads(self._group_path(group, topic).read_bytes())
@@ -195,6 +206,7 @@ class EmbeddedLog:
         return {int(partition): offset for partition, offset in noted.items()}
 
     async def close(self) -> None:
+        """Finish running appends, end all readers, release the folder."""
         if self._closed:
             return
         self._closed = True
@@ -315,6 +327,7 @@ class EmbeddedFencedWriter:
         self._fence = fence
 
     async def append(self, topic: str, records: Sequence[Entry]) -> None:
+        """Append `records`. Raises: Fenced once a later writer of the name is open."""
         if self._log._fences[self._name] != self._fence:
             raise Fenced(f"append to {topic} refused: a later writer {self._name} is open")
         await self._log.append(topic, records)
@@ -337,6 +350,7 @@ class EmbeddedReader:
         self._files = asyncio.Lock()
 
     async def poll(self, max_records: int, timeout_s: float) -> list[LogRecord]:
+        """Up to `max_records` next records; waits up to `timeout_s` for the first."""
         self._check_open()
         if not self._behind() and timeout_s > 0:
             await self._wait(timeout_s)
@@ -348,6 +362,7 @@ class EmbeddedReader:
             return await asyncio.to_thread(self._take, max_records)
 
     async def assign(self, partition: int, offset: int) -> None:
+        """Read a partition from an offset on, from now on."""
         self._check_open()
         count = len(self._topic.partitions)
         if not 0 <= partition < count:
@@ -362,9 +377,11 @@ class EmbeddedReader:
             self._cursors[partition] = _RecordCursor(self._topic.directory, partition, offset)
 
     def positions(self) -> dict[int, int]:
+        """Partition → offset of the next record to read."""
         return {partition: cursor.position for partition, cursor in self._cursors.items()}
 
     async def close(self) -> None:
+        """End the reader and close its files."""
         if self._closed:
             return
         self._closed = True

@@ -9,7 +9,7 @@ bytes:
              value validity bits · keys · values      (a part exists if its bit in `parts` is set)
 
 The crc covers everything behind it. `durable` is the length to which the segment was known to be on
-disk when the frame was written: a broken frame in front of it is damage, not a write that was cut
+disk when the frame was written. A broken frame in front of it is damage, not a write that was cut
 off.
 """
 
@@ -49,7 +49,7 @@ RECORD_COLUMNS = pa.schema(_RECORD_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Where a frame ends, and what it holds."""
+    """Header of a frame: checksum, sizes, and the offset of its first record."""
 
     crc: int
     payload_bytes: int
@@ -60,10 +60,12 @@ class FrameHeader:
 
     @property
     def size(self) -> int:
+        """Bytes of header and payload."""
         return HEADER.size + self.payload_bytes
 
     @property
     def next_offset(self) -> int:
+        """Offset behind the last record."""
         return self.base_offset + self.records
 
 
@@ -140,9 +142,11 @@ class Column:
     data: pa.Buffer
 
     def array(self, records: int) -> Values:
+        """The values as an Arrow array, without a copy."""
         return pa.Array.from_buffers(pa.binary(), records, [self.validity, self.offsets, self.data])
 
     def values(self, records: int) -> list[bytes | None]:
+        """The values as Python objects."""
         ends = np.frombuffer(memoryview(self.offsets), np.int32, records + 1).tolist()
         data = bytes(self.data)
         values: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
@@ -165,6 +169,7 @@ class Frame:
 
     @property
     def next_offset(self) -> int:
+        """Offset behind the last record."""
         return self.base_offset + self.records
 
     def to_records(self, partition: int) -> list[LogRecord]:

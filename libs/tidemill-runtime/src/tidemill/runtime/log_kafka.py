@@ -1,10 +1,12 @@
 """The log port on Kafka, through aiokafka.
 
-What is set on purpose, against the defaults of the client: acks=all and an idempotent producer;
-every call under a deadline, because an idempotent batch never expires by itself; no consumer group
-for reading; no commit of offsets by itself; `read_committed`, so that records of aborted
-transactions are never seen; no reset of offsets: positions always come from the caller, and a
-position that is gone is an error instead of a silent jump to the oldest record.
+Settings that differ from the defaults of the client, on purpose:
+
+* acks=all and an idempotent producer;
+* every call under a deadline, because an idempotent batch never expires by itself;
+* no consumer group for reading, no commit of offsets by itself;
+* `read_committed`, so that records of aborted transactions are never seen;
+* no reset of offsets: positions come from the caller, and a position that is gone is an error.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ class KafkaLog:
         self._closed = False
 
     async def create_topic(self, topic: str, partitions: int) -> None:
+        """Create the topic with so many partitions, or check that it has them."""
         check_topic_name(topic)
         if partitions < 1:
             raise UsageError(f"topic {topic} refused: {partitions} partitions", reason="partitions")
@@ -113,10 +116,12 @@ class KafkaLog:
             )
 
     async def topics(self) -> dict[str, int]:
+        """Topic → number of its partitions."""
         with translated("listing topics"):
             return dict(await self._partition_counts(fresh=True))
 
     async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (oldest offset, offset of the next record)."""
         places = [TopicPartition(topic, number) for number in range(await self._count(topic))]
         with translated(f"asking for the bounds of {topic}"):
             async with asyncio.timeout(self._deadline_s):
@@ -126,6 +131,7 @@ class KafkaLog:
         return {place.partition: (lows[place], highs[place]) for place in places}
 
     async def identity(self, topic: str) -> str | None:
+        """The broker's id of the topic; None for brokers that have none."""
         try:
             with translated(f"looking up topic {topic}"):
                 async with asyncio.timeout(self._deadline_s):
@@ -136,12 +142,14 @@ class KafkaLog:
             raise
 
     async def append(self, topic: str, records: Sequence[Entry]) -> list[tuple[int, int]]:
+        """Append `records`, acknowledged by all in-sync replicas on return."""
         count = await self._count(topic)
         check_entries(topic, records, count)
         group = self._groups.setdefault(topic, GroupCommit(self._write_runs))
         return await group.append(topic, records, [self._place(entry, count) for entry in records])
 
     async def fenced_writer(self, name: str) -> KafkaFencedWriter:
+        """A transactional writer; earlier ones of its name are fenced by the broker."""
         self._check_open()
         producer = new_producer(
             self._bootstrap, self._client_id, self._deadline_s, self._options, name
@@ -155,6 +163,7 @@ class KafkaLog:
         return writer
 
     async def reader(self, topic: str, starts: Mapping[int, int]) -> KafkaReader:
+        """A reader of the partitions of `starts`, each from its offset on."""
         await self._check_positions(topic, starts)
         consumer = self._consumer(None)
         with translated(f"opening a reader of {topic}"):
@@ -167,6 +176,7 @@ class KafkaLog:
         return reader
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of a group, for people and tools."""
         await self._count(topic)
         places = {TopicPartition(topic, number): offset for number, offset in offsets.items()}
         with translated(f"committing offsets of group {group}"):
@@ -179,6 +189,7 @@ class KafkaLog:
                 await committer.commit(places)
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The committed offsets of a group."""
         count = await self._count(topic)
         found: dict[int, int] = {}
         with translated(f"asking for the committed offsets of group {group}"):
@@ -191,6 +202,7 @@ class KafkaLog:
         return found
 
     async def close(self) -> None:
+        """Finish running appends, end all clients."""
         if self._closed:
             return
         self._closed = True
@@ -402,6 +414,7 @@ class KafkaReader:
         self._reassign()
 
     async def poll(self, max_records: int, timeout_s: float) -> list[LogRecord]:
+        """Up to `max_records` next records; waits up to `timeout_s` for the first."""
         self._check_open()
         if not self._positions:
             await self._log._clock.sleep(timeout_s)
@@ -420,6 +433,7 @@ class KafkaReader:
         return taken
 
     async def assign(self, partition: int, offset: int) -> None:
+        """Read a partition from an offset on, from now on."""
         self._check_open()
         await self._log._check_positions(self._topic, {partition: offset})
         known = partition in self._positions
@@ -430,9 +444,11 @@ class KafkaReader:
             self._reassign()
 
     def positions(self) -> dict[int, int]:
+        """Partition → offset of the next record to read."""
         return dict(self._positions)
 
     async def close(self) -> None:
+        """End the consumer."""
         if self._closed:
             return
         self._closed = True

@@ -38,18 +38,18 @@ BATCH_ROWS_MIN = 16_384
 
 
 def topic_directory(directory: Path, topic: str) -> Path:
-    """Where the files of `topic` are."""
+    """Folder of `topic`."""
     return directory / "topics" / topic
 
 
 def partition_directory(directory: Path, topic: str, partition: int) -> Path:
-    """Where the segments of one partition are."""
+    """Folder of the segments of one partition."""
     return topic_directory(directory, topic) / str(partition)
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a topic is: how many partitions it has, and which of all topics of its name it is."""
+    """Number of partitions of a topic, and its identity among all of its name."""
 
     partitions: int
     id: str | None
@@ -57,7 +57,7 @@ class Described:
 
 
 def described(directory: Path, topic: str) -> Described:
-    """What `topic` is.
+    """Description of `topic`.
 
     Raises: UsageError if there is no such topic; Corrupt if its file is damaged.
     """
@@ -121,6 +121,7 @@ class FrameCursor:
         return self._next_offset
 
     def close(self) -> None:
+        """Close the open segment, if any."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -225,10 +226,10 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Exactly the records [start, stop) of a partition, as batches of RECORD_COLUMNS.
 
-    Needs no EmbeddedLog and no lock; any process may call it while another one writes.
-    Raises: UsageError if the topic or partition is not there or the range begins below the oldest
-    record; NotYet if the log does not reach `stop`; Corrupt if stored bytes are damaged.
-    Cost: one read of the bytes of the range; no Python object per record.
+    Needs no EmbeddedLog and no lock; any process may call it while another one writes. Raises:
+    UsageError if the topic or partition is not there or the range begins below the oldest record.
+    NotYet if the log does not reach `stop`, Corrupt if stored bytes are damaged. Cost: one read of
+    the bytes of the range; no Python object per record.
     """
     partitions = described(Path(directory), topic).partitions
     if not 0 <= partition < partitions:

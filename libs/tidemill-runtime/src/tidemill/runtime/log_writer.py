@@ -40,7 +40,7 @@ class PartitionWriter:
     """Appends to the last segment; the only writer, guarded by the lock of the log.
 
     Files are open from a write until `close`: a partition that nobody writes to holds none, and
-    makes none. What follows `close` opens them again.
+    makes none. A write after `close` opens them again.
     """
 
     def __init__(self, directory: Path, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> None:
@@ -68,7 +68,7 @@ class PartitionWriter:
         self.high = self._next_offset = found.next_offset
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for fd in (self._fd, self._index_fd, self._told_fd):
             if fd >= 0:
                 os.close(fd)

@@ -23,7 +23,7 @@ QUIET_LIBRARIES = ("aiokafka", "asyncio", "py4j", "aiohttp")
 
 
 class Style(Enum):
-    """How an event is written."""
+    """Output format of events."""
 
     CONSOLE = "console"
     JSON = "json"

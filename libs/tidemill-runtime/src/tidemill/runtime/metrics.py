@@ -32,7 +32,7 @@ SYSTEM_TIMELINE = "system"
 
 
 class Kind(Enum):
-    """What may be done with a metric."""
+    """Kind of a metric: counter, gauge or histogram."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -310,8 +310,7 @@ _Sample: TypeAlias = tuple[Metric, Mapping[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class CollectionReading:
-    """What is known of one collection; a frontier of None is not known yet, an empty one is
-    closed."""
+    """Readings of one collection; a frontier of None is not known yet, an empty one is closed."""
 
     collection: str
     timeline: str = SYSTEM_TIMELINE

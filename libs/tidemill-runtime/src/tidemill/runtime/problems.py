@@ -1,4 +1,4 @@
-"""What is wrong with a file that a person wrote: where, which field, and what to write instead."""
+"""Problems of a file that a person wrote: the place, the field, and the correction."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def field_name(path: FieldPath) -> str:
 
 
 def shortened(text: str) -> str:
-    """What somebody wrote, as far as a message repeats it."""
+    """A text of a user, as far as a message repeats it."""
     if len(text) > SHOWN_CHARS_MAX:
         text = f"{text[: SHOWN_CHARS_MAX - 1]}…"
     return text.encode(errors="backslashreplace").decode()

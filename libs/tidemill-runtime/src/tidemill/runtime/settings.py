@@ -1,7 +1,7 @@
 """Settings: one frozen struct for each service, from a file and the environment, loaded once.
 
 The file is TOML or YAML. A variable PREFIX_FIELD overrides a field, PREFIX_OUTER__INNER one inside
-a nested struct. What is unknown is refused, with its place and the nearest name that exists.
+a nested struct. Unknown keys are refused, with their place and the nearest name that exists.
 """
 
 from __future__ import annotations

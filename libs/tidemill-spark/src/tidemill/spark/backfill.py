@@ -1,10 +1,10 @@
 """Bulk reclocking of a backlog: the live path's kernels over bounded ranges of a log.
 
-`backfill` reads ranges whose bindings are already minted, decodes every record, maps each by itself
-to its time, sorts and consolidates per key-hash range and writes parts. It commits nothing: the
-caller appends the parts by compare-and-append, so that a job that runs twice, or beside the live
-path, changes nothing. The functions it is given are the ones the live path uses; they are
-pickled to the executors.
+`backfill` reads ranges whose bindings are already minted, decodes every record and maps each by
+itself to its time. It sorts and consolidates per key-hash range and writes parts. It commits
+nothing: the caller appends the parts by compare-and-append. So a job that runs twice, or beside the
+live path, changes nothing. Its function arguments are those of the live path, pickled to the
+executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LETTER_COLUMNS = ("partition", "offset", "reason", "raw")
 
 
 class Decoded(NamedTuple):
-    """What a batch of records came to.
+    """Result of decoding a batch of records.
 
     `rows`: data columns, then `partition` and `offset` of each row under the names `_partition`,
     `_offset`. `letters`: the bad records with the columns of LETTER_COLUMNS.
@@ -50,7 +50,7 @@ KeyHash = Callable[[pa.Table], "np.ndarray"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the rows, or the letters, of a backfill go.
+    """Destination of the rows, or the letters, of a backfill.
 
     Updates before `lower` are there already and are left out. `schema` are the data columns.
     """
@@ -66,10 +66,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What rows become that have to be seen by their keys, all of one key together.
+    """Rows that depend on all changes of their key.
 
-    `changes` says how they are cut up by key; `apply` makes of all changes of some keys, at their
-    times, the updates of the rows and those of the letters.
+    `changes` is their target, cut up by key. `apply` turns all changes of some keys, at their
+    times, into the updates of the rows and those of the letters.
     """
 
     changes: Target
@@ -108,7 +108,7 @@ def backfill_folded(
     rows: Target,
     letters: Target,
 ) -> list[Written]:
-    """As `backfill`, for records that decode to changes of rows. Cost: two shuffles."""
+    """Backfill of records that decode to changes of rows. Cost: two shuffles."""
     mapped = records.mapInArrow(_mapper(decode, map_offsets, fold.changes, letters), MAPPED_SCHEMA)
     folded = mapped.repartition(fold.changes.buckets, "target", "bucket").mapInArrow(
         _folder(fold, rows, letters), MAPPED_SCHEMA

@@ -1,4 +1,4 @@
-"""What has become of the jobs that one process launched: for metrics."""
+"""States of the jobs that one process launched: for metrics."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class JobBoard:
             self._states[said.job.kind, said.job.of] = said.state
 
     def jobs(self) -> dict[tuple[JobKind, str], int]:
-        """How many jobs of each kind are in each state."""
+        """Number of jobs by kind and state."""
         found = Counter((kind, state) for (kind, _), state in self._states.items())
         return {(kind, state): found[kind, state] for kind in JobKind for state in STATES}

@@ -1,6 +1,4 @@
-"""A durable collection as the target of a job: tasks write sorted parts of key-hash ranges into
-Blob.
-"""
+"""A durable collection as the target of a job: tasks write sorted parts of key-hash ranges."""
 
 from __future__ import annotations
 
@@ -27,12 +25,11 @@ def collection_target(
     collection: str, schema: pa.Schema, key: tuple[str, ...], *,
     lower: int, place: BlobPlace, rows: int, now_ms: Callable[[], int],
 ) -> Target:  # fmt: skip
-    """Where about `rows` updates of a collection go, none before `lower`, and how they are cut up
-    on the way.
+    """Target for about `rows` updates of a collection, none before `lower`, cut up by key hash.
 
-    Nothing is committed: what is written is handed, packed, to whoever appends it. Until then it is
-    nobody's, and the reaper's in the end, by the age that its name tells: `now_ms` is asked where
-    the task runs.
+    Nothing is committed: written parts are returned, packed, to the caller who appends them. Until
+    then no version names them, and the reaper deletes abandoned ones by the age in their names.
+    `now_ms` is called where the task runs.
     """
     return Target(
         name=collection, lower=lower, schema=schema, key_hash=partial(_hashes, key),

@@ -1,6 +1,4 @@
-"""The port to whoever runs bulk jobs, off the hot path: a job is told what to do, and gives bytes
-back.
-"""
+"""The port to launchers of bulk jobs, off the hot path: a specification in, bytes out."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ NAME_CHARS_MAX = 40
 
 
 class JobKind(StrEnum):
-    """What bulk jobs do."""
+    """Kinds of bulk jobs."""
 
     BACKFILL = "backfill"
     ARRANGEMENT = "arrangement"
@@ -52,7 +50,7 @@ class FailureKind(StrEnum):
     """The job itself ended with an error."""
 
     REFUSED = "Refused"
-    """What the job was asked to do, or its pod, is refused: the same again fails the same way."""
+    """The specification of the job, or its pod, is refused: the same again fails the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Job:
 
     @property
     def spec_digest(self) -> str:
-        """What a driver compares the specification with before it reads it."""
+        """Digest by which a driver checks the specification before it reads it."""
         return digest_of(self.spec)
 
 
@@ -141,8 +139,8 @@ class SparkLauncher(Protocol):
     async def launch(self, job: Job) -> JobDone | JobFailed:
         """Run the job until it ends, again where that may help.
 
-        A job only writes objects that nobody names yet, and who asked for it commits them by
-        compare-and-append: so it may be begun any number of times. Cancelling ends it.
+        A job only writes objects that no version names yet, and its caller commits them by
+        compare-and-append. So it may be begun any number of times. Cancelling ends it.
         """
         ...
 

@@ -1,5 +1,6 @@
-"""A job in a process of this machine: `python -m tidemill.spark.local_job`, told what to do on its
-input.
+"""A job in a process of this machine: `python -m tidemill.spark.local_job`.
+
+The specification comes on its standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidemill.spark.workplace import Workplace, run_module, say
 
 
 class LocalJob(msgspec.Struct, frozen=True):
-    """What the process is told; the result goes to the file `result`."""
+    """Specification of the process; the result goes to the file `result`."""
 
     module: str
     spec: bytes

@@ -1,4 +1,4 @@
-"""What a session on this machine may use."""
+"""Resources of a session on this machine."""
 
 from __future__ import annotations
 

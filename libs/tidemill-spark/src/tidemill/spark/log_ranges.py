@@ -1,7 +1,7 @@
 """Bounded offset ranges of a log as DataFrames: the input of every bulk job.
 
-Whatever the log is, a frame has the columns `partition long, offset long, value binary`, and
-`key binary` if keys are wanted, and holds exactly the records of the ranges it was asked for.
+For each log, a frame has the columns `partition long, offset long, value binary`, and `key binary`
+if keys are wanted. It holds exactly the records of the ranges it was asked for.
 """
 
 from __future__ import annotations

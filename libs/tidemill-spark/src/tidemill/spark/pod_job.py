@@ -1,7 +1,7 @@
-"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`, as `pod_specs.driver_pod`
-starts it.
+"""The driver of a job in a pod: `python -m tidemill.spark.pod_job TOLD`.
 
-Run by spark-submit, as a SparkApplication has it, it finds its session's settings there.
+`pod_specs.driver_pod` starts it. Run by spark-submit, as a SparkApplication has it, it finds its
+session's settings there.
 """
 
 from __future__ import annotations

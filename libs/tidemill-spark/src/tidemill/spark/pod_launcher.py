@@ -1,6 +1,4 @@
-"""Jobs in a cluster: makes driver pods, or applications of Spark, through the API server and
-follows them to their end.
-"""
+"""Jobs in a cluster: driver pods or SparkApplications, made and followed by the API server."""
 
 from __future__ import annotations
 
@@ -57,9 +55,11 @@ Json: TypeAlias = dict[str, Any]
 class Clock(Protocol):
     """Time of this machine: for deadlines and pauses."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Milliseconds of wall time."""
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DriverKind:
     ended_ms: Callable[[Json], int | None]
 
     def path(self, namespace: str) -> str:
-        """Where the API has them."""
+        """Path of the API for its objects."""
         return f"/{self.folder}/{self.api_version}/namespaces/{namespace}/{self.kind.lower()}s"
 
 
@@ -106,10 +106,9 @@ class _Seen:
 class PodLauncher:
     """Guarantees of SparkLauncher, by pods: one driver at a time for each job, and no spark-submit.
 
-    A driver that is found at work for the very same specification is taken over, one for another
-    specification of the same job is ended first. The drivers that have ended are deleted after
-    `ttl_s`, by `tend_forever`. `drivers` says what is made for a driver: its pod, or an
-    application.
+    A running driver of the very same specification is taken over. One for another specification of
+    the same job is ended first. Ended drivers are deleted after `ttl_s`, by `tend_forever`.
+    `drivers` makes the objects of a driver: its pod, or an application.
     """
 
     remote = True
@@ -137,8 +136,8 @@ class PodLauncher:
     async def launch(self, job: Job) -> JobDone | JobFailed:
         """Guarantees of SparkLauncher.
 
-        Raises: Unavailable if the API server or Blob is away; a driver that is at work then goes
-        on, and is found by whoever launches the same again.
+        Raises: Unavailable if the API server or Blob is away. A running driver then goes on, and
+        the next launch of the same specification finds it.
         """
         self._told(JobSaid(job, "pending"))
         state = "failed"

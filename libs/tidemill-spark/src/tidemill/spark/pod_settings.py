@@ -1,4 +1,4 @@
-"""What pods of jobs may use, and what is tried again: settings of a service that launches them."""
+"""Resources of the pods of jobs, and retries: settings of a service that launches them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ class PodSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accounts."""
 
     secrets: Mapping[str, str] = {}
-    """Further Secrets by the folder where their files are mounted: what sources name as
-    passwordFile, caFile, keyFile."""
+    """Further Secrets by the folder where their files are mounted.
+
+    Sources name these files as passwordFile, caFile, keyFile.
+    """
 
     executors: int = 2
     """Executor pods of a job."""

@@ -1,6 +1,4 @@
-"""The objects of a job in a cluster, as pure functions: a driver pod, and the template of its
-executors.
-"""
+"""The objects of a job in a cluster, as pure functions: a driver pod, a template of executors."""
 
 from __future__ import annotations
 
@@ -30,16 +28,16 @@ DRIVER_PORT, BLOCKS_PORT = 7078, 7079
 MODULE = "tidemill.spark.pod_job"
 UID = 10001
 TEMPLATE_FILE = "/tmp/executor.json"
-"""Where a driver leaves the template for Spark; JSON is YAML."""
+"""File of the executors' template that a driver leaves for Spark; JSON is YAML."""
 
 
 class PodJob(msgspec.Struct, frozen=True):
-    """What a driver is told on its command line; `$(NAME)` in it is filled in by the kubelet.
+    """Command line of a driver; `$(NAME)` in it is filled in by the kubelet.
 
-    The specification is the object `spec`, whose blake2b-256 is `digest`: who may write the bucket
-    does not say what a driver does. The result becomes the object `result`. `conf` are the
-    settings of the session, `template` the pod of an executor, both empty where Spark was told of
-    them already; `jars` is a folder of the image.
+    The specification is the object `spec`, whose blake2b-256 is `digest`: a writer of the bucket
+    cannot change the work of a driver. The result becomes the object `result`. `conf` are the
+    settings of the session, `template` the pod of an executor, both empty if Spark has them
+    already. `jars` is a folder of the image.
     """
 
     module: str
@@ -67,7 +65,7 @@ class Attempt:
 
     @property
     def folder(self) -> str:
-        """Where in Blob the job's objects are; folders of collections are named otherwise."""
+        """Folder of the job's objects in Blob; folders of collections have other names."""
         return folder_of(self.job.name)
 
     @property
@@ -197,7 +195,7 @@ def spark_conf(attempt: Attempt, namespace: str, settings: PodSettings) -> dict[
 
 
 def session_conf(attempt: Attempt, settings: PodSettings) -> dict[str, str]:
-    """What every driver of ours says to Spark, whoever makes its pod; the settings' own win."""
+    """Spark settings of every driver of ours; those of `settings` win."""
     return {
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
@@ -250,7 +248,7 @@ def scaled(megabytes: int, growth: float) -> int:
 
 
 DISK_ASKED_MB = 256
-"""What a pod of a job asks for of the disk of its node; what it may have is a setting."""
+"""Megabytes of node disk that a pod of a job requests; its limit is a setting."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
@@ -261,7 +259,7 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 def container_of(settings: PodSettings, *, image: bool = True) -> Json:
-    """What every container of a job has: nothing it may raise itself by, and no disk of its image."""
+    """Base of every container of a job: no privileges, and no disk of its image."""
     mounts: list[Json] = [
         {"name": "home", "mountPath": HOME},
         {"name": "temporary", "mountPath": "/tmp"},
@@ -290,7 +288,7 @@ def container_of(settings: PodSettings, *, image: bool = True) -> Json:
 
 
 def pod_spec(settings: PodSettings) -> Json:
-    """What every pod of a job has, fit for the restricted Pod Security Standard."""
+    """Base of every pod of a job, fit for the restricted Pod Security Standard."""
     volumes: list[Json] = [
         {"name": "home", "emptyDir": {"sizeLimit": f"{settings.disk_mb}Mi"}},
         {"name": "temporary", "emptyDir": {"sizeLimit": f"{settings.disk_mb}Mi"}},

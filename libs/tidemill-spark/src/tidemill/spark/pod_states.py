@@ -1,4 +1,4 @@
-"""What the document of a driver's pod says, and what is done about it: pure functions."""
+"""State of a driver from the document of its pod, and the decision that follows: pure functions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ VANISHED = Failure(FailureKind.VANISHED, "the pod of the driver is gone")
 
 
 def state_of(pod: Json | None, settings: PodSettings) -> PodState:
-    """What a driver's pod has come to; None is a pod that was made and is gone."""
+    """State of a driver's pod; None is a pod that was made and is gone."""
     if pod is None:
         return VANISHED
     status = pod.get("status") or {}
@@ -185,7 +185,7 @@ class Again:
 
 
 def decide(failures: tuple[FailureKind, ...], settings: Retries) -> Again | None:
-    """What is done after these failures, the last one the newest; None gives up.
+    """Decision after these failures, the last one the newest; None gives up.
 
     Each kind has retries of its own; those of the infrastructure are counted together.
     """

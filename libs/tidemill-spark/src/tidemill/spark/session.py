@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def local_session(app: str, settings: LocalSettings) -> SparkSession:
     """A session whose driver, executors and Python workers all run here, on loopback only.
 
-    Arrow batches are large because every batch crosses a pipe between the JVM and Python; the
-    console progress bar and the web page are off, since the caller reports progress.
-    Cost: 4 to 9 s for the first session of a process.
+    Arrow batches are large because every batch crosses a pipe between the JVM and Python. The
+    console progress bar and the web page are off, since the caller reports progress. Cost: 4 to 9 s
+    for the first session of a process.
     """
     from pyspark.sql import SparkSession
 

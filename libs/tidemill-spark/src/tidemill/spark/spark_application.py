@@ -1,5 +1,6 @@
-"""Jobs as SparkApplication objects: what the Spark operator is asked to run, and what it says of
-it. Pure functions.
+"""Jobs as SparkApplication objects, and their states as the Spark operator tells them.
+
+Pure functions.
 """
 
 from __future__ import annotations
@@ -61,11 +62,10 @@ _EXIT = re.compile(r"ExitCode: (\d+), Reason: (\S*)")
 def spark_application(
     attempt: Attempt, namespace: str, settings: PodSettings, blob: BlobPlace, owner: Json | None
 ) -> Json:
-    """The application for a driver: the pods that `driver_pod` describes, made by the operator's
-    spark-submit.
+    """The application for a driver: the pods of `driver_pod`, made by the operator's spark-submit.
 
-    Its driver has the name of the application. The operator never runs it again: who launches
-    decides. `owner` is a reference to who launched it.
+    Its driver has the name of the application. The operator never runs it again: the launcher
+    decides. `owner` is a reference to the launcher.
     """
     metadata = driver_metadata(attempt, namespace, settings, owner)
     # Spark reads its settings and the template of executors from what spark-submit leaves it.
@@ -148,10 +148,10 @@ def _part(attempt: Attempt, role: str, container: str, settings: PodSettings) ->
 
 
 def application_state(application: Mapping[str, Any] | None, settings: PodSettings) -> PodState:
-    """What an application has come to, as its operator says; None is one that was made and is gone.
+    """State of an application, as its operator tells it; None is one that was made and is gone.
 
-    The operator tells less than a pod: of a driver that does not begin it gives no reason, and of
-    one that was put out only that it ended.
+    The operator tells less than a pod. It gives no reason for a driver that does not begin, and
+    only the end of an evicted one.
     """
     if application is None:
         return VANISHED

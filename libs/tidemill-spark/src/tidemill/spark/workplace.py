@@ -1,4 +1,4 @@
-"""What a job is handed wherever it runs: a session, the objects, somebody to talk to."""
+"""The workplace of a job: a session, the objects, and a log for its progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Workplace:
 
 
 class JobModule(Protocol):
-    """What the module of a job has."""
+    """Interface of a job's module."""
 
     def run(self, spec: bytes, here: Workplace) -> bytes:
         """Do the work of a specification and give the result. Commits nothing."""

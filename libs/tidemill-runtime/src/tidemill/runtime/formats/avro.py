@@ -1,8 +1,8 @@
 """Avro records in the wire format of Confluent: a zero byte, the number of a schema, the value.
 
-A value is read by the schema it was written with; columns take its fields by their names, so a
-schema may gain and lose fields while the columns stay. What each type of Avro becomes is a table of
-docs/reference/sources.md.
+A value is read by the schema it was written with. Columns take its fields by their names, so a
+schema may gain and lose fields while the columns stay. A table of docs/reference/sources.md maps
+types of Avro to columns.
 """
 
 from __future__ import annotations

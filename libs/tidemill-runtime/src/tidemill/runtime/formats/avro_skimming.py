@@ -1,9 +1,7 @@
-"""Values of Avro passed over without making them, where reading them could take more than their
-bytes.
+"""Skimming of Avro values whose reading could take more memory than their bytes.
 
-A value of a schema that refers to itself may be as deep as it is long, and items of an array that
-take no bytes may be as many as a number says. Of all other schemas a value is bounded by its own
-length.
+A value of a schema that refers to itself may be as deep as it is long. Items of an array that take
+no bytes may be as many as a number says. A value of any other schema is bounded by its own length.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Skimming:
 
 
 def skimming_of(schema: Schema, named: Mapping[str, Schema]) -> Skimming | None:
-    """What has to pass over values of a schema before they are read; None if nothing has to.
+    """The skimming that values of a schema need before they are read; None if they need none.
 
     Raises: BadRow for a schema of which one value has more than FIELDS_MAX fields.
     """

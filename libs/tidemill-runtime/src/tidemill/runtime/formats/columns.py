@@ -1,7 +1,7 @@
-"""Columns and cells: what a value has to be to stand in a column, whatever it was written as.
+"""Columns and cells: admissible values of a column, in whatever format they were written.
 
-A record has the same fate in any company. Text is kept in normal form C, NaN is refused, whole
-numbers have 64 bits, a whole number in a float column is a float, and zero has no sign.
+A record has the same fate in any company. Text is kept in normal form C, NaN is refused, and whole
+numbers have 64 bits. A whole number in a float column is a float, and zero has no sign.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_VALUE = "the record has no value"
 DIGITS_MAX = 4_000
 """Longer numbers are not looked at: Python refuses to convert them."""
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
-"""What the decoder raises for bytes that are no JSON or no UTF-8."""
+"""Errors of the decoder for bytes that are no JSON or no UTF-8."""
 csv.field_size_limit(1 << 30)  # the limit of the csv module would refuse what Arrow reads
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
@@ -135,8 +135,10 @@ def _brief(written: str) -> str:
 
 
 def check_nesting(value: bytes | None) -> None:
-    """Raise BadRow where there is no value, or one that is nested so deeply that the depth of the
-    caller's own stack would decide whether it can be decoded."""
+    """Refuse a missing value, and one nested beyond a fixed depth. Raises: BadRow.
+
+    Without the limit, the depth of the caller's own stack would decide whether it can be decoded.
+    """
     if value is None:
         raise BadRow(NO_VALUE)
     if value.count(b"[") + value.count(b"{") <= NESTING_MAX:

@@ -27,10 +27,9 @@ from tidemill.time import UsageError
 def infer_columns(
     values: Sequence[bytes], record_format: JsonFormat | CsvFormat, header: Sequence[str] = ()
 ) -> tuple[Column, ...]:
-    """The least columns that hold the rows of a sample; all nullable, because a sample proves no
-    absence.
+    """The least columns that hold the rows of a sample, all nullable: a sample proves no absence.
 
-    Values of several kinds make a text column, whose other values will be dead letters; members
+    Values of several kinds make a text column, whose other values will be dead letters. Members
     that are lists or objects fit no column and are left out. Members of JSON objects come in the
     order of their first appearance; CSV columns are named by `header`, else c0, c1, …. Raises:
     UsageError if the sample has no usable row.

@@ -1,4 +1,4 @@
-"""How a record is written: one value for each format, with what its reader has to know.
+"""Formats of records: one value for each, with the parameters of its reader.
 
 The values are plain data that travel: the same one decodes on the live path and in a job.
 """
@@ -37,8 +37,8 @@ class AvroFormat(msgspec.Struct, frozen=True, tag="avro"):
 class ProtobufFormat(msgspec.Struct, frozen=True, tag="protobuf"):
     """A message, described by a serialized descriptor set.
 
-    With `framed` it comes after a zero byte, the number of a schema in four bytes, and the path of
-    the message in its file, which are passed over.
+    With `framed` three parts in front of it are passed over: a zero byte, a schema's number in four
+    bytes, and the path of the message in its file.
     """
 
     descriptors: bytes

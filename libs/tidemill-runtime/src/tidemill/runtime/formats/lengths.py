@@ -1,4 +1,4 @@
-"""How long a record and its row may be: a longer one is a dead letter, in any company."""
+"""Limits on the length of a record and its row: a longer one is a dead letter, in any company."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 RECORD_BYTES_MAX = 64 << 20
 """A record with more is not decoded; of a line of a file with more only the beginning is read."""
 ROW_BYTES_MAX = 48 << 20
-"""What no row may have, whatever a source says: it could not be written."""
+"""Bytes of a row at most, whatever a source states: a longer one could not be written."""
 _CELL_BYTES = 8
 
 

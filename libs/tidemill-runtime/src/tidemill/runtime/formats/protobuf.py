@@ -1,7 +1,7 @@
 """Protobuf records, read with the descriptors that `protoc --descriptor_set_out` wrote.
 
-Columns take fields by their names, so a message may gain fields while the columns stay. What each
-type becomes is a table of docs/reference/sources.md.
+Columns take fields by their names, so a message may gain fields while the columns stay. A table of
+docs/reference/sources.md maps types to columns.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class SchemaRegistry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """Who asks, and over which kind of connection; `password` is no part of what is shown."""
+    """Login at a registry, and the kind of connection; representations leave `password` out."""
 
     url: str
     username: str | None = None
@@ -92,6 +92,7 @@ class HttpRegistry:
         self._session: aiohttp.ClientSession | None = None
 
     async def schema(self, number: int) -> RegisteredSchema | None:
+        """The schema of a number with those it refers to; None if the registry has none."""
         found = await self._get(f"/schemas/ids/{number}")
         if found is None:
             return None
@@ -101,6 +102,7 @@ class HttpRegistry:
         return RegisteredSchema(found.schema, tuple(texts.values()), kind)
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

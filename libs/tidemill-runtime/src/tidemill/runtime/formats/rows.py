@@ -1,8 +1,8 @@
 """From bytes of records to rows of typed columns, or to letters that say why not.
 
 Columns are made at once where that gives the same cells as making each by itself. A record has the
-same fate in any company: what is decoded again after a crash, or by another engine, gives the same
-rows. Whatever the bytes are, decoding ends with a row or a letter.
+same fate in any company: decoding it again after a crash, or by another engine, gives the same row.
+For any bytes, decoding ends with a row or a letter.
 """
 
 from __future__ import annotations

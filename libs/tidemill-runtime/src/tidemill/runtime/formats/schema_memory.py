@@ -1,6 +1,4 @@
-"""What is known of the numbered schemas of records: it decides the fate of a record, wherever it is
-decoded.
-"""
+"""Memory of numbered schemas: it decides the fate of a record, wherever it is decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What resources may name of the world around a process: files, addresses, topics, secrets."""
+"""Places that resources may name: files, addresses, topics, secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Secret:
     hosts: tuple[HostRule, ...] = ()
 
     def text(self) -> str:
-        """What the file holds now, without its line end.
+        """The present content of the file, without its line end.
 
         Raises: UsageError that names the secret alone.
         """
@@ -79,7 +79,10 @@ def _names(pattern: str, topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What resources may name. The default is open, for a process on loopback that is alone."""
+    """Admissible places of resources.
+
+    The default is open, for a process on loopback that is alone.
+    """
 
     read: Files = ANY_FILE
     write: Files = ANY_SINK
@@ -101,7 +104,7 @@ class Places:
         return found
 
     def sending(self, *names: str) -> Egress:
-        """Where connections may be made over which these secrets travel. Raises: UsageError."""
+        """Egress of connections over which these secrets travel. Raises: UsageError."""
         egress = self.egress
         for name in names:
             egress = egress.with_secret(name, self.secret(name).hosts)
@@ -123,7 +126,7 @@ class Places:
 def places_of(
     settings: PlaceSettings, *, open_unless_set: bool, directory: Path, private: Sequence[Path]
 ) -> Places:
-    """What settings say. `private` are files of the process itself. Raises: UsageError."""
+    """Places that settings allow. `private` are files of the process itself. Raises: UsageError."""
     secrets = {
         name: Secret(name, Path(told.file), tuple(host_rule(host) for host in told.hosts))
         for name, told in settings.secrets.items()

@@ -1,6 +1,4 @@
-"""Where sources and sinks may connect: hosts by their names before, and addresses when a connection
-is made.
-"""
+"""Egress of sources and sinks: hosts by their names before, and addresses at connection."""
 
 from __future__ import annotations
 
@@ -91,11 +89,11 @@ def host_rule(text: str) -> HostRule:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Where connections may be made.
+    """Admissible destinations of connections.
 
-    `rules` of None: anywhere but to what hands out credentials of machines.
+    `rules` of None: anywhere but to services that hand out credentials of machines.
 
-    `secrets` are, for each secret that travels over a connection, where it may be sent.
+    `secrets` are, for each secret that travels over a connection, its admissible destinations.
     """
 
     rules: tuple[HostRule, ...] | None = None

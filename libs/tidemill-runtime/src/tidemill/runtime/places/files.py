@@ -1,6 +1,4 @@
-"""Files in folders that were named: opened without leaving these, whatever links there are, and
-only regular ones.
-"""
+"""Regular files in named folders, opened without leaving these, whatever links there are."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class Files:
         return data
 
     def stat(self, path: str | Path) -> os.stat_result:
-        """What is known of a regular file. Raises: UsageError if it may not be read; OSError."""
+        """Status of a regular file. Raises: UsageError if it may not be read; OSError."""
         with self._place(path) as (folder, name):
             found = self._opened(folder, name, path)
         try:

@@ -24,7 +24,7 @@ def said(error: Exception) -> str:
 def gated_connector(
     url: str, egress: Egress, tls: ssl.SSLContext | None = None
 ) -> aiohttp.TCPConnector:
-    """What connects to the host of a URL, and to no other one: redirects have to be off.
+    """A connector to the host of a URL, and to no other one: redirects have to be off.
 
     Raises: UsageError if nothing allows the host, whatever address it has.
     """

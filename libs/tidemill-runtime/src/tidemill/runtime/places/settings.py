@@ -1,4 +1,4 @@
-"""What resources may name, as settings of a process."""
+"""Places of resources, as settings of a process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folders of files, with everything below them. Links that lead out of one are refused."""
 
     read: tuple[str, ...] | None = None
-    """Folders whose files sources may read. Not set: none, or all where the process is on loopback
-    and alone."""
+    """Folders whose files sources may read.
+
+    Not set: none, or all where the process is on loopback and alone.
+    """
 
     write: tuple[str, ...] | None = None
     """Folders in which sinks may write. Not set: likewise."""
@@ -35,8 +37,10 @@ class SecretSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with the secret and nothing else, read anew for each connection."""
 
     hosts: tuple[str, ...] = ()
-    """Addresses to which the secret may be sent, as in `egress`. Empty is none, which fits
-    certificates of authorities."""
+    """Addresses to which the secret may be sent, as in `egress`.
+
+    Empty is none, which fits certificates of authorities.
+    """
 
 
 class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,8 +56,10 @@ class PlaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets by the name that resources use."""
 
     egress: tuple[str, ...] | None = None
-    """Addresses that sources and sinks may call: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or
-    a network such as 10.1.0.0/16. A private address needs its network, or its very host.
+    """Addresses that sources and sinks may call.
+
+    Forms: HOST, HOST:PORT, *.DOMAIN, * (anywhere public), or a network such as 10.1.0.0/16. A
+    private address needs its network, or its very host.
     """
 
     topics: TopicSettings = TopicSettings()

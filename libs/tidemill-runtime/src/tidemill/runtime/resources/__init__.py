@@ -1,11 +1,10 @@
-"""Resources: the YAML documents with which users declare sources, tables, views, actions,
-arrangements and holds.
+"""Resources: YAML documents that declare sources, tables, views, actions, arrangements, holds.
 
     resources = load_resource_files([Path("flights.yaml")])
     resources[0].kind, resources[0].name, resources[0].spec.timestamp_interval
 
-The documents are those that kubectl takes. A mistake names file, line, column and field, and says
-what to write; all mistakes of all files are told at once.
+The documents are those that kubectl takes. A mistake names file, line, column and field, and its
+correction; all mistakes of all files are told at once.
 """
 
 from tidemill.runtime.resources.loading import load_resource_files, load_resources

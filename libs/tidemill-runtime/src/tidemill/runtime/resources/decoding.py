@@ -33,8 +33,8 @@ from tidemill.runtime.resources.specs import (
 class RecordShape:
     """Everything that decodes the records of a source: columns and formats of values and of keys.
 
-    `columns` are those of the source, in its order; `value` and `key` are what values and keys
-    hold, in the order in which they are written. Without an envelope that keys are for, `key` is
+    `columns` are those of the source, in its order. `value` and `key` are the fields of values and
+    keys, in the order in which they are written. Without an envelope that uses keys, `key` is
     empty. With `heartbeats` a record may be one; rows have the column `_heartbeat` then. A record
     whose row has more than `row_bytes` is a dead letter.
     """
@@ -71,10 +71,10 @@ def record_shape(
     descriptors: Mapping[str, bytes] | None = None,
     row_bytes: int = ROW_BYTES_MAX,
 ) -> RecordShape:
-    """How the records of a source are decoded.
+    """Decoding of the records of a source.
 
-    `columns` are the stated or inferred ones; `header` the names that a file begins with;
-    `descriptors` the descriptor sets of `format` and `keyFormat` by these names.
+    `columns` are the stated or inferred ones, and `header` the names at the start of a file.
+    `descriptors` are the descriptor sets of `format` and `keyFormat` by these names.
     """
     stated = columns_of(columns)
     known = {column.name: column for column in stated}
@@ -100,7 +100,7 @@ def record_shape(
 
 
 def record_format(spec: SourceSpec, descriptors: Mapping[str, bytes] | None = None) -> RecordFormat:
-    """How one record of the source is written; rows of Parquet files are given as JSON objects."""
+    """Format of one record of the source; rows of Parquet files are given as JSON objects."""
     if spec.file is not None and spec.file.format == "csv" and spec.format.csv is None:
         return CsvFormat()
     return _format_of(spec.format, (descriptors or {}).get("format", b""))
@@ -115,7 +115,7 @@ def has_header(spec: SourceSpec) -> bool:
 
 
 def delimiter_of(spec: SourceSpec) -> str:
-    """What stands between the fields of a line."""
+    """Text between the fields of a line."""
     written = record_format(spec)
     return written.delimiter if isinstance(written, CsvFormat) else ","
 

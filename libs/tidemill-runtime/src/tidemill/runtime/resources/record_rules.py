@@ -129,7 +129,7 @@ def _connection_fits(spec: SpecDocument) -> Iterator[Broken]:
 
 
 def secret_in_url(part: SpecDocument, field: str, path: FieldPath) -> Iterator[Broken]:
-    """What stands in an address is shown to everybody who reads the resource."""
+    """Refusal of a secret in an address, which every reader of the resource sees."""
     if re.search(SECRET_QUERY, str(part.get(field, ""))):
         says = "a secret stands behind the ? of the address"
         yield Broken((*path, field), says, "name it in secretHeaders, or by secret")

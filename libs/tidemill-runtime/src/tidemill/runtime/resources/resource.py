@@ -40,7 +40,7 @@ _SPECS: dict[str, type[DeclaredSpec]] = {
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a user declared; equal if kind, name, labels and spec are, wherever it was written."""
+    """Declaration of a user; equal if kind, name, labels and spec are, wherever it was written."""
 
     kind: str
     name: str
@@ -53,7 +53,7 @@ class Resource:
     blocks: Mapping[FieldPath, Position] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self, *path: str | int) -> Position:
-        """Where the value at `path` is written, or the nearest thing around it that is."""
+        """Position of the value at `path`, or of the nearest thing around it that is written."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, self.position)

@@ -1,4 +1,4 @@
-"""What no schema says: rules between the fields of a spec.
+"""Rules between the fields of a spec, beyond schemas.
 
 Each becomes a CEL rule of the CRD by hand.
 """

@@ -1,4 +1,6 @@
-"""What each kind of resource says, as typed structs. The words for users are in the schemas.
+"""Specifications of each kind of resource, as typed structs.
+
+The words for users are in the schemas.
 
 Fields are named as in the documents, in the spelling of Python: `timestampInterval` is
 `timestamp_interval`. Durations are Milliseconds, an int. A retention of None keeps everything.
@@ -41,8 +43,9 @@ class ColumnSpec(Spec, frozen=True, kw_only=True):
 
 
 class KafkaTls(Spec, frozen=True, kw_only=True):
-    """TLS with the brokers, by names of secrets; without `authority` the machine's authorities are
-    trusted.
+    """TLS with the brokers, by names of secrets.
+
+    Without `authority` the machine's authorities are trusted.
     """
 
     authority: str | None = None
@@ -51,7 +54,7 @@ class KafkaTls(Spec, frozen=True, kw_only=True):
 
 
 class KafkaSasl(Spec, frozen=True, kw_only=True):
-    """Who reads; `secret` names the password."""
+    """Login of a reader; `secret` names the password."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     username: str
@@ -129,7 +132,7 @@ class ProtobufSpec(Spec, frozen=True, kw_only=True):
 
 
 class FormatSpec(Spec, frozen=True, kw_only=True):
-    """How a record is written; at most one is set, none is JSON."""
+    """Format of a record; at most one is set, none is JSON."""
 
     json: JsonSpec | None = None
     csv: CsvSpec | None = None
@@ -157,7 +160,7 @@ class DebeziumSpec(Spec, frozen=True, kw_only=True):
 
 
 class EnvelopeSpec(Spec, frozen=True, kw_only=True):
-    """What a record means; at most one is set, none is a row that comes and stays."""
+    """Meaning of a record; at most one is set, none is a row that comes and stays."""
 
     none: NoEnvelope | None = None
     upsert: UpsertSpec | None = None
@@ -177,7 +180,7 @@ class InferSpec(Spec, frozen=True, kw_only=True):
 
 
 class EventTimeSpec(Spec, frozen=True, kw_only=True):
-    """How rows become events. Without both `expires_…` an event never ends."""
+    """Event time of rows. Without both `expires_…` an event never ends."""
 
     column: str
     timeline: str
@@ -228,7 +231,7 @@ class TickSpec(Spec, frozen=True, kw_only=True):
 
 
 class AdmissionSpec(Spec, frozen=True, kw_only=True):
-    """What of an input a tick takes in: `rows` and `wait` of a batch, `skew` of a skew."""
+    """Admission of an input to ticks: `rows` and `wait` of a batch, `skew` of a skew."""
 
     policy: Literal["tick", "stratum", "eager", "batch", "skew"]
     rows: int | None = None
@@ -237,7 +240,7 @@ class AdmissionSpec(Spec, frozen=True, kw_only=True):
 
 
 class LimitsSpec(Spec, frozen=True, kw_only=True):
-    """What stops a view whose evaluation might not end, or not fit."""
+    """Limits of a view whose evaluation might not end, or not fit."""
 
     rounds: int = 1_000_000
     rows: int = 100_000_000
@@ -348,19 +351,19 @@ class HoldSpec(Spec, frozen=True, kw_only=True):
 
 
 def retained_ms(spec: SourceSpec | TableSpec | ViewSpec) -> int | None:
-    """How far behind its upper the collections of a resource can be read; None: all history.
+    """Milliseconds behind upper at which the collections of a resource can be read; None: all
+    history.
 
-    At least the last instant below upper: with none at all there would be no instant to read, and
-    what begins could not be told from what was there.
+    At least one, the last instant below upper. With none there would be no instant to read, and a
+    new row could not be told from an old one.
     """
     return None if spec.retain is None else max(1, int(spec.retain))
 
 
 class UnreadableSpec(Spec, frozen=True, kw_only=True):
-    """What is stored and cannot be read: the `spec` as it may be shown, as far as there is one, and
-    `why`.
+    """A stored spec that cannot be read: the `spec` as it may be shown, and the reason.
 
-    `fields` are the names of those that are wrong; none where nobody can tell what it says.
+    `fields` are the names of those that are wrong; none where nobody can tell.
     """
 
     spec: dict[str, Any]

@@ -30,7 +30,7 @@ NAMED_SECRETS = {
     "certificateFile": f"a resource names no file of a secret: write certificate: {_NAME_IT}",
     "keyFile": f"a resource names no file of a secret: write key: {_NAME_IT}",
 }
-"""What to write instead of fields that resources had."""
+"""Replacements of fields that resources had."""
 
 _TYPES = {
     "object": "a mapping",

@@ -21,7 +21,7 @@ TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,255}")
 HOST = r"[!-\"$-.0->A-~]{1,1000}"
-"""What stands in a URL before its path: neither a user nor a password, which come before an @."""
+"""Form of the host in a URL: it has neither user nor password, which come before an @."""
 REDIS_URL = re.compile(rf"rediss?://{HOST}(/[0-9]{{0,5}})?")
 URL = re.compile(rf"https?://{HOST}([/?#][!-~]{{0,1000}})?")
 SECRET_QUERY = "(?i)[?&][a-z0-9_.-]*(token|secret|passwd|password|signature|api_?-?key)="
@@ -33,7 +33,7 @@ FORMATS = FormatChecker(formats=())
 """The checker to validate the schemas of resources with."""
 
 RULES: dict[str, str] = {}
-"""What each form allows, in words."""
+"""Rule of each form, in words."""
 
 
 def parse_instant(value: object) -> int | None:

@@ -83,7 +83,7 @@ async def limited(limits: CallLimits) -> AsyncIterator[tuple[Held, int, ManualCl
     handlers, clock = Held(), ManualClock()
     server = await serve(
         "127.0.0.1:0", handlers, handlers, handlers, authenticator=ByName(),
-        admissions=Admissions(limits, clock.monotonic_s),
+        admissions=Admissions(limits, clock.monotonic_s, clock.sleep),
     )  # fmt: skip
     try:
         yield handlers, server.port, clock
@@ -226,7 +226,8 @@ def test_a6_a_token_of_bytes_that_are_no_text_is_an_unknown_one(tmp_path: Path) 
 
 async def test_a3_who_watches_health_is_counted_though_nobody_asks_who_it_is() -> None:
     """A3: each watch is held until its client goes, and there was no end of how many one had."""
-    admissions = Admissions(CallLimits(subscriptions_per_user=3), ManualClock().monotonic_s)
+    clock = ManualClock()
+    admissions = Admissions(CallLimits(subscriptions_per_user=3), clock.monotonic_s, clock.sleep)
     server = await serve("127.0.0.1:0", MemoryHandlers(), admissions=admissions)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -247,3 +248,30 @@ async def test_a3_who_watches_health_is_counted_though_nobody_asks_who_it_is() -
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.05)
     await server.stop(0)
+
+
+async def test_a3_rows_of_a_user_wait_for_those_before_them_and_others_do_not() -> None:
+    clock = ManualClock()
+    admissions = Admissions(CallLimits(rows_per_s=100.0), clock.monotonic_s, clock.sleep)
+    written: list[str] = []
+
+    async def write(user: str, rows: int) -> None:
+        await admissions.pace_rows(user, rows)
+        written.append(f"{user} {rows}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for user, rows in (("eve", 500), ("eve", 100), ("ann", 150)):
+            tasks.create_task(write(user, rows))
+        await clock.settle()
+        assert written == ["eve 500", "ann 150"]  # a burst of two seconds is free, the rest a debt
+        await clock.advance(2.9)
+        assert len(written) == 2
+        await clock.advance(0.2)
+    assert written[2:] == ["eve 100"]
+
+
+async def test_a3_rows_are_not_paced_without_a_limit() -> None:
+    clock = ManualClock()
+    admissions = Admissions(CallLimits(), clock.monotonic_s, clock.sleep)
+    for _ in range(3):
+        await admissions.pace_rows("eve", 1 << 40)

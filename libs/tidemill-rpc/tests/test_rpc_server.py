@@ -381,7 +381,9 @@ async def test_an_old_connection_takes_no_new_calls_and_lets_streams_go_on() -> 
 
 async def test_a3_a_refusal_is_told_with_the_setting_of_its_limit() -> None:
     seen = Seen()
-    limited = Admissions(CallLimits(calls_per_user=1), SystemClock().monotonic_s)
+    limited = Admissions(
+        CallLimits(calls_per_user=1), SystemClock().monotonic_s, SystemClock().sleep
+    )
     async with connected(MemoryHandlers(), observer=seen, admissions=limited) as (client, _):
         await client.get()
         assert seen.limits == []

@@ -77,7 +77,9 @@ async def serving(
             AuthorizedQueries(ObservedQueries(process.query, world.metrics), world.catalog),
             AuthorizedCatalog(process.system, world.catalog),
             AuthorizedStorage(process.storage, world.catalog),
-            admissions=Admissions(chosen.limits.of_calls, world.clock.monotonic_s),
+            admissions=Admissions(
+                chosen.limits.of_calls(True), world.clock.monotonic_s, world.clock.sleep
+            ),
         )  # fmt: skip
         address = f"127.0.0.1:{server.port}"
         async with (

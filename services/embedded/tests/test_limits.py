@@ -59,7 +59,10 @@ async def limited(folder: Path, **limits: int) -> AsyncIterator[tuple[Process, A
             "127.0.0.1:0", AuthorizedQueries(process.query, catalog),
             AuthorizedCatalog(process.system, catalog),
             AuthorizedStorage(process.storage, catalog),
-            admissions=Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s),
+            admissions=Admissions(
+                chosen.limits.of_calls(True), process.world.clock.monotonic_s,
+                process.world.clock.sleep,
+            ),
         )  # fmt: skip
         async with AsyncClient(f"127.0.0.1:{server.port}", timeout_s=60) as client:
             yield process, client

@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from tidemill.client.command import app
@@ -25,7 +27,7 @@ from tidemill.testkit.up import up_process
 from tidemill.time import Indeterminate, UsageError
 from tidemill_embedded.process import Process, opened
 from tidemill_embedded.push_tokens import TOPICS_MAX, PushTokens
-from tidemill_embedded.pushing import HttpPushing
+from tidemill_embedded.pushing import HttpPushing, line_ends
 from tidemill_embedded.settings import EmbeddedSettings
 
 SOURCE = """
@@ -86,7 +88,12 @@ async def test_a1_what_http_says_of_a_push_is_looked_at_before_it_is_used(tmp_pa
         await process.system.apply([ResourceDocument(SOURCE, "test.yaml")])
         now_s = process.world.clock.monotonic_s
         pushing = HttpPushing(
-            process.system, None, Admissions(CallLimits(), now_s), True, NoAuditor(), 3
+            process.system,
+            None,
+            Admissions(CallLimits(), now_s, asyncio.sleep),
+            True,
+            NoAuditor(),
+            3,
         )
         asked = HttpRequest("POST", "/", {"name": "events"}, {}, {}, b'{"n": 1}\n' * 3)
         assert (await pushing.push(asked)).status == 200
@@ -251,3 +258,10 @@ def test_v9_the_command_inserts_once_for_each_key(tmp_path: Path) -> None:
         found = client.query("t(n)", timeout_s=60).table
         assert "_diff" not in found.column_names, "a row is there twice"
         assert found.num_rows == INSERT_ROWS + 4
+
+
+@given(st.binary(max_size=40).map(lambda body: bytes(b"\r\na"[each % 3] for each in body)))
+def test_a3_line_ends_are_counted_the_same_in_pieces(body: bytes) -> None:
+    whole = body.count(b"\n") + body.count(b"\r") - body.count(b"\r\n")
+    for piece in (1, 2, 3, 1 << 20):
+        assert line_ends(body, piece) == whole

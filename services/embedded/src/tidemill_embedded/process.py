@@ -384,7 +384,9 @@ class _Running:
             None if files_of_http is None else server_context(files_of_http, _told("http_tls")),
             _guard(chosen), chosen.limits.of_http, partial(_refused_over_http, process.audit),
         )  # fmt: skip
-        self._admissions = Admissions(chosen.limits.of_calls, process.world.clock.monotonic_s)
+        clock = process.world.clock
+        limits = chosen.limits.of_calls(named=self._users is not None)
+        self._admissions = Admissions(limits, clock.monotonic_s, clock.sleep)
         self._audit = process.audit
         self._supervisor = Supervisor(process.world.clock)
 
@@ -397,7 +399,9 @@ class _Running:
                 process.system, self._users, self._admissions, clear, self._audit,
                 process.settings.limits.push_rows,
             )  # fmt: skip
-            http.add_route("POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits)
+            http.add_route(
+                "POST", "/v1/sources/{name}/rows", pushing.push, pushing.admits, pushing.turns
+            )
         for risk in process.risks:
             http.add_warning(f"acknowledged writes may be lost: {risk}")
         for warning in _open_doors(process.settings):

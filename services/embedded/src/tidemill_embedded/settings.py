@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import inf
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -169,6 +170,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes_per_s: float = float(256 << 20)
     """Bytes that a user may send and receive; a burst may have those of two seconds."""
 
+    rows_per_s: float = 50_000.0
+    """Rows that a user with a token may push; a push waits for those before it."""
+
     connections: int = 2_000
     """Open connections over gRPC."""
 
@@ -239,12 +243,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.question_offsets,
         )
 
-    @property
-    def of_calls(self) -> CallLimits:
-        """Those of calls, as a port counts them."""
+    def of_calls(self, named: bool) -> CallLimits:
+        """Those of calls, as a port counts them; a user without a name pushes as fast as it can."""
         return CallLimits(
             self.calls, self.calls_per_user, self.subscriptions, self.subscriptions_per_user,
             self.calls_per_s, self.bytes_per_s, self.connections,
+            self.rows_per_s if named else inf,
         )  # fmt: skip
 
     @property

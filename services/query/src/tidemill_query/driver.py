@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -46,7 +45,6 @@ from tidemill.time import (
     UnknownCapability,
     UnknownCollection,
     UsageError,
-    frontier,
     sole_time,
 )
 from tidemill_query import plans, reasons
@@ -55,6 +53,7 @@ from tidemill_query.goals import row_goal, split_name
 from tidemill_query.histories import Histories
 from tidemill_query.instants import definite_instant
 from tidemill_query.settings import QuerySettings, QuestionLimits
+from tidemill_query.shared_holds import SharedHolds
 from tidemill_query.storage import holder_info
 from tidemill_query.timestamps import chosen_of
 from tidemill_query.translating import Translator
@@ -104,6 +103,7 @@ class QueryDriver:
         self._clock = clock
         self._settings = settings
         self._discover = discover
+        self._holds = SharedHolds(collections, clock, settings.session_lease_ms)
         self._instant = partial(definite_instant, collections)
         self._histories = Histories(collections, self._reading, self._workers)
         self._translator = Translator(
@@ -121,22 +121,6 @@ class QueryDriver:
         finally:
             with suppress(UnknownCapability, CapabilityExpired):
                 await self._collections.drop(held)
-
-    @asynccontextmanager
-    async def _following(self, collection: str) -> AsyncIterator[ReadCapability]:
-        """A hold for as long as the body takes, renewed well within its lease."""
-        async with self._reading(collection, "subscriber") as held:
-            renewing = asyncio.create_task(self._renew_forever(held))
-            try:
-                yield held
-            finally:
-                renewing.cancel()
-                await asyncio.gather(renewing, return_exceptions=True)
-
-    async def _renew_forever(self, held: ReadCapability) -> None:
-        while True:
-            await self._clock.sleep(self._settings.session_lease_ms / 4000)
-            await self._collections.renew(held)
 
     async def _chosen(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
         """The answer; where nobody asked for an instant and the history of the chosen one is let go meanwhile, anew.
@@ -274,13 +258,13 @@ class QueryDriver:
         name, rest = split_name(goal)
         readable = await self._found(name)
         compiled = await self._workers.read_beside(goal, row_goal, goal, readable) if rest else None
-        async with self._following(readable.collection) as held:
+        async with self._holds.following(readable.collection, start) as follower:
             # NB: chosen under the hold: what is let go before it is not chosen.
             at = (
                 await self._instant(readable.collection, None, math.inf) if start is None else start
             )
             stream = self._collections.subscribe(
-                held, at, snapshot=snapshot, up_to=until, where=compiled and compiled.where
+                follower.held, at, snapshot=snapshot, up_to=until, where=compiled and compiled.where
             )
             async for item in stream:
                 if isinstance(item, Updates):
@@ -293,9 +277,7 @@ class QueryDriver:
                     continue
                 yield Progress(item.upper)
                 if not item.upper.empty and sole_time(item.upper) > at + 1:
-                    before = frontier(sole_time(item.upper) - 1)
-                    if held.frontier.precedes(before):
-                        held = await self._collections.downgrade(held, before)
+                    follower.reached(sole_time(item.upper) - 1)
 
     async def tables(
         self, names: Sequence[str], as_of: int | None, wait_s: float | None

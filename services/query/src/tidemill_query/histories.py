@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -25,6 +25,9 @@ from tidemill.datalog.ticking import TickHistory, TickStart, recorded
 from tidemill.shard import Collections, ReadCapability
 from tidemill.time import NotYet, sole_time
 from tidemill_query.working import Workers
+
+ROWS_A_LOOK = 2_000
+"""Rows that become records between two looks at an allowance: one or two milliseconds."""
 
 Hold: TypeAlias = "Callable[[str, str], AbstractAsyncContextManager[ReadCapability]]"
 """Holds a collection for an owner."""
@@ -172,26 +175,37 @@ class Histories:
                 held, begins + 1, at + 1, where=reading.where, told=allowance.take
             )
         allowance.take((present.num_rows + news.num_rows) * match_bytes(len(news.column_names)))
-        return await self._workers.run(allowance, _stretched, readable, begins, present, news)
+        return await self._workers.run(
+            allowance, _stretched, readable, begins, present, news, allowance
+        )
 
 
-def _stretched(readable: Readable, begins: int, present: pa.Table, news: pa.Table) -> Stretch:
+def _stretched(
+    readable: Readable, begins: int, present: pa.Table, news: pa.Table, allowance: Allowance
+) -> Stretch:
     """The rows as records, and their changes in order; a row there twice is there once."""
     copies: Counter[Record] = Counter()
-    for record, diff in zip(readable.records(present), present[DIFF].to_pylist(), strict=True):
-        copies[record] += diff
+    for piece in _pieces(present, allowance):
+        for record, diff in zip(readable.records(piece), piece[DIFF].to_pylist(), strict=True):
+            copies[record] += diff
     begun = [record for record, count in copies.items() if count > 0]
-    changes = sorted(
-        zip(news[TIME].to_pylist(), news[DIFF].to_pylist(), readable.records(news), strict=True),
-        key=lambda change: (change[0], change[1]),
-    )
     moves: list[Move] = []
-    for time, diff, record in changes:
-        before, after = copies[record], copies[record] + diff
-        copies[record] = after
-        if (before > 0) != (after > 0):
-            moves.append((record, time, 1 if after > 0 else -1))
+    ordered = news.sort_by([(TIME, "ascending"), (DIFF, "ascending")])
+    for piece in _pieces(ordered, allowance):
+        times, diffs = piece[TIME].to_pylist(), piece[DIFF].to_pylist()
+        for time, diff, record in zip(times, diffs, readable.records(piece), strict=True):
+            before, after = copies[record], copies[record] + diff
+            copies[record] = after
+            if (before > 0) != (after > 0):
+                moves.append((record, time, 1 if after > 0 else -1))
     return Stretch(begins, begun, moves)
+
+
+def _pieces(table: pa.Table, allowance: Allowance) -> Iterator[pa.Table]:
+    """The rows in their order, with a look at the allowance every few milliseconds."""
+    for start in range(0, table.num_rows, ROWS_A_LOOK):
+        allowance.take(0)
+        yield table.slice(start, ROWS_A_LOOK)
 
 
 def _rows(table: pa.Table) -> list[StateRow]:

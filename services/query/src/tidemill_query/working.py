@@ -39,7 +39,7 @@ class Workers:
         """
         try:
             async with asyncio.timeout(self._limits.seconds):
-                return await in_turn(partial(work, *given), allowance.call_off)
+                return await in_turn(partial(work, *given), allowance.call_off, allowance.interrupt)
         except TimeoutError:
             raise Exhausted(
                 f"the question was given up: it took more than {self._limits.seconds:g} s "

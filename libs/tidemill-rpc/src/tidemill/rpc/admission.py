@@ -5,12 +5,19 @@ Within the limits users share the event loop: see `fair_steps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
 
 from tidemill.rpc.fair_steps import FairSteps
+from tidemill.rpc.identity import caller
+from tidemill.rpc.turns import PRECEDENCE
 from tidemill.time import Exhausted
+
+T = TypeVar("T")
 
 USERS_MAX = 10_000
 """So many users are remembered; those with nothing under way are forgotten first."""
@@ -31,6 +38,7 @@ class CallLimits:
     calls_per_s: float = 2_000.0
     bytes_per_s: float = float(256 << 20)
     connections: int = 2_000
+    rows_per_s: float = inf
 
 
 @dataclass(slots=True)
@@ -54,6 +62,10 @@ class Bucket:
         """Take what something has cost."""
         self.left -= cost
 
+    def debt_s(self) -> float:
+        """Seconds until something is left to spend."""
+        return max(0.0, -self.left / self.per_s)
+
 
 @dataclass(slots=True)
 class _Use:
@@ -61,16 +73,23 @@ class _Use:
 
     rate: Bucket
     volume: Bucket
+    rows: Bucket
     under_way: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
 
 
 class Admissions:
     """Counts what is under way on one port, by user and in all."""
 
-    def __init__(self, limits: CallLimits, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limits: CallLimits,
+        now_s: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
         self.limits = limits
+        self._sleep = sleep
         self._now_s = now_s
-        self.steps = FairSteps(now_s)
+        self.steps = FairSteps(now_s, PRECEDENCE)
         self._users: dict[str, _Use] = {}
         self._under_way = {False: 0, True: 0}
 
@@ -94,6 +113,17 @@ class Admissions:
             use.under_way[endless] -= 1
             self._under_way[endless] -= 1
 
+    async def pace_rows(self, user: str, count: int) -> None:
+        """Return when the user may write `count` rows more: at once, or after earlier ones."""
+        if self.limits.rows_per_s == inf:
+            return
+        rows = self._use(user).rows
+        rows.open(self._now_s())
+        debt_s = rows.debt_s()
+        rows.spend(count)
+        if debt_s:
+            await self._sleep(debt_s)
+
     def _use(self, user: str) -> _Use:
         found = self._users.get(user)
         if found is None:
@@ -107,6 +137,7 @@ class Admissions:
             found = self._users[user] = _Use(
                 Bucket(limits.calls_per_s, 2 * limits.calls_per_s, now_s),
                 Bucket(limits.bytes_per_s, 2 * limits.bytes_per_s, now_s),
+                Bucket(limits.rows_per_s, 2 * limits.rows_per_s, now_s),
             )
         return found
 
@@ -125,6 +156,25 @@ class Admissions:
         if not use.volume.open(now_s):
             says = f"{user} sends and is sent more than {limits.bytes_per_s:,.0f} bytes a second"
             raise _exhausted(says, "limits.bytes_per_s")
+
+
+of_call: ContextVar[Admissions | None] = ContextVar("of_call", default=None)
+"""What counts the call of this context; nothing does on a port of services."""
+
+
+async def in_steps_of_call(work: Awaitable[T]) -> T:
+    """What goes on beside a call, on a task of its own, in the turns of its caller all the same."""
+    ours = of_call.get()
+    if ours is None:
+        return await work
+    return await ours.steps.steps_of(caller.get().name, work, endless=True)
+
+
+async def pace_rows_of_call(count: int) -> None:
+    """Return when the caller may write `count` rows more."""
+    ours = of_call.get()
+    if ours is not None:
+        await ours.pace_rows(caller.get().name, count)
 
 
 def _exhausted(says: str, setting: str) -> Exhausted:

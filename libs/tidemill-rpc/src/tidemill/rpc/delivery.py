@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tidemill.rpc.admission import in_steps_of_call
 from tidemill.rpc.messages import Event, Progress
 from tidemill.rpc.status import CutOff
 from tidemill.time import Frontier
@@ -61,7 +62,7 @@ class Delivery(Generic[M]):
 
         Raises: errors of the handler; CutOff, behind all that was queued, if nobody took it.
         """
-        pump = asyncio.create_task(self._pump())
+        pump = asyncio.create_task(in_steps_of_call(self._pump()))
         try:
             while not isinstance(item := await self._queue.get(), _End):
                 self._room.release()

@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from tidemill.rpc.admission import Admissions
+from tidemill.rpc.admission import Admissions, of_call
 from tidemill.rpc.audited import Auditor, begin, tell
 from tidemill.rpc.identity import NEEDS, Authenticator, Principal, Role, caller
 from tidemill.rpc.status import DETAILS_KEY, Denied, sayable, to_status
@@ -192,7 +192,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 found = aiter(behavior(call.request, context))
                 with suppress(StopAsyncIteration):
                     while True:
-                        message = await self._in_steps(anext(found))
+                        message = await self._in_steps(anext(found), method)
                         yield message
                         call.sent(_size(message))
                         self._observer.sent(method)
@@ -217,11 +217,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return answers
 
-    def _in_steps(self, call: Awaitable[T]) -> Awaitable[T]:
+    def _in_steps(self, call: Awaitable[T], method: str = "") -> Awaitable[T]:
         """The call of the caller, in turn with those of others; a port of services has no turns."""
         if self._admissions is None:
             return call
-        return self._admissions.steps.steps_of(caller.get().name, call)
+        endless = method in self._deadlines.endless
+        return self._admissions.steps.steps_of(caller.get().name, call, endless)
 
     @asynccontextmanager
     async def _surround(
@@ -239,6 +240,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         begin()
         try:
             principal = self._admit(method, context)
+            of_call.set(self._admissions)
             size = 0 if request is None else len(request.data)
             with self._counted(principal, method, size) as sent:
                 async with self._deadline(method, context):

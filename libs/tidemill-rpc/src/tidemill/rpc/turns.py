@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from tidemill.rpc.identity import caller
+from tidemill.rpc.precedence import Interrupt, Precedence
 
 AT_ONCE = 4
 """So many users are worked for at once; the others wait for their turn."""
@@ -22,6 +24,9 @@ BYTES_INLINE_MAX = 64 << 10
 """Bytes that are read, written or cut into lines in some milliseconds at most."""
 
 T = TypeVar("T")
+
+PRECEDENCE = Precedence()
+"""Of the calls of this process over its long work."""
 
 _THREADS = ThreadPoolExecutor(AT_ONCE, "asked")
 _TURNS: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = (
@@ -37,18 +42,27 @@ async def beside(size: int, work: Callable[[], T]) -> T:
     return work() if size <= BYTES_INLINE_MAX else await in_turn(work)
 
 
-async def in_turn(work: Callable[[], T], call_off: Callable[[], None] | None = None) -> T:
+async def in_turn(
+    work: Callable[[], T],
+    call_off: Callable[[], None] | None = None,
+    interrupt: Interrupt | None = None,
+) -> T:
     """The result of `work`, on a thread, once no other work of the caller runs.
 
     A cancelled caller keeps its turn until the thread is free. With `call_off`, which is to end the
-    work soon, it waits for that.
+    work soon, it waits for that. With `interrupt` the work pauses for calls of other users.
     """
     loop, name = asyncio.get_running_loop(), caller.get().name
     turn = _TURNS.get((loop, name))
     if turn is None:
         turn = _TURNS[loop, name] = asyncio.Semaphore(1)
     await turn.acquire()
-    working = loop.run_in_executor(_THREADS, copy_context().run, work)
+
+    def given_way() -> T:
+        with PRECEDENCE.work(name, interrupt, loop.time) if interrupt else nullcontext():
+            return work()
+
+    working = loop.run_in_executor(_THREADS, copy_context().run, given_way)
 
     def done(ended: asyncio.Future[T]) -> None:
         turn.release()

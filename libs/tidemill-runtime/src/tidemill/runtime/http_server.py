@@ -124,6 +124,8 @@ class HttpReply:
 
 
 Route = Callable[[HttpRequest], Awaitable[HttpReply]]
+Turns = Callable[[Awaitable["HttpReply | None"]], Awaitable["HttpReply | None"]]
+"""Has a body read in turns with what other users do."""
 Admission = Callable[[HttpRequest], HttpReply | None]
 """None if the body may be read, else the refusal."""
 Refused = Callable[[HttpRequest, int, str], None]
@@ -177,16 +179,21 @@ class HttpServer:
         self.add_route("GET", "/readyz", self._show_readiness)
 
     def add_route(
-        self, method: str, path: str, route: Route, admits: Admission | None = None
+        self,
+        method: str,
+        path: str,
+        route: Route,
+        admits: Admission | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Answer `method` on `path` with `route`; `{name}` in the path becomes a part.
 
-        A refusal of `admits` is answered before anything of the body is read.
+        A refusal of `admits` is answered before the body is read; `turns` has it read in turns.
         """
 
         async def answer(request: web.Request) -> web.Response:
             try:
-                reply = await self._reply(request, route, admits)
+                reply = await self._reply(request, route, admits, turns)
             except TidemillError as error:
                 if isinstance(error, Exhausted):
                     self._metrics.increment(REFUSALS, limit=str(error.details.get("setting", "")))
@@ -203,7 +210,11 @@ class HttpServer:
         self._application.router.add_route(method, path, answer)
 
     async def _reply(
-        self, request: web.Request, route: Route, admits: Admission | None
+        self,
+        request: web.Request,
+        route: Route,
+        admits: Admission | None,
+        turns: Turns | None,
     ) -> HttpReply:
         """What the route answers, or why it is not asked."""
         asked = _request_of(request)
@@ -216,28 +227,30 @@ class HttpServer:
             return _refused("UnsupportedMediaType", says, 415)
         if not request.can_read_body:
             return await route(asked)
-        body = bytearray()
+        pieces: list[bytes] = []
         try:
-            broken = await self._read(request, asked, body)
-            return broken or await route(replace(asked, body=bytes(body)))
+            reading = self._read(request, asked, pieces)
+            broken = await (reading if turns is None else turns(reading))
+            return broken or await route(replace(asked, body=b"".join(pieces)))
         finally:
-            self._held_bytes -= len(body)
+            self._held_bytes -= sum(map(len, pieces))
 
     def _tell(self, request: HttpRequest, status: int, says: str) -> None:
         if self._hears is not None:
             self._hears(request, status, says)
 
     async def _read(
-        self, request: web.Request, asked: HttpRequest, body: bytearray
+        self, request: web.Request, asked: HttpRequest, pieces: list[bytes]
     ) -> HttpReply | None:
         """Read the whole body, or refuse one that is too large, too slow, or does not come whole."""
-        limits = self._limits
+        limits, size = self._limits, 0
         try:
             async with asyncio.timeout(limits.body_s):
                 async for piece in request.content.iter_any():
-                    body += piece
+                    pieces.append(piece)
+                    size += len(piece)
                     self._held_bytes += len(piece)
-                    if len(body) > limits.body_bytes:
+                    if size > limits.body_bytes:
                         says = f"the body has more than {limits.body_bytes:,} bytes (limits.http_body_bytes)"
                         self._tell(asked, 413, says)
                         return _refused("BodyTooLarge", says, 413)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import getsizeof
 
 from tidemill.time import Exhausted, Unavailable
@@ -41,7 +42,7 @@ class Allowance:
 
     What is finished is settled by its size; what is on the way to it is taken meanwhile. Between
     two looks an evaluation goes on for some milliseconds, and holds at most as much more as one
-    table has. One evaluation counts at a time; `call_off` may be called by any thread.
+    table has. One evaluation counts at a time; any thread may call `call_off` and `interrupt`.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Allowance:
         self._setting = setting
         self._whose = whose
         self._called_off = False
+        self._interrupted = False
+        self._then: Callable[[], None] | None = None
         self.held = 0
         """Bytes of what is held now."""
         self.beside = 0
@@ -77,8 +80,8 @@ class Allowance:
 
     def take(self, more: int) -> None:
         """This is held as well. Raises: Exhausted, Unavailable once it is called off."""
-        if self._called_off:
-            raise Unavailable(f"{self._whose} was called off: nobody waits for it any longer")
+        if self._interrupted:
+            self._stop()
         self.held += more
         if self.held + self.kept > self._max:
             self.refuse(self.held + self.kept)
@@ -108,4 +111,19 @@ class Allowance:
 
     def call_off(self) -> None:
         """Let the evaluation end at its next look: nobody waits for it."""
-        self._called_off = True
+        self._called_off = self._interrupted = True
+
+    def interrupt(self, then: Callable[[], None]) -> None:
+        """Call `then` on the thread of the evaluation, at its next look."""
+        self._then = then
+        self._interrupted = True
+
+    def _stop(self) -> None:
+        """Raises: Unavailable once it is called off."""
+        self._interrupted = False  # before the look: a thread may call off at any moment
+        if self._called_off:
+            self._interrupted = True
+            raise Unavailable(f"{self._whose} was called off: nobody waits for it any longer")
+        then, self._then = self._then, None
+        if then is not None:
+            then()

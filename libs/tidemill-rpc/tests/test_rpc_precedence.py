@@ -1,0 +1,115 @@
+"""Long work pauses for short calls of other users, and keeps half of the time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tidemill.datalog.evaluation.allowance import Allowance
+from tidemill.rpc.identity import Principal, caller
+from tidemill.rpc.precedence import PAUSE_S_MAX, Precedence
+from tidemill.rpc.turns import PRECEDENCE, in_turn
+from tidemill.time import Unavailable
+
+WAIT_S = 30.0
+
+
+class Work:
+    """Long work on this thread, by a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.asked: list[Callable[[], None]] = []
+
+    def interrupt(self, then: Callable[[], None]) -> None:
+        self.asked.append(then)
+
+    def looks(self) -> int:
+        """What has to be done at a look is done; how much that was."""
+        asked, self.asked = self.asked, []
+        for then in asked:
+            then()
+        return len(asked)
+
+
+def test_a3_work_is_interrupted_by_calls_of_others_and_of_nobody_else() -> None:
+    precedence, work = Precedence(), Work()
+    with precedence.work("eve", work.interrupt, lambda: work.now_s):
+        precedence.begin("eve")
+        assert work.looks() == 0
+        precedence.begin("ann")
+        precedence.end("ann")
+        assert work.looks() == 1
+    precedence.begin("ann")
+    assert work.looks() == 0
+
+
+@pytest.mark.parametrize("went_on_s", [0.0, 0.02, 10.0])
+def test_a3_a_pause_is_no_longer_than_the_work_before_it(went_on_s: float) -> None:
+    precedence, work = Precedence(), Work()
+    waited: list[float] = []
+
+    class Clear(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return False
+
+    with precedence.work("eve", work.interrupt, lambda: work.now_s):
+        precedence._works[0].clear = Clear()
+        work.now_s = went_on_s
+        precedence.begin("ann")
+        assert work.looks() == 1
+    assert waited == [min(went_on_s, PAUSE_S_MAX)]
+
+
+def test_a3_an_allowance_calls_once_what_interrupts_it_and_is_called_off_all_the_same() -> None:
+    allowance, called = Allowance(), list[int]()
+    allowance.interrupt(lambda: called.append(1))
+    assert called == []
+    allowance.take(1)
+    allowance.take(1)
+    assert called == [1]
+    allowance.interrupt(allowance.call_off)
+    allowance.take(1)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="called off"):
+            allowance.take(1)
+
+
+async def test_a3_a_thread_stands_still_while_the_call_of_another_user_goes_on() -> None:
+    allowance, began, over = Allowance(), threading.Event(), threading.Event()
+    looked: list[bool] = []
+
+    def work() -> None:
+        began.set()
+        while not over.is_set():
+            allowance.take(0)
+            looked.append(True)
+
+    caller.set(Principal("eve", ()))
+    working = asyncio.create_task(in_turn(work, allowance.call_off, allowance.interrupt))
+    assert await asyncio.to_thread(began.wait, WAIT_S)
+    await asyncio.sleep(PAUSE_S_MAX)
+    stood = 0
+    for _ in range(200):
+        PRECEDENCE.begin("ann")
+        try:
+            await asyncio.sleep(0.005)  # it comes to its next look
+            before = len(looked)
+            await asyncio.sleep(0.005)
+            stood += len(looked) == before
+        finally:
+            PRECEDENCE.end("ann")
+        if stood:
+            break
+        await asyncio.sleep(PAUSE_S_MAX)
+    before = len(looked)
+    async with asyncio.timeout(WAIT_S):
+        while len(looked) == before:
+            await asyncio.sleep(0.01)
+    over.set()
+    await working
+    assert stood

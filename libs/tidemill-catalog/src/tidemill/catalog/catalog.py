@@ -1,4 +1,6 @@
-"""The catalog: the collections that every resource makes, and the predicates by which programs read them."""
+"""The catalog: the collections that every resource makes, and the predicates by which programs read
+them.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,10 @@ class Catalog(Names):
             self.plan_view(stored)
 
     def plan(self, stored: Stored) -> PlannedView | None:
-        """Add what a resource makes. Raises: UsageError, ProgramErrors for a view that does not fit."""
+        """Add what a resource makes.
+
+        Raises: UsageError, ProgramErrors for a view that does not fit.
+        """
         spec = stored.resource.spec
         if isinstance(spec, SourceSpec):
             source = named_source(stored)
@@ -149,7 +154,10 @@ class Catalog(Names):
         return None
 
     def _arrange(self, stored: Stored, spec: ArrangementSpec) -> None:
-        """Add an arrangement. Raises: UsageError if there is no such collection, or it has no such columns."""
+        """Add an arrangement.
+
+        Raises: UsageError if there is no such collection, or it has no such columns.
+        """
         resource = stored.resource
         with located(resource, "spec", "collection"):
             named = self.named(read_name(stored, spec.collection))
@@ -172,7 +180,9 @@ class Catalog(Names):
         self.add(named)
 
     def learn(self, name: str, description: Description) -> None:
-        """A collection that users have created can be read by its name, on the timeline that they said."""
+        """A collection that users have created can be read by its name, on the timeline that they
+        said.
+        """
         shape = shape_of_relation(name.rpartition("/")[2], description.schema)
         self.add(CatalogEntry(name, name, description.timeline, CREATED, shape))
 
@@ -187,7 +197,9 @@ class Catalog(Names):
             self._arranged_of[arranged.of].discard(name)
 
     def _add_bindings(self, stored: Stored) -> None:
-        """Add the bindings of a source, those that it shares also under the name of all who share them."""
+        """Add the bindings of a source, those that it shares also under the name of all who share
+        them.
+        """
         shape = shape_of_relation("remap", REMAP_SCHEMA)
         names = [stored.resource.name]
         if stored.shares is not None:
@@ -220,8 +232,8 @@ class Catalog(Names):
     def plan_view(self, stored: Stored) -> PlannedView:
         """The view over what can be read now, without adding it.
 
-        Mistakes in its program have their places in the file, if these can be told. Raises: UsageError,
-        ProgramErrors.
+        Mistakes in its program have their places in the file, if these can be told. Raises:
+        UsageError, ProgramErrors.
         """
         spec = stored.resource.spec
         assert isinstance(spec, ViewSpec)
@@ -274,7 +286,9 @@ class Catalog(Names):
         return PlannedView(stored, checked, inputs, outputs, ticks)
 
     def _inputs(self, stored: Stored, spec: ViewSpec, program: Program) -> dict[str, CatalogEntry]:
-        """What a view reads, by predicate: as it was decided when it was applied, else as names are now."""
+        """What a view reads, by predicate: as it was decided when it was applied, else as names are
+        now.
+        """
         decided = stored.resolved.get(READS)
         if decided is not None:
             return {predicate: self.named(name) for predicate, name in decided.items()}
@@ -292,7 +306,8 @@ class Catalog(Names):
     def reads_of(self, stored: Stored) -> dict[str, tuple[str, CatalogEntry]]:
         """What a resource would read: by its own name for it, as it is written and as it is found.
 
-        Of a program that cannot be read nothing: whoever plans it says why. Raises: UsageError with its place.
+        Of a program that cannot be read nothing: whoever plans it says why. Raises: UsageError with
+        its place.
         """
         spec, resource = stored.resource.spec, stored.resource
         if isinstance(spec, ArrangementSpec | HoldSpec):
@@ -358,7 +373,10 @@ class Catalog(Names):
         return replace(named.readable(), arranged=self.arranged(named.name))
 
     def source(self, name: str) -> SourceOf:
-        """A source as the query service translates its offsets. Raises: UnknownCollection, UsageError."""
+        """A source as the query service translates its offsets.
+
+        Raises: UnknownCollection, UsageError.
+        """
         named = self.named(name)
         found = self._sources.get(named.name)
         if found is None:
@@ -370,7 +388,9 @@ class Catalog(Names):
         return found
 
     def applied_source(self, name: str) -> Stored | None:
-        """The source that makes the collection of that name, as it is applied; None if no source does."""
+        """The source that makes the collection of that name, as it is applied; None if no source
+        does.
+        """
         return self._applied.get(name)
 
     def reads_itself(self, name: str, inputs: Iterable[CatalogEntry]) -> str | None:

@@ -16,12 +16,13 @@ from tidemill.datalog.ticking import TickPlan
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A collection of facts: `columns` are its data columns with their types in the language, the first `arguments` of them arguments.
+    """A collection of facts: `columns` are its data columns with their types in the language, the
+    first `arguments` of them arguments.
 
-    `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter collection of
-    an event stream, and what turns its rows into the events that came late. `arranged` says which collections
-    hold the same rows, sorted by which columns. `tells` has for each lattice that some facts may lack the column which is
-    null or false where they do.
+    `records` turns rows of the collection into facts of `predicate`. `late` is the dead-letter
+    collection of an event stream, and what turns its rows into the events that came late.
+    `arranged` says which collections hold the same rows, sorted by which columns. `tells` has for
+    each lattice that some facts may lack the column which is null or false where they do.
     """
 
     collection: str
@@ -36,7 +37,9 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class TicksOf:
-    """When and where the ticks of a view run, the collection of what they hand on, and where they begin, if that is known."""
+    """When and where the ticks of a view run, the collection of what they hand on, and where they
+    begin, if that is known.
+    """
 
     plan: TickPlan
     state: str
@@ -60,7 +63,9 @@ class ViewOf:
 
 @dataclass(frozen=True, slots=True)
 class SourceOf:
-    """A source: its rows, its bindings and where these begin; where its event time came when, if it has one."""
+    """A source: its rows, its bindings and where these begin; where its event time came when, if it
+    has one.
+    """
 
     name: str
     collection: str

@@ -21,7 +21,9 @@ def refuse_eager(view: PlannedView, goal: Goal, catalog: Catalog) -> None:
 
 
 def _unfit(named: CatalogEntry, catalog: Catalog) -> str | None:
-    """What an input is whose rows are not events that stay until they expire; None for one of those."""
+    """What an input is whose rows are not events that stay until they expire; None for one of
+    those.
+    """
     stored = catalog.applied_source(named.name)
     if stored is None or named.kind != "Source":
         kinds = {"Table": "a table", "View": "what another view derives"}

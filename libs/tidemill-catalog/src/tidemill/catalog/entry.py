@@ -115,14 +115,18 @@ def state_of(view: PlannedView) -> str:
 
 
 READS = "reads"
-"""Of what was decided about a resource: the collections that it reads, by the names that it has for them."""
+"""Of what was decided about a resource: the collections that it reads, by the names that it has for
+them.
+"""
 
 COLLECTION = "collection"
 """What an arrangement or a hold calls the collection that it reads."""
 
 
 def read_name(stored: Stored, written: str) -> str:
-    """The collection that an arrangement or a hold is about: as it was decided, or as it is written."""
+    """The collection that an arrangement or a hold is about: as it was decided, or as it is
+    written.
+    """
     return str(stored.resolved.get(READS, {}).get(COLLECTION, written))
 
 

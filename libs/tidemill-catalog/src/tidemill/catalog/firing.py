@@ -9,7 +9,9 @@ from tidemill.time import Frontier, UsageError, sole_time
 def refuse_forgotten(
     spec: ActionSpec, watched: str, since: Frontier, instead: str = "write"
 ) -> None:
-    """Raises: UsageError if an action is to fire from before what is known of the collection that it watches."""
+    """Raises: UsageError if an action is to fire from before what is known of the collection that
+    it watches.
+    """
     asked = spec.fire_from
     if isinstance(asked, int) and not since.empty and not since.less_equal(asked):
         first = sole_time(since)

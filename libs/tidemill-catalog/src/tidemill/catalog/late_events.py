@@ -19,7 +19,9 @@ def late_reason(time: int, frontier: int) -> str:
 
 
 def late_events(letters: pa.Table, predicate: str, columns: Sequence[str]) -> list[Record]:
-    """The events among dead letters that were refused because they came late; null in columns gained since."""
+    """The events among dead letters that were refused because they came late; null in columns
+    gained since.
+    """
     found = []
     for reason, raw in zip(letters["reason"].to_pylist(), letters["raw"].to_pylist(), strict=True):
         told = _LATE_REASON.match(reason)

@@ -17,7 +17,9 @@ def resource_of(name: str) -> str:
 
 
 class Names:
-    """Every collection under its name; a name is found by its resource, predicate or collection at once."""
+    """Every collection under its name; a name is found by its resource, predicate or collection at
+    once.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, CatalogEntry] = {}
@@ -82,7 +84,10 @@ class Names:
         return list(self._created)
 
     def created_as(self, name: str) -> str:
-        """The collection that users created under this name. Raises: UnknownCollection, UsageError."""
+        """The collection that users created under this name.
+
+        Raises: UnknownCollection, UsageError.
+        """
         named = self.named(name)
         if named.kind != CREATED:
             raise UsageError(

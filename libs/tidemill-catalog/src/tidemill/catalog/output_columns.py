@@ -1,4 +1,6 @@
-"""The columns of what a view derives: arguments under their names, then what the collection adds itself."""
+"""The columns of what a view derives: arguments under their names, then what the collection adds
+itself.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,13 @@ def output_shape(
     nodes: int,
     names: Sequence[str] | None,
 ) -> PredicateShape:
-    """The columns of one output; `names` are those that the view gives its arguments, None for none.
+    """The columns of one output; `names` are those that the view gives its arguments, None for
+    none.
 
     `sure` says which lattices all records of a predicate carry.
 
-    Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program for a
-    column of a head that is called as one that the collection adds.
+    Raises: UsageError for names that do not fit; ProgramErrors (S126) with the place in the program
+    for a column of a head that is called as one that the collection adds.
     """
     shape = shape_of_output(checked, predicate, sure)
     if nodes > 1:
@@ -56,7 +59,10 @@ def output_shape(
 
 
 def refuse_aside(checked: CheckedProgram, predicate: str) -> None:
-    """Refuse an output that is called as a collection that every view has. Raises: ProgramErrors (S126)."""
+    """Refuse an output that is called as a collection that every view has.
+
+    Raises: ProgramErrors (S126).
+    """
     if predicate in ASIDE:
         says = f"`{predicate}` is the name of {ASIDE[predicate]} of every view"
         spans = (
@@ -66,7 +72,10 @@ def refuse_aside(checked: CheckedProgram, predicate: str) -> None:
 
 
 def refuse_endless(checked: CheckedProgram, outputs: Collection[str]) -> None:
-    """Refuse an output with a column that is always infinite: no collection holds that. Raises: ProgramErrors (S127)."""
+    """Refuse an output with a column that is always infinite: no collection holds that.
+
+    Raises: ProgramErrors (S127).
+    """
     for rule in checked.rules:
         if rule.predicate not in outputs:
             continue

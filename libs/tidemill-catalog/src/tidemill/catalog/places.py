@@ -1,6 +1,8 @@
-"""Whether resources may name what they name: files, addresses, topics, secrets, by the settings of the process.
+"""Whether resources may name what they name: files, addresses, topics, secrets, by the settings of
+the process.
 
-Looked at when a resource is applied, and when it begins; what opens a file or makes a connection looks again.
+Looked at when a resource is applied, and when it begins; what opens a file or makes a connection
+looks again.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ LOAD_S = 10.0
 
 
 def vocabulary_of(named: Named, load_s: float = LOAD_S) -> Vocabulary:
-    """What a program may name that asks for these; loading one may take `load_s` seconds, law check included.
+    """What a program may name that asks for these; loading one may take `load_s` seconds, law check
+    included.
 
     Raises: UsageError for what is not there, or breaks a law.
     """
@@ -87,7 +88,9 @@ def _asked(group: str, written: str, load_s: float) -> tuple[str, Any]:
 
 @cache
 def _loaded(point: EntryPoint, load_s: float) -> Any:
-    """The plugin of an entry point, once its laws have held, or why it is refused until the process ends."""
+    """The plugin of an entry point, once its laws have held, or why it is refused until the process
+    ends.
+    """
     outcome: list[Any] = []
     work = Thread(target=lambda: outcome.append(_tried(point)), daemon=True)
     work.start()

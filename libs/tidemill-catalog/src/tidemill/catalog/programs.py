@@ -1,4 +1,6 @@
-"""Programs as they were read and checked: what was done beside the event loop is not done on it again."""
+"""Programs as they were read and checked: what was done beside the event loop is not done on it
+again.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ class _Remembered:
 
 
 class Programs:
-    """Reads and checks programs of views, each once for the same inputs. Cost: seconds for the longest ones."""
+    """Reads and checks programs of views, each once for the same inputs.
+
+    Cost: seconds for the longest ones.
+    """
 
     def __init__(self) -> None:
         self._read = _Remembered()
@@ -57,7 +62,10 @@ class Programs:
         self, text: str, file: str, inputs: Mapping[str, InputSchema], words: Vocabulary,
         readable: tuple[str, ...],
     ) -> CheckedProgram:  # fmt: skip
-        """The checked program over these inputs; mistakes propose what is `readable`. Raises: ProgramErrors."""
+        """The checked program over these inputs; mistakes propose what is `readable`.
+
+        Raises: ProgramErrors.
+        """
         named = tuple(sorted(words.functions)), tuple(sorted(words.lattices))
         sure = text, file, tuple(sorted(inputs.items())), named
 

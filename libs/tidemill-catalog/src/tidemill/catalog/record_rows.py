@@ -1,4 +1,6 @@
-"""Records as rows of a collection and back: arguments, then `time`, `expires`, then lattices and who carries them."""
+"""Records as rows of a collection and back: arguments, then `time`, `expires`, then lattices and
+who carries them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ ARROW_TYPES = {
     "set": pa.string(),
     "any": pa.string(),
 }
-"""Types of the language as columns. Sets travel in their text form, lattices of several values too."""
+"""Types of the language as columns.
+
+Sets travel in their text form, lattices of several values too.
+"""
 
 NODE = "node"
 """The column that says which node of a view derives a row."""
@@ -39,11 +44,13 @@ COLUMN_TYPES: dict[pa.DataType, ColumnType] = {
 
 @dataclass(frozen=True, slots=True)
 class PredicateShape:
-    """The columns of a collection of records: how many are arguments, and which lattices follow, with the types of their values.
+    """The columns of a collection of records: how many are arguments, and which lattices follow,
+    with the types of their values.
 
-    `written` are the columns that hold their values in the text form: sets, and lattices of several values. Every record
-    carries the lattices that are `sure`: a null there is a value. Those that are `marked` have a column of truth values
-    behind all lattices, true where a record carries them. Of all others a null says that the record has none.
+    `written` are the columns that hold their values in the text form: sets, and lattices of several
+    values. Every record carries the lattices that are `sure`: a null there is a value. Those that
+    are `marked` have a column of truth values behind all lattices, true where a record carries
+    them. Of all others a null says that the record has none.
     """
 
     predicate: str
@@ -56,7 +63,9 @@ class PredicateShape:
     marked: tuple[str, ...] = ()
 
     def tells(self, lattice: str) -> str | None:
-        """The column that is null or false where a record does not carry the lattice; None where all carry it."""
+        """The column that is null or false where a record does not carry the lattice; None where
+        all carry it.
+        """
         if lattice in self.marked:
             return MARK + lattice
         carried = lattice in self.sure or not any(name == lattice for name, _ in self.lattices)
@@ -92,7 +101,8 @@ def shape_of_output(
 ) -> PredicateShape:
     """The shape of what a program derives for `predicate`.
 
-    `sure` is what `surely_carried` says of the program; without it, of inputs that carry nothing. Cost: O(columns).
+    `sure` is what `surely_carried` says of the program; without it, of inputs that carry nothing.
+    Cost: O(columns).
     """
     columns = checked.columns[predicate]
     fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns]
@@ -159,7 +169,9 @@ def row_of(shape: PredicateShape) -> Callable[[Record], Row]:
 
 
 def endless(record: Record) -> str | None:
-    """The error of a record that no collection holds, because a value of it is infinite; None for all others."""
+    """The error of a record that no collection holds, because a value of it is infinite; None for
+    all others.
+    """
     values = [*record.arguments]
     for _, value in record.parafacts:
         values += value if isinstance(value, tuple) else (value,)

@@ -1,4 +1,6 @@
-"""The shape of the records of a source: from its resource, and from what was decided when it was applied."""
+"""The shape of the records of a source: from its resource, and from what was decided when it was
+applied.
+"""
 
 from __future__ import annotations
 

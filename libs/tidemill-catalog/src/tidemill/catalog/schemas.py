@@ -1,4 +1,6 @@
-"""Schemas of the collections that resources make beside their own; their rows belong to the services that write them."""
+"""Schemas of the collections that resources make beside their own; their rows belong to the
+services that write them.
+"""
 
 from __future__ import annotations
 

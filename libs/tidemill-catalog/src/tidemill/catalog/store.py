@@ -31,7 +31,9 @@ BEGINS = "begins"
 """Of what was decided about a resource: the first instant that nothing was said of under its name."""
 
 REMAP = "remap"
-"""Of what was decided about a source that shares its bindings: their `name`, `collection`, and where they `begin`."""
+"""Of what was decided about a source that shares its bindings: their `name`, `collection`, and
+where they `begin`.
+"""
 
 _SCHEMA = pa.schema(
     [
@@ -72,8 +74,8 @@ class Stored:
     def begins(self) -> int:
         """Where its collections on the timeline of the system begin.
 
-        Of a name that was used before nothing is known from before it was given again: what it meant then
-        was another collection, so an empty answer would be a wrong one.
+        Of a name that was used before nothing is known from before it was given again: what it
+        meant then was another collection, so an empty answer would be a wrong one.
         """
         return int(self.resolved.get(BEGINS, 0))
 
@@ -190,7 +192,10 @@ class ResourceStore:
         return any(stored.shares == name for stored in self._rows.values())
 
     def bound_by_others(self, stored: Stored) -> frozenset[str]:
-        """The bindings that other resources share. What nobody shared once nobody will: whoever comes has others."""
+        """The bindings that other resources share.
+
+        What nobody shared once nobody will: whoever comes has others.
+        """
         own = stored.resource.kind, stored.prefix
         return frozenset(
             other.remap
@@ -206,7 +211,8 @@ class ResourceStore:
         return 1 if before is None else before.incarnation + 1
 
     def first_after(self, name: str, now_ms: int) -> int:
-        """The first instant of which what had the name, and is deleted now, cannot have said anything.
+        """The first instant of which what had the name, and is deleted now, cannot have said
+        anything.
 
         Bindings are made for the end of the interval that is under way.
         """
@@ -218,7 +224,8 @@ class ResourceStore:
     async def put(self, resources: Sequence[Stored], planned_at: int | None = None) -> None:
         """Write all of them at one instant; durable on return. Raises: CatalogMoved.
 
-        What was planned over the catalog with the upper `planned_at` is written only if it still has that one.
+        What was planned over the catalog with the upper `planned_at` is written only if it still
+        has that one.
         """
         assert self._read is not None
         if planned_at is not None and planned_at != self.upper:
@@ -252,7 +259,10 @@ class ResourceStore:
         self._read = held
 
     async def delete(self, kind: str, name: str) -> None:
-        """Mark a resource as deleted, with what it made still there; its name stays known. Raises: CatalogMoved."""
+        """Mark a resource as deleted, with what it made still there; its name stays known.
+
+        Raises: CatalogMoved.
+        """
         stored = self._rows[kind, name]
         ending = {**stored.resolved, ENDING: True}
         await self.put([replace(stored, deleted=True, resolved=ending)])

@@ -14,7 +14,8 @@ Columns = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def tick_plan(spec: ViewSpec, checked: CheckedProgram, columns: Columns) -> TickPlan | None:
-    """The plan of a ticked program, None for one without ticks; `columns` of its inputs, with types.
+    """The plan of a ticked program, None for one without ticks; `columns` of its inputs, with
+    types.
 
     Raises: UsageError if the resource and the program do not fit.
     """
@@ -72,7 +73,8 @@ def _admission(name: str, told: AdmissionSpec, columns: Columns) -> Admission:
     if told.policy == "skew":
         assert told.skew is not None
         return Skew(int(told.skew))
-    # All rows of an instant are there before its tick begins, so nothing arrives between two strata.
+    # All rows of an instant are there before its tick begins, so nothing arrives between two
+    # strata.
     return "eager" if told.policy == "eager" else "tick"
 
 

@@ -1,7 +1,7 @@
 """Resources whose row of the catalog cannot be read, and what is known of them.
 
-A row may have been written by a version whose fields no longer exist, or by one that is newer, or be damaged. It is one
-resource that does not run; nothing else depends on that it can be read.
+A row may have been written by a version whose fields no longer exist, or by one that is newer, or
+be damaged. It is one resource that does not run; nothing else depends on that it can be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ SHOWN_DEEP = 50
 
 
 class Unreadable(Exception):
-    """What is stored of a resource cannot be read. The text names no secret, and says what to write instead."""
+    """What is stored of a resource cannot be read.
+
+    The text names no secret, and says what to write instead.
+    """
 
 
 def resource_of(row: Mapping[str, Any], error: Exception) -> Resource:

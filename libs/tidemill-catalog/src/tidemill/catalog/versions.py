@@ -1,8 +1,9 @@
 """Versions of a view: one that is read, and perhaps a changed one that is to take its place.
 
-What was decided about a resource says so: `version` is the number of the newest version, from 1; while that has not
-taken over, `before` is the document of the one that is read, `base` its number, and `from` the common frontier, once that is
-decided; `beforeReads` are the collections that it reads; `left` says that versions which nobody reads any more have something to be closed.
+What was decided about a resource says so: `version` is the number of the newest version, from 1;
+while that has not taken over, `before` is the document of the one that is read, `base` its number,
+and `from` the common frontier, once that is decided; `beforeReads` are the collections that it
+reads; `left` says that versions which nobody reads any more have something to be closed.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def _said(spec: ViewSpec) -> list[Any]:
 
 
 def plan_version(stored: Stored, catalog: Catalog) -> PlannedView:
-    """The newest version over what can be read now. Raises: UsageError if it cannot take the other one's place."""
+    """The newest version over what can be read now.
+
+    Raises: UsageError if it cannot take the other one's place.
+    """
     name, resource = stored.resource.name, stored.resource
     before = catalog.planned(name)
     with located(resource):
@@ -133,7 +137,10 @@ def plan_version(stored: Stored, catalog: Catalog) -> PlannedView:
 
 
 def refuse_other_columns(predicate: str, was: CatalogEntry, now: CatalogEntry | None) -> None:
-    """Refuse a version whose output is not what readers of the old one expect. Raises: UsageError."""
+    """Refuse a version whose output is not what readers of the old one expect.
+
+    Raises: UsageError.
+    """
     if now is None:
         raise UsageError(
             f"the output {predicate} would be gone, and its collection may have readers: go on deriving "

@@ -15,7 +15,9 @@ def document(kind: str, name: str, spec: str) -> str:
 
 
 def program_view(name: str, program: str, more: str = "") -> str:
-    """A file with one view, whose program is a block from line 6 and column 5 on; `more` goes before it."""
+    """A file with one view, whose program is a block from line 6 and column 5 on; `more` goes
+    before it.
+    """
     lines = "".join(f"    {line}\n" for line in program.split("\n"))
     return f"{HEAD}kind: View\nmetadata: {{name: {name}}}\nspec:\n{more}  program: |\n{lines}"
 

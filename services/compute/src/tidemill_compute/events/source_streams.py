@@ -1,4 +1,6 @@
-"""A source with event time as an event stream: the collections of its second reclocking, and how it is reclocked."""
+"""A source with event time as an event stream: the collections of its second reclocking, and how it
+is reclocked.
+"""
 
 from __future__ import annotations
 

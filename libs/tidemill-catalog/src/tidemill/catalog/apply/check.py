@@ -1,4 +1,6 @@
-"""What is wrong with files, found without a server: resources, the programs of views, programs alone."""
+"""What is wrong with files, found without a server: resources, the programs of views, programs
+alone.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ PROGRAM = ("spec", "program")
 class Finding:
     """One mistake, or one warning, in a file; lines and columns count from 1, 0 if nobody knows.
 
-    `shown` is the whole as a person reads it, with the line and the place underlined where there are any.
+    `shown` is the whole as a person reads it, with the line and the place underlined where there
+    are any.
     """
 
     position: Position
@@ -73,8 +76,8 @@ def check_files(
 ) -> list[Finding]:
     """Everything wrong with these files, in their order. Resources see each other across files.
 
-    A program alone may read anything: what it does not derive is an input of `default_kind`. It may name what is
-    `named`. Raises: UsageError if that is not installed.
+    A program alone may read anything: what it does not derive is an input of `default_kind`. It may
+    name what is `named`. Raises: UsageError if that is not installed.
     """
     findings: list[Finding] = []
     resources: list[Resource] = []
@@ -286,7 +289,10 @@ def format_file(text: str, file: str) -> str:
 
 
 def files_below(paths: Sequence[Path]) -> list[Path]:
-    """Files as they are named; of folders all resources and programs in them. Raises: UsageError."""
+    """Files as they are named; of folders all resources and programs in them.
+
+    Raises: UsageError.
+    """
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():

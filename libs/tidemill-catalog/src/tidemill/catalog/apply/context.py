@@ -1,4 +1,6 @@
-"""What the plan of an apply is made over: the catalog, the stores, and the places that sources read."""
+"""What the plan of an apply is made over: the catalog, the stores, and the places that sources
+read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ class Origins(Protocol):
     """
 
     def header(self, stored: Stored) -> Sequence[str]:
-        """The column names in the first line of a CSV file; none for other sources. Raises: UsageError."""
+        """The column names in the first line of a CSV file; none for other sources.
+
+        Raises: UsageError.
+        """
 
     def refuse_undecodable(self, stored: Stored) -> None:
         """Raises: UsageError if the columns of a source cannot be those of its records."""
@@ -38,8 +43,8 @@ class Origins(Protocol):
 class ApplyContext:
     """The state over which an apply is planned; new views are planned in `catalog`.
 
-    With `shared_brokers` the log of this system is on brokers that sources may also reach by their addresses.
-    A record of a new source may have `row_bytes`.
+    With `shared_brokers` the log of this system is on brokers that sources may also reach by their
+    addresses. A record of a new source may have `row_bytes`.
     """
 
     catalog: Catalog

@@ -1,7 +1,7 @@
 """What a plan may read and write in the name of whoever asks for it, once names are resolved.
 
-What a resource reads is decided when it is applied, and kept with it: a name that later means another
-collection, because somebody has taken it, changes nothing of what a resource reads.
+What a resource reads is decided when it is applied, and kept with it: a name that later means
+another collection, because somebody has taken it, changes nothing of what a resource reads.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ def _found(catalog: Catalog, written: str) -> str:
 
 
 def permit_topics(resource: Resource, by: Principal, shared_brokers: bool) -> None:
-    """Refuse topics of the own log that belong to the system, or to a source that `by` has no right on.
+    """Refuse topics of the own log that belong to the system, or to a source that `by` has no right
+    on.
 
-    With `shared_brokers` the own log is on brokers that a source may also reach by their addresses: then
-    these names are the own log's, however they are reached. Raises: Denied, UsageError.
+    With `shared_brokers` the own log is on brokers that a source may also reach by their addresses:
+    then these names are the own log's, however they are reached. Raises: Denied, UsageError.
     """
     spec = resource.spec
     if isinstance(spec, SourceSpec) and spec.kafka is not None:

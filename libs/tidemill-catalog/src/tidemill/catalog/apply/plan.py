@@ -74,7 +74,9 @@ async def plan_apply(
     now_ms: int,
     by: Principal,
 ) -> Plan:
-    """What the resources of documents ask for. New views are planned in `context.catalog`; on refusal they are not.
+    """What the resources of documents ask for.
+
+    New views are planned in `context.catalog`; on refusal they are not.
 
     What `by` may not make, read or write is refused before anything of it is looked at.
     Raises: UsageError naming file and line, for all or nothing; Denied.
@@ -142,7 +144,9 @@ def _refuse_namesake(resource: Resource, store: ResourceStore) -> None:
 
 
 def _refuse_created(resource: Resource, store: ResourceStore, catalog: Catalog) -> None:
-    """Raises: UsageError if the name would no longer mean a collection that users created, and others read."""
+    """Raises: UsageError if the name would no longer mean a collection that users created, and
+    others read.
+    """
     name = resource.name
     if resource.kind not in MAKERS or catalog.created(name) is None:
         return
@@ -211,7 +215,8 @@ def _reconfigured(known: Stored, resource: Resource, context: ApplyContext) -> S
 
 
 def _wider(known: Stored, resource: Resource, context: ApplyContext) -> Stored | None:
-    """The resource with all its columns as they were and behind them new nullable ones; None if it is not so.
+    """The resource with all its columns as they were and behind them new nullable ones; None if it
+    is not so.
 
     Raises: UsageError if its records cannot have the new ones.
     """
@@ -243,7 +248,8 @@ def _wider(known: Stored, resource: Resource, context: ApplyContext) -> Stored |
 def _names_columns(source: SourceSpec) -> bool:
     """Whether records of a source say which columns they have, so that there may be more of them.
 
-    Lines without a header, and texts, do not. The rows of a keyed source are kept packed, each as wide as it came.
+    Lines without a header, and texts, do not. The rows of a keyed source are kept packed, each as
+    wide as it came.
     """
     told = record_format(source)
     keyed = source.key_format is not None or bool(source.envelope.key)
@@ -257,7 +263,10 @@ def _camel(name: str) -> str:
 
 
 def _check_version(stored: Stored, context: ApplyContext) -> None:
-    """Refuse a changed view that cannot take the place of the one that is read. Raises: UsageError."""
+    """Refuse a changed view that cannot take the place of the one that is read.
+
+    Raises: UsageError.
+    """
     if changing(stored):
         plan_version(stored, context.catalog)
         return
@@ -368,7 +377,10 @@ async def _planned_readers(readers: list[Stored], catalog: Catalog, by: Principa
 
 
 async def _refuse_forgotten(readers: Sequence[Stored], context: ApplyContext) -> None:
-    """Refuse actions that would fire from before what is known. Raises: UsageError with its place."""
+    """Refuse actions that would fire from before what is known.
+
+    Raises: UsageError with its place.
+    """
     for stored in readers:
         if isinstance(stored.resource.spec, ActionSpec):
             watched = watched_by(stored.resource.spec, stored.resource, context.catalog)
@@ -398,7 +410,8 @@ def watched_by(spec: ActionSpec, resource: Resource, catalog: Catalog) -> Catalo
 
 
 def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
-    """Refuse another program for a view that an eager action watches: what it has fired follows from the old one.
+    """Refuse another program for a view that an eager action watches: what it has fired follows
+    from the old one.
 
     Raises: UsageError with its place.
     """
@@ -420,7 +433,9 @@ def _refuse_changing(plan: Plan, store: ResourceStore) -> None:
 
 
 async def _resolved(stored: Stored, context: ApplyContext) -> dict[str, Any]:
-    """What is decided when a source is created: inferred columns, a file's header, first offsets, limits."""
+    """What is decided when a source is created: inferred columns, a file's header, first offsets,
+    limits.
+    """
     spec = stored.resource.spec
     assert isinstance(spec, SourceSpec)
     resolved: dict[str, Any] = {"rowBytes": context.row_bytes}

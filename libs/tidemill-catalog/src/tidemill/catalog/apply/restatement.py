@@ -1,4 +1,6 @@
-"""Unreadable resources that are stated anew: over the collections that they have, where what these hold is known."""
+"""Unreadable resources that are stated anew: over the collections that they have, where what these
+hold is known.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from tidemill.time import UsageError
 def stated_anew(known: Stored, resource: Resource) -> Stored | None:
     """An unreadable resource by a document that can be read, over the collections it has.
 
-    None if nobody can tell what these hold, so that it begins anew. Raises: UsageError for a document that also
-    changes what was not wrong.
+    None if nobody can tell what these hold, so that it begins anew. Raises: UsageError for a
+    document that also changes what was not wrong.
     """
     spec = known.resource.spec
     assert isinstance(spec, UnreadableSpec)
@@ -38,7 +40,9 @@ def stated_anew(known: Stored, resource: Resource) -> Stored | None:
 
 
 def _differing(was: Any, now: Any, path: FieldPath, wrong: frozenset[str]) -> Iterator[str]:
-    """The fields that are not what they were, apart from what had to be stated otherwise and retention."""
+    """The fields that are not what they were, apart from what had to be stated otherwise and
+    retention.
+    """
     if field_name(path) in wrong or path == ("spec", "retain"):
         return
     if isinstance(was, dict) and isinstance(now, dict):

@@ -1,7 +1,8 @@
 """Sources that share their bindings: who may join, and from which instant on.
 
-Bindings that are shared have the id that the first of these sources would have given its own, so an id never
-means others. They begin when that source is applied: what the name they are shared under meant before is unknown.
+Bindings that are shared have the id that the first of these sources would have given its own, so an
+id never means others. They begin when that source is applied: what the name they are shared under
+meant before is unknown.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ async def joined(
 ) -> list[Stored]:  # fmt: skip
     """New resources, the sources among them with the bindings that they share.
 
-    `resources` are all that are applied; resources of the kinds `makers` give their names to collections.
-    Raises: UsageError with its place.
+    `resources` are all that are applied; resources of the kinds `makers` give their names to
+    collections. Raises: UsageError with its place.
     """
     for resource in resources:
         if resource.kind in makers and context.store.sharing(resource.name):

@@ -57,7 +57,7 @@ def described(spec: ArrangeSpec) -> Description:
 
 
 async def updates_of(place: BlobPlace, spec: ArrangeSpec, part: Part) -> pa.Table:
-    """What a part contributes. Raises: PartGone, Corrupt."""
+    """Updates of a part for the arrangement. Raises: PartGone, Corrupt."""
     blob = open_blob(place, partial(token_hex, 16))
     try:
         table = await PartStore(blob, partial(token_hex, 16)).table(
@@ -73,7 +73,7 @@ async def updates_of(place: BlobPlace, spec: ArrangeSpec, part: Part) -> pa.Tabl
 
 
 def target_of(spec: ArrangeSpec, place: BlobPlace, rows: int) -> Target:
-    """Where the updates go, and how they are cut up on the way."""
+    """Target of the updates in the arrangement."""
     schema = described(spec).schema
     key = tuple(spec.key)
     return collection_target(

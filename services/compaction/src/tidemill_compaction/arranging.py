@@ -1,6 +1,4 @@
-"""Building an arrangement: the updates of one collection in another one, sorted and split by
-another key.
-"""
+"""Building an arrangement: the updates of a collection in another one, under another key."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ class SparkArrange:
         self._collections = collections
 
     async def build(self, collection: str, arrangement: str) -> int:
-        """Append to `arrangement` what `collection` says from its upper on; how many updates.
+        """Append to `arrangement` the updates of `collection` from its upper on; returns a number.
 
-        At each instant from the arrangement's beginning on both then hold the same rows. An
-        arrangement without any updates begins with what the collection holds at its upper. A writer
-        that lost a race changes nothing. Raises: UsageError if the two have different columns, the
-        collection is closed, or its history no longer goes back so far; Unavailable if the job
-        failed.
+        The number is that of the appended updates. At each instant from the arrangement's beginning
+        on both then hold the same rows. An arrangement without any updates begins with the contents
+        of the collection at its upper. A writer that lost a race changes nothing. Raises:
+        UsageError if the two have different columns, the collection is closed, or its history no
+        longer goes back so far. Unavailable if the job failed.
         """
         from tidemill_compaction.arrange_job import (
             ArrangeResult,

@@ -19,7 +19,7 @@ from tidemill_compaction.settings import CompactionSettings
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """What this service has done since it started."""
+    """Counts of this service since it started."""
 
     merges: int = 0
     deleted: int = 0
@@ -66,7 +66,7 @@ class CompactionDriver:
     """Which collections this process looks at; two that look at one waste work, and harm nothing."""
 
     bulk: BulkMerge | None = None
-    """Who does merges of `spark_rows` and more; without, they are made here as all others."""
+    """Executor of merges of `spark_rows` and more; without it, they are made here as all others."""
 
     counts: CompactionCounts = field(default_factory=CompactionCounts)
     _seen: dict[str, _Seen] = field(default_factory=dict)

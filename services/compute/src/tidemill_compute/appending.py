@@ -9,9 +9,7 @@ from tidemill.shard import Collections, UpperMismatch
 from tidemill.time import U64_MAX, Fenced, Frontier, frontier, sole_time
 
 FENCE = U64_MAX - 1
-"""The upper of the state of a version that another one has replaced: whoever still runs it stops
-there.
-"""
+"""Upper of the state of a replaced version: a process that still runs it stops there."""
 
 
 async def append_through(
@@ -44,7 +42,7 @@ def refuse_fenced(collection: str, upper: Frontier) -> None:
 
 
 async def fence(collections: Collections, collection: str, at: int, writer: str) -> bool:
-    """Let nobody go on from `at`; whether the collection still stood there, or was fenced already."""
+    """End all writers at `at`; whether the collection still stood there, or was fenced already."""
     outcome = await collections.compare_and_append(
         collection, frontier(at), frontier(FENCE), None, writer=writer
     )

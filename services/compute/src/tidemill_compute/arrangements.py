@@ -26,10 +26,10 @@ class BulkArrange(Protocol):
 
 
 class ArrangementDriver:
-    """Keeps an arrangement equal to its collection at every instant from where it begins.
+    """Keeps an arrangement equal to its collection at every instant from its beginning on.
 
     It holds the history that the next step needs, so that a restart goes on where the arrangement
-    ends; a step that another process has taken is not taken again.
+    ends. A step that another process has taken is not taken again.
     """
 
     def __init__(
@@ -51,9 +51,7 @@ class ArrangementDriver:
         return await self._holds.take(self._collection)
 
     async def advance_forever(self) -> None:
-        """Follow the collection until cancelled; return once it is closed, and nothing can follow,
-        or the arrangement is.
-        """
+        """Follow the collection until cancelled; return once it, or the arrangement, is closed."""
         await self.hold()
         held_at = self._clock.monotonic_s()
         while (lower := await self._lower()) is not None:

@@ -13,9 +13,7 @@ from tidemill.shard import Collections, ReadCapability
 from tidemill.time import U64_MAX, Frontier, sole_time
 
 AT_REST_MS = 3_600_000
-"""A hold on what rests is moved this far at once: a rest that it ends has been long enough to be
-worth beginning.
-"""
+"""Least move of a hold on a resting collection, in milliseconds: a move ends the rest."""
 
 
 class Holds:
@@ -47,8 +45,7 @@ class Holds:
         reading: Reading = EVERYTHING,
         told: Callable[[int], None] | None = None,
     ) -> pa.Table:
-        """What the collection holds at `as_of`, as far as it is read: data columns and
-        multiplicity.
+        """Contents of the collection at `as_of`, as far as they are read, with their multiplicity.
 
         `told` hears of the bytes as they come, and may raise.
         """
@@ -95,10 +92,10 @@ class Holds:
         return concatenate(rows)
 
     async def downgrade(self, collection: str, to: Frontier) -> None:
-        """Let history before `to` go; a hold that is there already stays.
+        """Release history before `to`; a hold that is there already stays.
 
-        So does, for an hour, one on a collection at rest: to move it would end the rest, and let
-        nothing go that came meanwhile.
+        A hold on a collection at rest stays for an hour: its move would end the rest, and release
+        nothing that came meanwhile.
         """
         held = self._held[collection]
         if held.frontier == to or not held.frontier.precedes(to):

@@ -1,6 +1,4 @@
-"""Rows that users hand in, as the language has values: typed, finite, in normal form, at most what
-is there taken away.
-"""
+"""Rows of users in the form of the language: typed, finite, in normal form; bounded deletions."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ floats.
 
 
 def fitted(rows: pa.Table, schema: pa.Schema, table: str) -> tuple[pa.Table, pa.Array]:
-    """(the rows as the columns of a table, how often each comes or goes).
+    """(rows as the columns of a table, multiplicity of each).
 
     A column that may be null may be left out. `_diff` is 1 where it is left out. Text is put into
-    normal form C, a zero loses its sign. Raises: UsageError naming the column: one that is missing
-    or of another type, a null where there is none, a float that is not finite, a text with too many
-    marks, a `_diff` beyond DIFF_MAX.
+    normal form C, a zero loses its sign. Raises: UsageError with the name of a wrong column. It is
+    missing, has another type or a forbidden null, an infinite float, a text with too many marks, or
+    a large `_diff`.
     """
     missing = [f.name for f in schema if f.name not in rows.column_names and not f.nullable]
     if missing:
@@ -79,9 +77,7 @@ def _typed(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
 
 
 def taken_away(rows: pa.Table, diffs: pa.Array) -> pa.Table:
-    """The rows that an insert takes away more often than it puts them in, each once, with the sum
-    in `_diff`.
-    """
+    """The rows with a negative sum of diffs, each once, with the sum in `_diff`."""
     return _below_zero(rows.append_column(DIFF, diffs))
 
 

@@ -18,15 +18,15 @@ TimelineFrontier = Callable[[], Awaitable[int]]
 
 
 class TableDriver:
-    """Writes what users insert, each insert at one instant, and keeps the table readable.
+    """Writes inserts of users, each insert at one instant, and keeps the table readable.
 
-    It writes by a write capability that the table has for good, as every process does that runs it:
-    other writers have capabilities of their own beside it, and upper is where the last of them all
-    has come (K2).
+    It writes by a write capability that the table has for good, as every process does that runs it.
+    Other writers have capabilities of their own beside it; upper is the least of all their
+    frontiers (K2).
 
     A table on the system timeline follows the clock. A table on another timeline waits at its
-    beginning for its first rows, which are present from instant 0; later rows are present from
-    the instant that the timeline has reached, and the table follows it.
+    beginning for its first rows, which are present from instant 0. Later rows are present from the
+    instant that the timeline has reached, and the table follows it.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ _decode = msgspec.json.Decoder(_Change).decode
 def change_reader(
     shape: RecordShape, reader: AvroReader | None
 ) -> Callable[[LogRecord], Change | None]:
-    """What reads one record as a change, a tombstone as None; it raises BadRow for anything else.
+    """Reader of one record as a change, a tombstone as None; it raises BadRow for anything else.
 
     It raises UsageError for a change that concerns more than one row: a truncated table.
     """

@@ -1,7 +1,7 @@
-"""What was decided about a source once and for all, as a durable collection.
+"""Decisions about a source, made once and for all, as a durable collection.
 
-A record that is decoded again has to have its first fate, whatever a registry or a broker says by
-then.
+A record that is decoded again has to have its first fate, whatever a registry or a broker answers
+by then.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ DECISIONS_SCHEMA = pa.schema(_FIELDS)
 
 
 class Decision(NamedTuple):
-    """One decision; of several about the same the first one counts.
+    """One decision; of several about the same subject the first one counts.
 
-    schema: `text` is the schema `number` of the registry `of`. unknown-schema: that registry knew
-    no schema `number` when the records [first, last] of `partition` were decoded. topic: `text` is
-    the identity of the topic `of`. first-offset: reading of `partition` began at `first`.
+    * schema: `text` is the schema `number` of the registry `of`.
+    * unknown-schema: that registry knew no schema `number` at decoding of [first, last] of `partition`.
+    * topic: `text` is the identity of the topic `of`.
+    * first-offset: reading of `partition` began at `first`.
     """
 
     about: About
@@ -46,7 +47,7 @@ class Decision(NamedTuple):
 
     @property
     def subject(self) -> tuple[str, str, int, int, int]:
-        """What it is about."""
+        """Subject of the decision: equal for decisions of which the first one counts."""
         first = self.first if self.about == "unknown-schema" else 0
         return (self.about, self.of, self.number, self.partition, first)
 
@@ -67,7 +68,7 @@ class Decisions:
         return list(self._made.values())
 
     async def find(self, subject: Decision) -> Decision | None:
-        """What was decided about the subject of a decision; None if nothing was."""
+        """The decision with the subject of another one; None if there is none."""
         await self.all()
         assert self._made is not None
         return self._made.get(subject.subject)

@@ -21,22 +21,22 @@ Decoded: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 class Schemas(Protocol):
-    """Learns what records have to be decoded by before they are;
-    tidemill_ingest.schemas.SchemaBook.
-    """
+    """Knows schemas of records before they are decoded; tidemill_ingest.schemas.SchemaBook."""
 
     async def prepare(
         self, records: Sequence[LogRecord], values: Sequence[bytes | None]
-    ) -> dict[int, str]: ...
+    ) -> dict[int, str]:
+        """Look up the schemas of these values; index of a value → reason to refuse it."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 class RecordDecoder:
-    """Decodes the records of one source, wherever their schemas come from and whatever they mean.
+    """Decoder of the records of one source, for every format and envelope.
 
-    A record becomes a row or a dead letter; in an envelope a change or a dead letter, and a
-    tombstone of Debezium neither. What is decoded again becomes the same.
+    A record becomes a row or a dead letter. In an envelope it becomes a change or a dead letter,
+    and a tombstone of Debezium neither. A record that is decoded again becomes the same.
     """
 
     def __init__(

@@ -19,11 +19,14 @@ from tidemill_ingest.settings import IngestSettings
 class Origin(Protocol):
     """The part of the log port that a source needs."""
 
-    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]: ...
+    async def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (oldest offset, offset of the next record)."""
 
-    async def identity(self, topic: str) -> str | None: ...
+    async def identity(self, topic: str) -> str | None:
+        """Identity of the topic; None if the log has none."""
 
-    async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader: ...
+    async def reader(self, topic: str, starts: Mapping[int, int]) -> LogReader:
+        """A reader of the partitions of `starts`, each from its offset on."""
 
 
 class Decode(Protocol):
@@ -58,10 +61,10 @@ class SourceBroken(UsageError):
 class SourceReader:
     """Delivers every record of a source at least once, in partition order, with its FromTime.
 
-    New partitions are read from their oldest record on. A source that lost records which were not
-    read yet, or that was replaced by another one, raises SourceBroken and delivers nothing more;
-    with `decisions` also if it was replaced, or lost them, while nobody looked. Of a `share` that
-    is not the whole, only its partitions are delivered; probes and checks are of all.
+    New partitions are read from their oldest record on. SourceBroken ends the deliveries of a
+    source that lost unread records, or that another one has replaced. With `decisions` it also does
+    for a loss or a replacement while no process ran. A `share` below the whole delivers its
+    partitions only; probes and checks are of all.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class SourceReader:
         return {p: high for p, (_, high) in (await self._bounds()).items()}
 
     def expect(self, bound: Mapping[int, int]) -> None:
-        """What earlier bindings say the source had: it may only have grown since."""
+        """Note the offsets of earlier bindings: the source may only have grown since."""
         for partition, offset in bound.items():
             self._known[partition] = max(offset, self._known.get(partition, 0))
 

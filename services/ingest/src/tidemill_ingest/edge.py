@@ -1,4 +1,4 @@
-"""What this service offers to those that bind and write sources: probes and deliveries."""
+"""The interface of this service to processes that bind and write sources: probes and deliveries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ Commit = Callable[[Mapping[int, int]], Awaitable[None]]
 class Reader(Protocol):
     """A source that is read; tidemill_ingest.driver.SourceReader is one."""
 
-    async def probe(self) -> dict[int, int]: ...
+    async def probe(self) -> dict[int, int]:
+        """The offset that the next record of each partition will get."""
 
-    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None: ...
+    async def deliver_from(self, starts: Mapping[int, int], deliver: Deliver) -> None:
+        """Call `deliver` with everything from `starts` on; never ends by itself."""
 
 
 @dataclass(slots=True)
@@ -33,15 +35,15 @@ class _Offered:
 class Readers:
     """Guarantees of IngestHandlers, over the sources that this process reads now.
 
-    A source that is withdrawn ends its deliveries with Unavailable: whoever follows looks for the
-    process that reads it next, and begins again where what is written ends.
+    The deliveries of a withdrawn source end with Unavailable. Their receiver looks for the process
+    that reads it next, and begins again at the upper of its output.
     """
 
     def __init__(self) -> None:
         self._offered: dict[str, _Offered] = {}
 
     def offer(self, source: str, reader: Reader, commit: Commit) -> None:
-        """Let others read `source` through this process from now on."""
+        """Offer the reading of `source` to other processes from now on."""
         self._offered[source] = _Offered(reader, commit)
 
     def withdraw(self, source: str) -> None:

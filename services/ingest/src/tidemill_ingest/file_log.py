@@ -33,14 +33,16 @@ class OneFile:
         self._path = path
 
     async def paths(self) -> Sequence[str]:
+        """The path of the file."""
         return [self._path]
 
     async def add(self, paths: Sequence[str]) -> Sequence[str]:
+        """The path of the file; nothing is added."""
         return [self._path]
 
 
 class Counted:
-    """How many complete rows each file has, and who waits for more."""
+    """Number of complete rows of each file, and the readers that wait for more."""
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
@@ -153,9 +155,11 @@ class FileReader:
             paused.cancel()
 
     async def assign(self, partition: int, offset: int) -> None:
+        """Read a partition from an offset on, from now on."""
         self._positions[partition] = offset
 
     def positions(self) -> dict[int, int]:
+        """Partition → number of the next row to read."""
         return dict(self._positions)
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ class CollectionRegistry:
         self._collection = collection
 
     async def paths(self) -> Sequence[str]:
+        """The paths in the order of their partitions."""
         reader = await self._collections.read_hold(self._collection, owner="files")
         try:
             upper = sole_time((await self._collections.status(self._collection)).upper)
@@ -32,6 +33,7 @@ class CollectionRegistry:
         return [known[partition] for partition in range(len(known))]
 
     async def add(self, paths: Sequence[str]) -> Sequence[str]:
+        """Append new paths as further partitions, durably; returns all paths."""
         while True:
             upper = sole_time((await self._collections.status(self._collection)).upper)
             known = list(await self.paths())

@@ -1,7 +1,7 @@
 """Files as partitioned logs: one partition for each file, the row number as the offset.
 
-A row once counted keeps its number, because files may only grow. A last line without an end of
-line is a row as soon as the file has been left alone for a while; until then it may be half of one.
+A row once counted keeps its number, because files may only grow. A last line without an end of line
+is a row as soon as the file has been left alone for a while. Until then it may be half of one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELD_BYTES_MAX = RECORD_BYTES_MAX + len(b"\r\n")
 HEADER_BYTES_MAX = 1 << 20
 COLUMNS_MAX = 10_000
 MARK = b"\xef\xbb\xbf"
-"""What some editors put before the first character of a UTF-8 text."""
+"""Byte order mark, which some editors put before the first character of a UTF-8 text."""
 SETTLED_MS = 2_000
 """A file that did not change for this long is not in the middle of a line."""
 
@@ -46,7 +46,7 @@ class RowFile(Protocol):
         """Raises UsageError if the file is known to hold other columns than the source."""
 
     def count(self, now_ms: int) -> int:
-        """How many rows are complete. Raises Unavailable if the file cannot be read."""
+        """Number of complete rows. Raises: Unavailable if the file cannot be read."""
 
     def read(self, first: int, stop: int) -> FileRows:
         """The rows from `first` on, before `stop`, which were counted before; at least one of them."""
@@ -74,7 +74,7 @@ class LineFile:
 
     @property
     def header_rows(self) -> int:
-        """How many lines come before the first row."""
+        """Number of lines before the first row."""
         return 1 if self.columns else 0
 
     def check(self) -> None:

@@ -36,9 +36,9 @@ class _Reading:
 class ParquetFile:
     """A Parquet file, whose rows become JSON texts; it cannot grow, only be replaced.
 
-    Rows are read in their order, BATCH_ROWS of one row group at a time, and read on from where the
-    last read ended. A cell that has no JSON, as a day after the year 9999, becomes an object that
-    says why, which fits no column: its row is a dead letter if the source has the column.
+    Rows are read in their order, BATCH_ROWS of one row group at a time, each read from the end of
+    the last one on. A cell without a JSON form, as a day after the year 9999, becomes an object
+    with the reason, which fits no column. Its row is a dead letter if the source has the column.
     """
 
     path: Path

@@ -21,11 +21,11 @@ from tidemill_ingest.decisions import Decision, Decisions
 
 
 class SchemaBook:
-    """What is known of the schemas of one registry.
+    """Known schemas of one registry.
 
-    A schema that was found is kept, so a registry that is away stops only records with schemas that
-    were never seen. That a number was not known is kept for the records that named it, and asked
-    again for later ones.
+    A known schema is kept, so a registry that is away stops only records with schemas that were
+    never seen. An unknown number is kept as such for the records that named it, and asked again for
+    later ones.
     """
 
     def __init__(

@@ -38,9 +38,7 @@ def open_decoder(
 def open_book(
     spec: SourceSpec, shape: RecordShape, decisions: Decisions, places: Places
 ) -> SchemaBook | None:
-    """What decides about the schemas of values, for who decodes them elsewhere; None if they name
-    none.
-    """
+    """Schemas of values, for decoders elsewhere; None if the values name none."""
     if not isinstance(shape.value_format, AvroFormat):
         return None
     from tidemill.runtime.formats.avro import AvroReader

@@ -17,7 +17,7 @@ log = get_logger("election")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the Lease said, and since when of our own clock it has said so."""
+    """Content of the Lease, and the second of our own clock since which it is so."""
 
     holder: str
     renewed: str
@@ -42,7 +42,7 @@ Decision: TypeAlias = "Take | Wait"
 
 
 def look(lease: Json, seen: Seen | None, now_s: float) -> Seen:
-    """What is known after a look: clocks of others are never compared with ours."""
+    """Knowledge after a look: clocks of others are never compared with ours."""
     spec = lease.get("spec", {})
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
     if seen is not None and (seen.holder, seen.renewed) == (holder, renewed):
@@ -112,7 +112,7 @@ class Election:
                 return True
 
     async def give_up(self) -> None:
-        """Let the next one begin at once."""
+        """Release the Lease: the next replica may begin at once."""
         if not self.leading:
             return
         self.held_until_s = 0.0

@@ -50,11 +50,10 @@ def ungranted(
     first: Mapping[Key, str],
     known: Mapping[Key, Known],
 ) -> str | None:
-    """Why an object may not read what it reads; None if it may, as far as namespaces go.
+    """Reason for which an object may not read its inputs; None if it may, as far as namespaces go.
 
-    What belongs to another namespace is read only if the object there says so (`READ_BY`).
-    Belonging is what `owners` says, here as `first`, and for what has no object any more what
-    Tidemill keeps.
+    An input of another namespace is read only if the object there grants it (`READ_BY`). Ownership
+    is that of `owners`, here as `first`; without an object, that of Tidemill's resource.
     """
     resource = each.resource()
     if isinstance(resource, str):

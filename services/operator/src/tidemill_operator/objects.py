@@ -36,7 +36,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 def collection_path(plural: str, namespace: str = "") -> str:
-    """Where the objects of one of our kinds are, in one namespace or in all."""
+    """Path of the objects of one of our kinds, in one namespace or in all."""
     inside = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{GROUP}/{VERSION}{inside}/{plural}"
 
@@ -60,7 +60,7 @@ class Declared:
 
     @property
     def key(self) -> Key:
-        """What it is called in Tidemill."""
+        """Kind and name of its resource in Tidemill."""
         return self.kind, self.name
 
     def may_be_read_by(self, namespace: str) -> bool:
@@ -79,7 +79,7 @@ class Declared:
         return FINALIZER in self.finalizers
 
     def document(self) -> Json:
-        """What is applied to Tidemill: annotations are the cluster's own business."""
+        """Document for Tidemill: annotations are the cluster's own business."""
         metadata: Json = {"name": self.name, "namespace": self.namespace}
         if self.labels:
             metadata["labels"] = dict(self.labels)

@@ -1,4 +1,4 @@
-"""What has to be done so that what is declared is so.
+"""Changes that make the declared state real.
 
 Pure: from two states to a list of changes.
 """
@@ -50,10 +50,10 @@ def owners(
 ) -> dict[Key, str]:
     """Key → uid of the object that it belongs to.
 
-    What Tidemill has belongs to the namespace that it was made for, whatever is older: times of
-    creation are new after a restore. What it has not belongs to the first object of that kind and
-    name in all namespaces, unless that one was refused as not entitled to the name: `barred`, by
-    uid.
+    A resource of Tidemill belongs to the namespace that it was made for, whatever object is older:
+    times of creation are new after a restore. A new name belongs to the first object of that kind
+    and name in all namespaces. An object that was refused the name, in `barred` by uid, is left
+    out.
     """
     first: dict[Key, str] = {}
     for each in sorted(objects, key=lambda o: (o.uid in barred, o.created, o.namespace, o.uid)):
@@ -66,11 +66,11 @@ def owners(
 def changes(
     objects: Sequence[Declared], known: Mapping[Key, Known], barred: Collection[str] = ()
 ) -> list[Change]:
-    """What to do now, in an order in which each can succeed if it can at all; `barred` as in
-    `owners`.
+    """Next changes, in an order in which each can succeed if it can at all.
 
-    Resources are made in the order in which one can need another, and removed in the opposite one.
-    A resource that no object declares is left alone: somebody applied it without the cluster.
+    `barred` is that of `owners`. Resources are made in the order in which one can need another, and
+    removed in the opposite one. A resource that no object declares is left alone: somebody applied
+    it without the cluster.
     """
     first = owners(objects, known, barred)
     mine = [each for each in objects if not each.paused]

@@ -1,4 +1,4 @@
-"""What the status of an object says, and which events its changes are worth. Pure."""
+"""Statuses of objects, and events of their changes. Pure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reports(
     """The statuses that are due and the events that go with them; `refused` is by uid.
 
     A condition or generation that changed is written at once, a frontier that moved only after the
-    interval. What is the same is not written.
+    interval. An equal status is not written.
     """
     first = owners(objects, known, barred(refused))
     due: list[Report] = []

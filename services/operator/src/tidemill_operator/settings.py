@@ -80,7 +80,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if asked and not own else own
 
     def dialer(self, token_file: str) -> Dialer:
-        """How Tidemill is called with a token. Raises: UsageError for files that cannot be used."""
+        """Dialer of Tidemill with a token. Raises: UsageError for files that cannot be used."""
 
         def path(name: str) -> Path | None:
             return Path(name) if name else None
@@ -96,5 +96,5 @@ class OperatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def identity(self) -> str:
-        """What this process is called in the Lease: the pod, or the host."""
+        """Name of this process in the Lease: the pod, or the host."""
         return os.environ.get("HOSTNAME") or os.uname().nodename

@@ -1,4 +1,4 @@
-"""What Tidemill has, and changing it: the other side of the operator."""
+"""Resources of Tidemill, and changes of them: the other side of the operator."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ class Tidemill(Protocol):
 
     async def get(
         self, kind: str | None = None, name: str | None = None
-    ) -> Sequence[ResourceStatus]: ...
+    ) -> Sequence[ResourceStatus]:
+        """Resources by kind and name, with their statuses."""
 
-    async def collections(self) -> Sequence[CollectionInfo]: ...
+    async def collections(self) -> Sequence[CollectionInfo]:
+        """All collections and their frontiers."""
 
-    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]: ...
+    async def apply(self, documents: Sequence[ResourceDocument]) -> Sequence[Applied]:
+        """Apply documents of resources."""
 
-    async def delete(self, kind: str, name: str) -> None: ...
+    async def delete(self, kind: str, name: str) -> None:
+        """Delete one resource."""
 
 
 class Users:
-    """The users by whom the operator acts, a client for each: objects of a namespace are made so by
-    its own.
-    """
+    """The users by whom the operator acts, with a client for each: one user for each namespace."""
 
     def __init__(self, chosen: OperatorSettings) -> None:
         """Raises: UsageError for files of the own namespace that cannot be used."""

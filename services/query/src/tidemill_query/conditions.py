@@ -13,8 +13,9 @@ from tidemill.rpc.messages import Comparison, Condition
 from tidemill.time import UsageError
 
 CONDITIONS_MAX = 1_000
-"""Arrow goes down a filter on its stack, and takes time quadratic in it: ten thousand are a dead
-process.
+"""Conditions of a filter: Arrow evaluates it on its stack, in quadratic time.
+
+Ten thousand end the process.
 """
 
 _COMPARED = {
@@ -28,7 +29,7 @@ _COMPARED = {
 
 
 def filter_of(conditions: Sequence[Condition], schema: pa.Schema) -> pc.Expression | None:
-    """What rows of the schema have to meet; None if that is nothing.
+    """Filter of rows of the schema; None if there is no condition.
 
     Raises: UsageError for too many of them, a column that is not there, or a value that is not of
     its type.

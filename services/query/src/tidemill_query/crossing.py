@@ -14,18 +14,17 @@ from tidemill.time import BeforeSince, NotYet
 
 @dataclass(frozen=True, slots=True)
 class Borders:
-    """How far a proof goes on: `views` borders one behind the other, `facts` in all of them."""
+    """Limits of a proof: `views` borders one behind the other, `facts` in all of them."""
 
     views: int
     facts: int
 
 
 class Crossing:
-    """Puts below each input of a proof that another view derives the proof that it has there, at
-    the same instant.
+    """Extends a proof at each input that another view derives, by its proof there at that instant.
 
-    A view that the asker may not explain is named and not entered; so is one behind the last
-    border, and one that no longer has the history of that instant. No view derives what it reads,
+    A view that the asker may not explain is named and not entered. So is a view behind the last
+    border, and one that no longer has the history of that instant. No view derives its own input,
     so this ends. Cost: that of a question of why for each fact.
     """
 

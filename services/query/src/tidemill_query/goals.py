@@ -25,10 +25,10 @@ LANES = ("_time", "_diff")
 class RowGoal:
     """A goal as a filter and a projection of rows.
 
-    `fixed` are columns with the value they have, of the very type of the column; `widened` are
-    columns of whole numbers that equal a float; `shown` are the answer's columns, each with the
-    column it comes from; `alike` are pairs of columns that have to hold equal values; `carried` are
-    columns that are null or false where a row lacks what the goal asks for.
+    `fixed` are columns with the value they have, of the very type of the column. `widened` are
+    columns of whole numbers that equal a float. `shown` are the answer's columns, each with the
+    column it comes from. `alike` are pairs of columns with equal values. `carried` are columns that
+    are null or false where a row lacks a parafact of the goal.
     """
 
     readable: Readable

@@ -1,6 +1,4 @@
-"""What inputs of a view held over a stretch of time, and what its ticks did in it: what reasons are
-found in.
-"""
+"""History of a view's inputs, and of its ticks, over a stretch of time: the basis of reasons."""
 
 from __future__ import annotations
 
@@ -84,9 +82,9 @@ class Histories:
         allowance: Allowance,
         scan: Scan | None = None,
     ) -> list[Presence]:
-        """What an input held at some instant in [begins, at], as far back as since allows.
+        """Presences of an input at instants in [begins, at], as far back as since allows.
 
-        With a `scan` only what passes it. Raises: Exhausted.
+        With a `scan` only those that pass it. Raises: Exhausted.
         """
         reading = EVERYTHING
         if scan is not None:

@@ -1,4 +1,4 @@
-"""How a view is kept up to date, in lines of text: its plan, and one derivation measured."""
+"""Maintenance of a view, in lines of text: its plan, and one derivation measured."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def plan_lines(program: CheckedProgram) -> list[str]:
 
 
 def alike(found: ViewOf, predicate: str, whole: bool, others: Iterable[ViewOf]) -> list[str]:
-    """The other views that read an input of this one in the same way, `whole` or as the programs
-    ask: one process holds it once for all.
+    """Other views that read an input in the same way, `whole` or as the programs ask.
+
+    One process holds that input once for all of them.
     """
     mine, scan = found.inputs[predicate], logical_plan(found.program).scans.get(predicate)
     names = []
@@ -57,10 +58,9 @@ def analysis_lines(
     timer: Callable[[], float],
     allowance: Allowance | None = None,
 ) -> list[str]:
-    """The plan for the facts that the inputs hold at an instant, and what deriving all from them
-    took.
+    """The plan for the facts that the inputs hold at an instant, with the cost of deriving all.
 
-    What lives on without the facts that established it is not derived. Cost: two derivations of
+    Solutions that outlive the facts that established them are not derived. Cost: two derivations of
     everything, one as it is followed and one as a window does it.
     """
     engine = IncrementalEngine(program, begin=at, timer=timer, allowance=allowance)

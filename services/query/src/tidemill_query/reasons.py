@@ -26,9 +26,7 @@ Found: TypeAlias = "Proof | Explanation"
 
 PARTS_MAX = 10_000
 TREE_CHARS_MAX = 16 << 20
-"""A proof that as a tree has more parts, or more text, is sent as text only: a tree repeats what is
-shared.
-"""
+"""Characters of a proof as a tree, which repeats shared parts; longer ones are sent as text."""
 
 
 def proof(

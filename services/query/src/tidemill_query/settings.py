@@ -29,7 +29,7 @@ class QuerySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class QuestionLimits:
-    """How long a question may be, and what it may be answered."""
+    """Limits on the length of a question, and on its answer."""
 
     question_bytes: int = 16 << 10
     answer_bytes: int = 256 << 20

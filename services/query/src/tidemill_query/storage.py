@@ -306,9 +306,7 @@ class StorageDriver:
 
 
 async def looked_at(rows: pa.Table, look: Callable[[], T]) -> T:
-    """What `look` makes of rows that a client sent, in a turn beside the event loop unless they are
-    few and short.
-    """
+    """The result of `look` on a client's rows: at once if they are short, else in a turn."""
     few = rows.nbytes <= BYTES_INLINE_MAX and rows.num_columns <= COLUMNS_INLINE_MAX
     return look() if few else await in_turn(look)
 

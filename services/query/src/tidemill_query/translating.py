@@ -1,6 +1,4 @@
-"""Both ways between instants and the offsets of a source: what is in an answer, and since when
-something is.
-"""
+"""Translation between instants and offsets of a source, both ways."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ Definite = Callable[[str, int | None, float | None], Awaitable[int]]
 class Translator:
     """R and its adjoint, for every instant of which the source answers, and for no other.
 
-    An instant of the system is bound by R itself. One of event time is looked up in the event map
-    first: the answer there is made of what had come when event time went past it.
+    An instant of the system is bound by R itself. An instant of event time is looked up in the
+    event map first. The answer there holds the rows that had come when event time went past it.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Translator:
         self._limits = limits
 
     async def as_of(self, source: SourceOf, at: int | None, wait_s: float | None) -> Translation:
-        """What the answer is made of. Raises: NotYet, BeforeSince as for the answer itself.
+        """The offsets behind the answer. Raises: NotYet, BeforeSince as for the answer itself.
 
         Cost: the bindings up to the instant are read, those that its retention has not merged.
         """

@@ -1,4 +1,4 @@
-"""What questions take beside the event loop: for so long, and so much memory."""
+"""Work of questions beside the event loop, within limits on time and memory."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class Workers:
-    """What works longer than a moment.
+    """Threads for work that is longer than a moment.
 
-    Who goes away, or waits too long, has it ended within moments.
+    If a caller goes away, or waits too long, its work ends within moments.
     """
 
     def __init__(self, limits: QuestionLimits) -> None:
         self._limits = limits
 
     def allowance(self) -> Allowance:
-        """What one question may hold."""
+        """Memory of one question."""
         limit = self._limits.memory_bytes
         return Allowance(limit, "limits.question_memory_bytes", "the question")
 
     async def run(self, allowance: Allowance, work: Callable[..., T], *given: object) -> T:
-        """What `work` returns, which looks at the allowance now and then.
+        """The result of `work`, which looks at the allowance now and then.
 
-        Raises: Exhausted if it takes longer than `limits.question_s`, and what `work` raises.
+        Raises: Exhausted if it takes longer than `limits.question_s`, and errors of `work`.
         """
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -48,9 +48,9 @@ class Workers:
             ) from None
 
     async def beside(self, long: bool, work: Callable[..., T], *given: object) -> T:
-        """What `work` returns, done beside the event loop if it is long. Raises: as `run`."""
+        """The result of `work`, done beside the event loop if it is long. Raises: as `run`."""
         return await self.run(self.allowance(), work, *given) if long else work(*given)
 
     async def read_beside(self, question: str, read: Callable[..., T], *given: object) -> T:
-        """What `read` makes of a question: the grammar takes some 10 µs for each character."""
+        """The result of `read` on a question: the grammar takes some 10 µs for each character."""
         return await self.beside(len(question) > CHARS_INLINE_MAX, read, *given)

@@ -84,7 +84,7 @@ class BackfillSpec(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What one task wrote of a collection: parts as `tidemill.shard` packs them."""
+    """Output of one task for a collection: parts as `tidemill.shard` packs them."""
 
     collection: str
     updates: int
@@ -92,16 +92,14 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class BackfillResult(msgspec.Struct, frozen=True):
-    """What the job gives back: parts, or else the records about whose schemas nothing is decided
-    yet.
-    """
+    """Result of the job: parts, or else the records about whose schemas nothing is decided yet."""
 
     written: list[Written] = []
     undecided: list[NumberedRecords] = []
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What decodes records: plain data that travels to the executors."""
+    """Decoder of records, as plain data that travels to the executors."""
 
     columns: list[ColumnSpec]
     record_format: RecordFormat
@@ -190,6 +188,7 @@ def undecided_in(frame: DataFrame, recipe: bytes) -> list[NumberedRecords]:
 
 
 def target_of(spec: TargetSpec, place: BlobPlace, records: int) -> Target:
+    """Target of the job in the collection of a specification."""
     schema = read_schema(spec.schema)
     key = tuple(spec.key)
     return collection_target(
@@ -230,7 +229,7 @@ def bindings_of(spec: BackfillSpec) -> Bindings:
 
 
 def packed_result(written: Sequence[PartWritten]) -> bytes:
-    """What the job gives back for the parts that its tasks wrote."""
+    """Result of the job for the parts that its tasks wrote."""
     parts = [
         Written(each.target, each.updates, msgspec.msgpack.decode(each.part, type=list[bytes]))
         for each in written

@@ -14,9 +14,7 @@ from tidemill.runtime.kafka_access import KafkaPlace
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where the source's topic is: the folder of an embedded log, or brokers and how they are
-    reached.
-    """
+    """Place of the source's topic: the folder of an embedded log, or brokers and access to them."""
 
     topic: str
     directory: Path | None = None
@@ -32,9 +30,9 @@ class LogPlace:
 class Backlog:
     """Everything of a source that is bound, and not written yet.
 
-    `starts` and `stops` are offsets per partition; `bindings` the remap collection's updates before
-    `upper`, from which each offset between them has its time; `rows` and `letters` the collections
-    to write, from their uppers `lower` to `upper`.
+    `starts` and `stops` are offsets per partition. `bindings` are the remap collection's updates
+    before `upper`, from which each offset between them has its time. `rows` and `letters` are the
+    collections to write, from their uppers `lower` to `upper`.
     """
 
     source: str
@@ -49,6 +47,7 @@ class Backlog:
 
     @property
     def records(self) -> int:
+        """Number of records between starts and stops."""
         return sum(stop - self.starts.get(partition, 0) for partition, stop in self.stops.items())
 
 

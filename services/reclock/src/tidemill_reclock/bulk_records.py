@@ -44,13 +44,12 @@ def records_of(
     *,
     keys: bool = False,
 ) -> DataFrame:
-    """The records of `ranges`, in the embedded log under `directory` if there is one, else in
-    Kafka.
+    """The records of `ranges`, from the embedded log under `directory`, or else from Kafka.
 
-    Brokers that a source names, that ask who reads, or that speak TLS are read by the client of the
-    live path, on the executors: each connection goes where it may, and the files of secrets,
-    mounted where the settings say, are named and never passed on. Cost: twice that of Spark's
-    connector, which checks no address.
+    The client of the live path reads, on the executors, brokers that a source names, that ask for a
+    login or that speak TLS. Each connection goes where it may. Files of secrets, mounted where the
+    settings say, are named and never passed on. Cost: twice that of Spark's connector, which checks
+    no address.
     """
     parts = tuple(ranges)
     if directory is not None:
@@ -73,11 +72,10 @@ def read_embedded(
 def read_checked(
     origin: KafkaPlace, keys: bool, partition: int, start: int, stop: int
 ) -> Iterator[pa.RecordBatch]:
-    """A range of a topic, by connections that are checked as in the service; secrets are read from
-    their files here.
+    """A range of a topic, by checked connections as in the service; secrets come from files here.
 
-    Raises: UsageError if a file, or an offset, is not there, or a broker is where none may be;
-    Unavailable if the brokers say nothing for long.
+    Raises: UsageError if a file, or an offset, is not there, or a broker is where none may be.
+    Unavailable if the brokers are silent for long.
     """
     schema = record_schema(keys=keys)
     with asyncio.Runner() as runner:

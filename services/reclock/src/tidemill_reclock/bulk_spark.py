@@ -41,7 +41,7 @@ PLAIN = BulkJob(JOB, msgspec.msgpack.encode)
 
 
 class BulkSchemas(Protocol):
-    """What decides about schemas that records name by number; tidemill_ingest.schemas.SchemaBook."""
+    """Schemas that records name by number; tidemill_ingest.schemas.SchemaBook."""
 
     async def known(self) -> KnownSchemas:
         """Everything that has been decided."""
@@ -55,8 +55,8 @@ class BulkSchemas(Protocol):
 class SparkBulkReclock:
     """Guarantees of BulkReclock, by one Spark job and two compare-and-appends.
 
-    Where records name schemas, a job that meets one about which nothing is decided gives it back,
-    and is begun anew once it is.
+    A job that meets a schema without a decision gives its records back, and is begun anew once
+    there is one.
     """
 
     def __init__(

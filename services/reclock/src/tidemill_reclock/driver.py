@@ -49,20 +49,23 @@ from tidemill_reclock.bulk import Backlog
 from tidemill_reclock.settings import ReclockSettings
 
 REST_POLL_S = 2.0
-"""How often who writes looks whether a source still rests, where its bindings are made by another
-process.
-"""
+"""Seconds between looks at whether a source still rests, if another process binds it."""
 
 
 class Delivery(Protocol):
-    """What ingest gives: rows and letters, and how far each partition has been delivered."""
+    """Delivery of ingest: rows and letters, and the delivered offset of each partition."""
 
     @property
-    def rows(self) -> pa.Table: ...
+    def rows(self) -> pa.Table:
+        """Decoded rows with their partition and offset."""
+
     @property
-    def letters(self) -> pa.Table: ...
+    def letters(self) -> pa.Table:
+        """Dead letters with their partition and offset."""
+
     @property
-    def positions(self) -> Mapping[int, int]: ...
+    def positions(self) -> Mapping[int, int]:
+        """Partition → offset before which everything has been delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +137,9 @@ def _since(updates: pa.Table, upper: Frontier) -> pa.Table:
 class ReclockDriver:
     """Writes every row not beyond R(t) exactly once, at the least such t.
 
-    The frontier of the outputs advances with the slower of the bindings and the rows delivered.
-    What is written is a function of the source and its bindings, so whoever writes an interval
-    first has written what the others would have.
+    The frontier of the outputs advances with the slower of the bindings and the rows delivered. The
+    output is a function of the source and its bindings. The first writer of an interval has thus
+    written the rows of any other one.
     """
 
     def __init__(
@@ -177,9 +180,7 @@ class ReclockDriver:
 
     @property
     def written(self) -> Frontier:
-        """How far both outputs have been written, and the bindings are known: at rest these move
-        with them.
-        """
+        """Frontier of both outputs and of the known bindings, with which they move at rest."""
         return self._rows.upper.meet(self._letters.upper).meet(self._remap_upper)
 
     def committed(self) -> dict[int, int]:
@@ -187,9 +188,9 @@ class ReclockDriver:
         return partition_offsets(source_upper(self._bound, *self.written))
 
     async def resume(self) -> dict[int, int]:
-        """Where reading has to go on, per partition, for both outputs to miss nothing.
+        """The offsets to read from, per partition, for both outputs to miss nothing.
 
-        Everything held from before is forgotten; deliveries have to start there.
+        The state from before is forgotten; deliveries have to start there.
         """
         uppers = {}
         for output in (self._rows, self._letters):
@@ -227,7 +228,7 @@ class ReclockDriver:
             )  # fmt: skip
 
     def backlog(self, starts: Mapping[int, int]) -> Backlog | None:
-        """What is bound and not written, if anything is."""
+        """The bound and unwritten part of the source, if there is any."""
         stops = partition_offsets(self._bound.current)
         lower, upper = sole_time(self.written), sole_time(self._remap_upper)
         if lower >= upper or all(starts.get(p, 0) >= stop for p, stop in stops.items()):

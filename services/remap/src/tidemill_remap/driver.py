@@ -40,7 +40,7 @@ Probe = Callable[[], Awaitable[dict[int, int]]]
 
 @dataclass(slots=True)
 class MintCounts:
-    """What this minter has seen and done since it started, per partition and in all."""
+    """Counts of this minter since it started, per partition and in all."""
 
     minted: int = 0
     lost: int = 0
@@ -49,16 +49,16 @@ class MintCounts:
 
 
 class RemapDriver:
-    """Binds what probes see, one binding to an interval; an idle source advances all the same.
+    """Binds probed frontiers, one binding to an interval; an idle source advances all the same.
 
     A binding is visible to others only once it is durable. Several drivers of one source do no
-    harm: the loser of a race reads what the winner bound and goes on from there. With `rest`, a
-    source of which nothing new is seen for some intervals is advanced together with others, and
-    bound by none of them.
+    harm: the loser of a race reads the winner's bindings and goes on from there. With `rest`, a
+    source without news for some intervals is advanced together with others, and bound by none of
+    them.
 
-    Where bindings are `shared` by sources, each has a driver, and whoever loses a race stands by:
-    it mints when nobody else has done so for some intervals. What one has not seen yet another may
-    have bound; nobody takes that back.
+    If bindings are `shared` by sources, each has a driver, and the loser of a race stands by. It
+    mints when nobody else has done so for some intervals. Another driver may have bound more than
+    this one has seen; nobody takes that back.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RemapDriver:
         self.counts = MintCounts()
 
     async def bound_before(self) -> dict[int, int]:
-        """What the durable bindings say the source had, per partition."""
+        """Offsets that the durable bindings have for the source, per partition."""
         await self._begin()
         return partition_offsets((await self._read()).view.current)
 

@@ -1,6 +1,4 @@
-"""The pace of sources at rest: one commit each interval advances all of one process that have
-nothing new.
-"""
+"""The pace of idle sources: one commit each interval advances all those of one process."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ moved.
 """
 
 MISSED_MAX = 10
-"""After so many intervals without a step nobody follows any more: each binds for itself, if the
-store lets it.
-"""
+"""Intervals without a step after which each follower binds for itself, if the store lets it."""
 
 Joining = tuple[Mapping[str, int], "asyncio.Future[bool]"]
 
@@ -31,8 +27,8 @@ Joining = tuple[Mapping[str, int], "asyncio.Future[bool]"]
 class Pace:
     """Advances the sources of one interval that rest in this process.
 
-    Only who looks after a source lets it follow, and makes it leave when it stops looking: what
-    follows has been found unchanged within an interval or so.
+    Only the process that looks after a source lets it follow, and makes it leave when it stops
+    looking. A follower has thus been found unchanged within an interval or so.
     """
 
     def __init__(self, name: str, collections: Collections, clock: Clock, interval_ms: int) -> None:
@@ -49,9 +45,9 @@ class Pace:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Be there, before any version names it.
+        """Create the pace, before any version names it.
 
-        What followed in an earlier life of the process does not any more.
+        Followers of an earlier life of the process leave.
         """
         async with self._opening:
             if not self._opened:
@@ -59,8 +55,9 @@ class Pace:
                 self._opened = True
 
     async def join(self, group: str, numbers: Mapping[str, int]) -> bool:
-        """Let these versions, with one upper, follow from the next step on; whether they do, within
-        some intervals.
+        """Make these versions, with one upper, follow from the next step on.
+
+        Returns whether they do, within some intervals.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._step_forever(), name=self.name)
@@ -76,7 +73,7 @@ class Pace:
             self._joining.pop(group, None)
 
     def leave(self, group: str) -> None:
-        """Let the group leave at the next step, if nobody has made it leave."""
+        """Make the group leave at the next step, if nobody has made it leave."""
         self._leaving.add(group)
 
     def follows(self, group: str) -> bool:

@@ -16,11 +16,10 @@ LONG = 64
 
 
 class Rest:
-    """Lets one source rest: its bindings, and what is written by them, follow a pace while nothing
-    comes.
+    """Rest of one idle source: its bindings, and the outputs by them, follow a pace.
 
-    While they do no binding is made. Whoever wants to write one of them makes all leave at one
-    upper, so nothing is ever written before what others have seen.
+    Meanwhile no binding is made. A writer of any of them makes all leave at one upper, so nothing
+    is ever written before the frontier that others have seen.
     """
 
     def __init__(

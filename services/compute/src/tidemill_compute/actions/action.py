@@ -58,14 +58,13 @@ class ActionCounts:
 
 
 class ActionDriver:
-    """Each distinct event that matches the goal fires once: key = (action, predicate, arguments,
-    time).
+    """Each distinct event of the goal fires once: key = (action, predicate, arguments, time).
 
-    The outbox is written first, with its upper as the progress: what it will hold is a function of
-    the watched collection. The sink is asked afterwards; its own memory of keys decides what a
-    crash left undone, and the collection `done` bounds how far back that memory is asked. An event
-    that fired and is withdrawn, changes or comes back never fires again; it becomes a row of
-    `corrections`. One that was there before the outbox begins does not fire when it changes.
+    The outbox is written first, with its upper as the progress: its content is a function of the
+    watched collection. The sink is asked afterwards. Its own memory of keys decides what a crash
+    left undone, and the collection `done` bounds the look back. An event that fired and is
+    withdrawn, changes or comes back never fires again; it becomes a row of `corrections`. An event
+    from before the outbox does not fire when it changes.
     """
 
     def __init__(
@@ -107,9 +106,7 @@ class ActionDriver:
             await self._holds.take(collection)
 
     async def fire_forever(self) -> None:
-        """Fire what becomes definite until cancelled; return once what is watched is closed, and
-        nothing can follow.
-        """
+        """Fire definite events until cancelled; return once the watched collection is closed."""
         await self.prepare()
         await self._resume()
         held_at = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""What became of events after they fired: withdrawn, changed, or back again."""
+"""Corrections of events after they fired: withdrawn, changed, or back again."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def _plain(record: Record) -> Iterator[object]:
 
 
 def corrections_told(rows: pa.Table) -> Counter[str]:
-    """How often each key has been corrected, from all rows."""
+    """Number of corrections of each key, from all rows."""
     counts: Mapping[str, int] = Counter(rows["key"].to_pylist())
     return Counter(counts)

@@ -30,14 +30,13 @@ _LAST = 2**63 - 1
 
 
 class EagerDriver(ActionDriver):
-    """As an action, and each event fires as soon as it follows from what has come: the same set,
-    earlier.
+    """An action whose events fire as soon as they follow from known ones: the same set, earlier.
 
-    What is definite fires by itself, and covers everything; what is found early only comes before
-    it. The outbox and what is done stand on the timeline of the system, at the instant at which
-    somebody put it down. How far what is watched is covered is a row of the outbox, written
-    together with the firings, strictly from its upper: two processes that saw different parts
-    cannot both put theirs down. Corrections are what they would be of an action that is not eager.
+    A definite event fires by itself; early discovery only comes before it. The outbox and `done`
+    stand on the timeline of the system, at the instant at which they were written. The covered
+    frontier of the watched collection is a row of the outbox. It is written together with the
+    firings, strictly from the outbox's upper, so two processes that saw different parts cannot both
+    write. Corrections are those of an action that is not eager.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""What an eager action sees of events before they are definite: what has come so far, and what it
-derives.
-"""
+"""Events before they are definite: those that have come so far, and their consequences."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ log = get_logger("actions")
 
 @dataclass(frozen=True, slots=True)
 class EarlyTarget:
-    """What is derived early: a predicate of a view's program, from its inputs, and the view's
-    state.
+    """A predicate that is derived early: from the program of its view, its inputs and its state.
 
     `inputs` are those below the predicate: the stream that each is, and its shape under the
     program's name.
@@ -175,15 +172,14 @@ class _Feed:
 
 
 class EarlyEvents:
-    """Derives what a view will say of the events that have come, as far as that follows from them
-    already.
+    """Derives a view's facts from the events that have come, as far as they follow already.
 
-    What is found is a part of what will be definite, where `eager_refusal` refuses nothing. What is
-    too much for the view's limits is given up: then nothing is found early, until the action begins
+    The derived facts are a part of the definite ones, where `eager_refusal` refuses nothing. Work
+    beyond the view's limits is abandoned: then nothing is found early, until the action begins
     again.
 
     Cost: one evaluation of the predicate over what is alive, for each look after which events have
-    come; memory for what is alive and what waits.
+    come. Memory: all that is alive or waits.
     """
 
     def __init__(
@@ -249,11 +245,10 @@ class EarlyEvents:
                 self._looked = False
 
     async def found(self, upper: int) -> list[Presence]:
-        """When what is derived of all that has come is there, from just before `upper` on; nothing
-        if nothing new has come.
+        """Presences of derived facts from just before `upper` on; nothing if nothing new has come.
 
-        What is watched is definite up to `upper`. What begins just before it may have begun
-        earlier.
+        The watched collection is definite up to `upper`. A presence that begins just before it may
+        have begun earlier.
         """
         if self.given_up:
             return []
@@ -276,7 +271,7 @@ class EarlyEvents:
         return found
 
     async def move_holds(self, upper: int) -> None:
-        """Let go of what a restart behind `upper` does not need."""
+        """Release history that a restart behind `upper` does not need."""
         for feed in self._feeds.values():
             await feed.move_holds(upper)
         await self._holds.downgrade(self._target.state, frontier(max(0, upper - 1)))

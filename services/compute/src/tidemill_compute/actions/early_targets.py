@@ -16,7 +16,7 @@ from tidemill_compute.events.source_streams import stream_of
 def early_target(
     view: PlannedView, predicate: str, catalog: Catalog, limits: Limits, allowance: Allowance
 ) -> EarlyTarget:
-    """What an eager action over a predicate of the view reads."""
+    """Target of an eager action over a predicate of the view."""
     inputs = {}
     for name in inputs_below(view.program, predicate):
         stored = catalog.applied_source(view.inputs[name].name)

@@ -1,4 +1,4 @@
-"""What an action will do, as rows of its outbox, and what it asks of a sink."""
+"""Firings of an action, as rows of its outbox, and the interface of a sink."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def untold(_: Sequence[Firing]) -> None:
 
 
 class Sink(Protocol):
-    """Where effects happen. What it remembers of keys decides how often one effect may happen.
+    """Place of effects. Its memory of keys decides how often one effect may happen.
 
     * transactional: effect, key and fence are one transaction. Once.
     * keyed: a key that was seen does nothing. Once.
@@ -76,7 +76,8 @@ class Sink(Protocol):
         Fenced; UsageError.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close its connections and files."""
 
 
 def key_in(line: bytes) -> str:

@@ -22,11 +22,11 @@ FENCE_BYTES_MAX = 32
 class FileSink:
     """Appends each firing as one line of JSON; durable when `fire` returns.
 
-    The file is its own memory: a last line that a crash of ours tore is cut off, and the keys that
-    are in the file have fired, also for an action that is applied again. It is read line by line at
-    each start. Delivery: askable. Each start takes a higher fence, kept in a hidden file beside: a
-    process that was paused and replaced is refused. One that is paused within a write keeps the
-    file locked until it goes on or ends.
+    The file is its own memory. A last line that a crash of ours tore is cut off. The keys in the
+    file have fired, also for an action that is applied again. It is read line by line at each
+    start. Delivery: askable. Each start takes a higher fence, kept in a hidden file beside: a
+    paused and replaced process is refused. A process that is paused within a write keeps the file
+    locked until it goes on or ends.
     """
 
     def __init__(self, path: Path, files: Files = ANY_SINK) -> None:
@@ -44,6 +44,7 @@ class FileSink:
     at_most_once = False
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        """The keys in the file; cuts off a torn last line and raises the fence."""
         return await asyncio.to_thread(self._in_turn, self._recover)
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:

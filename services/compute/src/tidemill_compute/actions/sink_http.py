@@ -1,4 +1,4 @@
-"""An HTTP endpoint as a sink. What it promises depends on what the endpoint can do."""
+"""An HTTP endpoint as a sink. Its promise depends on the abilities of the endpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX = 64 << 10
 
 
 class Delivery(Enum):
-    """How often an effect may happen, by what the endpoint offers."""
+    """Number of times that an effect may happen, by the abilities of the endpoint."""
 
     KEYED = "keyed"
     """Once: the endpoint does nothing the second time it sees a key."""
@@ -36,9 +36,7 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to post, the header that carries the key, and where to ask for one (`{key}` in the
-    URL).
-    """
+    """URL to post to, header of the key, and URL to ask for one (with `{key}` in it)."""
 
     url: str
     delivery: Delivery = Delivery.KEYED
@@ -69,6 +67,7 @@ class HttpSink:
             return frozenset([f.key for f in doubtful if await self._happened(session, f.key)])
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
+        """Post each firing in turn; `took` hears of each that the endpoint has accepted."""
         if not firings:
             return
         async with self._session(self._endpoint.url) as session:

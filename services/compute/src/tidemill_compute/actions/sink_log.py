@@ -14,11 +14,11 @@ RECORDS_PER_POLL = 10_000
 class LogSink:
     """Appends each firing as one record under its key; durable when `fire` returns.
 
-    The topic is its own memory: after a crash it is read from its oldest record on, and the keys
-    that are in it have fired. Retention of the topic has to be longer than any event lives. Each
-    start opens the writer of the action and so ends those before: a process that was paused and
-    replaced is refused, whatever it was doing. On Kafka effects are transactions, which readers see
-    once they ask for committed records (`isolation.level=read_committed`). Delivery: askable.
+    The topic is its own memory: after a crash it is read from its oldest record on, and the keys in
+    it have fired. Retention of the topic has to be longer than any event lives. Each start opens
+    the writer of the action and so ends those before: a paused and replaced process is refused at
+    any point. On Kafka effects are transactions, which readers see once if they ask for committed
+    records (`isolation.level=read_committed`). Delivery: askable.
     """
 
     def __init__(self, log: Log, topic: str, action: str) -> None:
@@ -30,6 +30,7 @@ class LogSink:
     at_most_once = False
 
     async def recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+        """The keys in the topic, once a new writer has ended those before."""
         await self.close()
         # IMPORTANT: first the writer, then the look: nobody else appends for the action from then
         # on.

@@ -1,8 +1,8 @@
 """Events that are known but not yet definite, and events that are present and will end.
 
-What is released for an interval of the event timeline depends only on the events admitted, with
-the frontier that stood when each arrived; so a run that is cut differently, or is resumed after a
-crash, releases the same updates.
+The release for an interval of the event timeline depends only on the admitted events, and on the
+frontier at which each arrived. A run that is cut differently, or is resumed after a crash, thus
+releases the same updates.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class EventBuffer:
 
     @classmethod
     def empty(cls, schema: pa.Schema, *, corrections: bool) -> EventBuffer:
+        """A buffer without events."""
         return cls(schema, corrections, [], schema.empty_table())
 
     def restore(self, present: pa.Table) -> None:

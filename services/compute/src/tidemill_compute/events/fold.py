@@ -1,9 +1,7 @@
-"""The second reclocking as a pure fold: rows at system instants in, event frontiers and letters
-out.
+"""The second reclocking as a pure fold: rows at instants in, event frontiers and letters out.
 
-Whether an event is late is decided against the frontier of the instant before it arrived, and
-whether it is too far ahead against its own instant; neither depends on how the fold was cut into
-steps, so a resumed fold decides alike.
+An event is late by the frontier of the instant before it arrived. It is too far ahead by its own
+instant. Neither depends on how the fold was cut into steps, so a resumed fold decides alike.
 """
 
 from __future__ import annotations
@@ -43,13 +41,13 @@ from tidemill_compute.events.rows import (
 )
 
 MOVERS = ("rows", "heartbeat", "idleTimeout", "silence")
-"""What may move the frontier of a stream."""
+"""Causes that move the frontier of a stream."""
 AHEAD = "ahead"
 
 
 @dataclass(frozen=True, slots=True)
 class EventPolicy:
-    """How a source becomes an event stream; all durations in milliseconds."""
+    """Rules by which a source becomes an event stream; all durations in milliseconds."""
 
     columns: EventColumns
     progress: Policy
@@ -71,11 +69,9 @@ class EventFold:
     map_updates: list[tuple[tuple[int, int | None, int], int, int]] = field(default_factory=list)
     letters: list[pa.Table] = field(default_factory=list)
     moved_by: str = ""
-    """What moved the frontier last, in the words of resources; empty before anything did in this
-    process.
-    """
+    """Last cause that moved the frontier, as resources call it; empty before the first move."""
     moves: Counter[str] = field(default_factory=Counter)
-    """How often each of these moved it since the last `take`."""
+    """Moves by each cause since the last `take`."""
 
     def step(
         self,
@@ -86,8 +82,8 @@ class EventFold:
     ) -> None:
         """Fold in the rows of one system interval that ends at `upper`.
 
-        `rows` are updates of the raw collection; `counts` says at which instants of the interval
-        how many partitions became known; `decided` where silence brought the frontier, by instant.
+        `rows` are updates of the raw collection. `counts` are (instant, number of known
+        partitions). `decided` maps an instant to the frontier to which silence brought it.
         """
         known, decisions = dict(counts), decided or {}
         times = np.asarray(rows.column(TIME).to_numpy(), dtype=np.uint64)
@@ -102,7 +98,7 @@ class EventFold:
         self._idle(upper)
 
     def decide(self, instant: int, reached: int) -> None:
-        """Let silence bring the frontier to `reached` at `instant`, after all that came until then."""
+        """Bring the frontier to `reached` by silence at `instant`, after all rows until then."""
         self._record(instant, decided_at(self.progress, instant, reached), "silence")
 
     def readmit(self, rows: pa.Table, letters: pa.Table, upper: int) -> None:

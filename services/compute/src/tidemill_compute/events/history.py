@@ -39,11 +39,10 @@ class EventTarget:
 
 @dataclass(frozen=True, slots=True)
 class EventHistory:
-    """Folds what a stream was made of, as far as the holds of a reader keep it.
+    """Folds the past of a stream again, as far as the holds of a reader keep it.
 
-    `holds` are on all collections of the target but the raw letters. Whoever folds an interval
-    again decides in it alike: what was decided about a silence, which no row says, is read back
-    from the map.
+    `holds` are on all collections of the target but the raw letters. A repeated fold of an interval
+    decides alike: decisions about silence, which no row states, are read back from the map.
     """
 
     target: EventTarget
@@ -51,11 +50,10 @@ class EventHistory:
     holds: Holds
 
     async def fold_at(self, ended: int) -> tuple[EventFold, int]:
-        """The fold as it was when the frontier came to `ended`, an upper of the events, and the
-        instant behind it.
+        """The fold as it was when the frontier came to `ended`, and the instant behind it.
 
-        It holds the events that begin at `ended` or later, and none that has begun. Cost: O(what
-        the stream has kept).
+        `ended` is an upper of the events. The fold holds the events that begin at `ended` or later,
+        and none that has begun. Cost: O(kept rows of the stream).
         """
         target = self.target
         buffer = EventBuffer.empty(target.event_schema, corrections=self.policy.corrections)
@@ -86,7 +84,7 @@ class EventHistory:
         fold.step(rows, counts, upper, decided)
 
     async def decided(self, lower: int, upper: int) -> dict[int, int]:
-        """Where the map says that silence brought the frontier, by the instants of an interval."""
+        """Instant → frontier to which silence brought it, from the map of an interval."""
         changes = await self.holds.changes(self.target.event_map, lower, upper)
         made = pc.and_(pc.equal(changes["partition"], DECIDED), pc.greater(changes[DIFF], 0))
         found = changes.filter(made).select(["instant", "frontier"]).to_pylist()

@@ -1,13 +1,13 @@
-"""How far the event time of a stream has come: a pure fold over system instants.
+"""Progress of a stream's event time: a pure fold over system instants.
 
 At a system instant each partition has promised that nothing before (its largest time seen − skew)
 will follow. The stream's event frontier is the least promise over the partitions that count; it
 never goes back. A partition that has been silent for the idle timeout does not count; if none
-counts, the greatest promise does. The frontier at an instant is a function of what arrived up to
-that instant, never of how the instants were cut into steps.
+counts, the greatest promise does. The frontier at an instant is a function of all arrivals up to
+that instant, never of the cut into steps.
 
-When nothing comes from any partition, the frontier moves only by a decision about the silence,
-which is written to the map at its instant: whoever folds the interval again reads it there.
+When nothing comes from any partition, only a decision about the silence moves the frontier. It is
+written to the map at its instant, and a repeated fold of the interval reads it there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DECIDED = -2
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one partition has promised: `frontier` is None until it has sent anything."""
+    """Promise of one partition: `frontier` is None until it has sent anything."""
 
     frontier: int | None
     heard: int
@@ -128,8 +128,8 @@ def observe(
 ) -> EventProgress:
     """The progress at `instant` after everything that arrived at it.
 
-    `latest` is the largest event time that arrived per partition, `heartbeats` the greatest
-    promise sent as such, `partitions` how many partitions the source is known to have.
+    `latest` is the largest event time that arrived per partition. `heartbeats` are the greatest
+    promises sent as such. `partitions` is the number of known partitions of the source.
     """
     promises = dict(progress.promises)
     for partition in range(partitions):

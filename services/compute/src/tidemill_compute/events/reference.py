@@ -20,10 +20,10 @@ from tidemill_compute.holds import Holds
 from tidemill_compute.settings import ComputeSettings
 
 NOTHING_BOUND = 1
-"""How far the upper of a remap collection in which nothing is bound yet is past where it begins."""
+"""Distance of the upper from the beginning of a remap collection without bindings."""
 
 TimelineFrontier = Callable[[], Awaitable[int]]
-"""How far the furthest event stream of a timeline has come; 0 if there is none."""
+"""Frontier of the furthest event stream of a timeline; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class ReferenceTarget:
 class ReferenceStage:
     """Keeps rows on a timeline whose instants come from others.
 
-    What the source held at its first binding is present from instant 0. Rows that come later are
-    present from the instant that the timeline had reached before them; which instant that was is
-    written to the map before any row uses it, so a restart puts them at the same.
+    The rows of the first binding are present from instant 0. Later rows are present from the
+    instant that the timeline had reached before them. That instant is written to the map before any
+    row uses it, so a restart puts them at the same.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Where the time of an event comes from; `data` are the columns that make it one and the same."""
+    """Columns of an event's time; `data` are the columns of its identity."""
 
     data: tuple[str, ...]
     time: str

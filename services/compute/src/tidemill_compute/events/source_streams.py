@@ -1,6 +1,4 @@
-"""A source with event time as an event stream: the collections of its second reclocking, and how it
-is reclocked.
-"""
+"""A source with event time as an event stream: its collections and its second reclocking."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tidemill_compute.events.rows import EventColumns
 
 
 def stream_of(stored: Stored) -> tuple[EventTarget, EventPolicy]:
-    """What a source with event time reads and writes in event time, and its policy."""
+    """Collections of a source in event time, and its policy."""
     spec, prefix = stored.resource.spec, stored.prefix
     assert isinstance(spec, SourceSpec)
     event, rows = spec.event_time, row_schema(columns_of(stored))

@@ -19,16 +19,16 @@ from tidemill_compute.settings import ComputeSettings
 
 
 class EventStage:
-    """Keeps the events of a source, their frontier at each system instant, and what was refused.
+    """Keeps the events of a source, their frontier at each system instant, and the refused ones.
 
     The map from system instants to event frontiers is written first, then the dead letters, then
-    the events up to the frontier. A restart goes back to the system instant at which the frontier
-    came to where the events end, and decides everything from there on again, alike: what was
-    decided about a silence, which no row says, is read back from the map.
+    the events up to the frontier. A restart goes back to the system instant whose frontier is the
+    end of the written events. From there on it decides everything again, alike: decisions about
+    silence, which no row states, are read back from the map.
 
-    `timeline` says how far the furthest stream of the timeline has come; a source of which all
-    partitions are idle follows it. Where no silence is bounded, map and letters may rest with the
-    source: what follows from no row is no row, at each instant.
+    `timeline` gives the frontier of the furthest stream of the timeline; a source with idle
+    partitions only follows it. Without a bound on silence, map and letters may rest with the
+    source: no row has no consequence, at each instant.
     """
 
     def __init__(

@@ -20,10 +20,10 @@ at once.
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a view that has written nothing is to say from `lower` to `upper`.
+    """History of a view that has written nothing, from `lower` to `upper`.
 
-    `inputs` are what the collections of the inputs are, and their parts up to `upper`; `written`
-    what the collections are that it writes.
+    `inputs` are the descriptions of the inputs' collections, and their parts up to `upper`.
+    `written` are the descriptions of the collections to write.
     """
 
     target: ViewTarget

@@ -63,7 +63,7 @@ def rows_of_columns(columns: Columns, shape: PredicateShape) -> list[Row]:
 def column_updates(
     columns: Columns, shape: PredicateShape, seen: int, lower: int, upper: int
 ) -> pa.Table:
-    """What begins or ends at instants in [lower, upper), for facts of a window from `seen` on.
+    """Begins and ends at instants in [lower, upper), for facts of a window from `seen` on.
 
     The same updates as `differences` of their rows, in another order. Cost: O(facts).
     """

@@ -1,6 +1,4 @@
-"""A view kept up to date by the changes of its inputs, from an instant on at which everything is
-written.
-"""
+"""A view kept up to date by the changes of its inputs, from a completely written instant on."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _PATIENCE_US = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What one step has changed: facts and errors at their instants, and rows of the state."""
+    """Changes of one step: facts and errors at their instants, and rows of the state."""
 
     changes: Changes
     state_gone: tuple[StateRow, ...]
@@ -36,11 +34,11 @@ class Followed:
 
 
 class Follower:
-    """Holds what the view holds just before `lower`, and goes on from there.
+    """State of a view just before `lower`, kept up to date by changes from there on.
 
-    What is present in the inputs just before `lower`, and the state, are all it needs; the outputs
-    are not read. The facts of the inputs are shared with other views, where each stands. Cost: of
-    the beginning, one pass over the rows alive; of a step, what its changes touch.
+    The rows in the inputs just before `lower`, and the state, are all it needs; the outputs are not
+    read. The facts of the inputs are shared with other views at the same instant. Cost: at the
+    beginning, one pass over the rows alive; for a step, the work that its changes cause.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class Follower:
         return Followed(changes, gone.to_rows(), come.to_rows())
 
     def state(self) -> EngineState:
-        """What a window that begins here needs."""
+        """State of a window that begins here."""
         return self._engine.state()
 
 
@@ -102,14 +100,13 @@ def _lent(target: ViewTarget, living: LivingInput, pause: Pause | None) -> FactV
 
 
 class Balance:
-    """Which of the two ways costs less, by a model: deterministic, and never more than about twice
-    the better one.
+    """Cost model of the two ways: deterministic, never more than about twice the better one.
 
-    To follow begins with a pass over all rows alive. So a way is left only when what staying has
-    cost beyond the other one has come to as much as that pass. While nothing waits the pass delays
-    nobody: there it is enough that following was not left for too many changes since the last few,
-    and following begun so is left for the first changes that a window would save from waiting. Each
-    time that such a pass was for nothing, twice as many moments go by without one.
+    Following begins with a pass over all rows alive. So a way is left only when its extra cost over
+    the other one equals that pass. While nothing waits the pass delays nobody. There the condition
+    is that following was not left for too many changes since the last few. Following that was begun
+    so is abandoned for the first changes that a window would save from waiting. Each wasted pass
+    doubles the number of moments until the next one.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,4 @@
-"""A history as bytes, for a job that evaluates it elsewhere: data alone, never objects that run
-when they are read.
-"""
+"""A history as bytes, for a job that evaluates it elsewhere: data alone, never code."""
 
 from __future__ import annotations
 
@@ -35,10 +33,9 @@ class _Shape(msgspec.Struct, frozen=True):
 
 
 class HistorySpec(msgspec.Struct, frozen=True):
-    """A History without what can be found again: the program is its text, and is checked once more.
+    """A History without its derivable parts: the program is its text, and is checked once more.
 
-    What the program names of other distributions goes by name and version, and is loaded where the
-    job runs.
+    Plugins of the program go by name and version, and are loaded where the job runs.
     """
 
     name: str
@@ -65,7 +62,7 @@ class HistorySpec(msgspec.Struct, frozen=True):
 def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
     """The bytes from which `unpack_history` gives the same history; of a view without ticks.
 
-    Who evaluates it may hold `bytes_max` in memory.
+    The evaluator may hold `bytes_max` in memory.
     """
     target, program = history.target, history.target.program
     assert target.ticks is None, "no history of a view with ticks is evaluated in bulk"
@@ -88,7 +85,7 @@ def pack_history(history: History, bytes_max: int = HISTORY_BYTES_MAX) -> bytes:
 
 
 def unpack_history(packed: bytes) -> History:
-    """What `pack_history` was given. Cost: the program is parsed and checked."""
+    """The history that `pack_history` packed. Cost: the program is parsed and checked."""
     spec = msgspec.msgpack.decode(packed, type=HistorySpec)
     program = check(
         parse(spec.text, spec.file), InputSchemas(spec.program_inputs), vocabulary_of(spec.named)

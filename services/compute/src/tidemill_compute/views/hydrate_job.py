@@ -1,7 +1,6 @@
-"""The Spark job that evaluates the history of a view: by the maintainer of the service itself, in
-an executor.
+"""The Spark job that evaluates the history of a view, by the maintainer of the service itself.
 
-It commits nothing; the service appends what it wrote by compare-and-append.
+It runs in an executor and commits nothing. The service appends its parts by compare-and-append.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _batch(collection: str, parts: Sequence[bytes]) -> pa.RecordBatch:
 
 
 async def hydrated(place: BlobPlace, history: History) -> dict[str, Sequence[Part]]:
-    """What the view writes, as parts. Raises: Corrupt, Exhausted, and what the store raises."""
+    """Output of the view, as parts. Raises: Corrupt, Exhausted, and errors of the store."""
     blob = open_blob(place, partial(token_hex, 16))
     store = PartStore(blob, partial(token_hex, 16), now_ms=SystemClock().now_ms)
     try:

@@ -1,4 +1,4 @@
-"""What a view does while nothing waits for it, and lets lie as soon as something does."""
+"""Background work of a view while nothing waits for it, abandoned as soon as something does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 
 class Quiet:
-    """How many views of a process are at work; one thing at a time is made while none is."""
+    """Condition variable on the working views of a process; one task is made while none works."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -38,9 +38,7 @@ class Quiet:
                 self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Let the thread wait while any view is at work, unless something else is so; look again
-        after `tell`.
-        """
+        """Block the thread while any view works and `until` is false; see `tell`."""
         if self._working and not until():
             with self._changed:
                 self._changed.wait_for(lambda: until() or not self._working)
@@ -52,10 +50,9 @@ class Quiet:
 
 
 class Idling:
-    """One thing that is made in a thread of its own, part by part; between two of them it gives
-    way.
+    """One background task in a thread of its own, part by part; between two parts it gives way.
 
-    It waits while any view of the process is at work, and ends once it is stopped. Whoever stops it
+    It waits while any view of the process works, and ends once it is stopped. The stopping thread
     need not wait.
     """
 
@@ -64,8 +61,8 @@ class Idling:
         self._stopped = False
 
     async def run(self, make: Callable[[Pause], Found]) -> Found | None:
-        """What `make` gives, who calls what it is given between two parts; None if it was stopped
-        before.
+        """The result of `make`, which calls its argument between two parts; None if it was
+        stopped.
         """
         async with self._quiet.turn:
             return await asyncio.to_thread(self._made, make)
@@ -78,7 +75,7 @@ class Idling:
             return None
 
     def stop(self) -> None:
-        """Let it end at the next part."""
+        """End the task at the next part."""
         self._stopped = True
         self._quiet.tell()
 

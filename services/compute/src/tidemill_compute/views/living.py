@@ -1,4 +1,4 @@
-"""What an input of a view holds: the rows present at one instant, and the changes after it."""
+"""Current contents of a view's input: the rows present at one instant, and the changes after it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ _TOGETHER = 4_096
 
 
 class LivingInput:
-    """The rows of one input that are present just before `lower`, and all known changes from there
-    on.
+    """The rows of one input just before `lower`, and all known changes from there on.
 
     Between two windows nothing is read again: a window costs its changes and the rows alive. The
-    rows are held on columns after a window that wanted them so, as facts for a view that is
-    followed, and one by one after everything else. Columns and facts are shared with other views
-    that stand at the same instant.
+    rows are on columns after a window on columns, facts for a followed view, and single objects
+    after everything else. Columns and facts are shared with other views at the same instant.
     """
 
     def __init__(self, shape: PredicateShape, shared: SharedInput | None = None) -> None:
@@ -61,7 +59,7 @@ class LivingInput:
 
     @property
     def predicate(self) -> str:
-        """What the program calls it."""
+        """Name of the input in the program."""
         return self.shape.predicate
 
     def share(self, shared: SharedInput) -> None:
@@ -113,7 +111,7 @@ class LivingInput:
 
     @property
     def alive(self) -> int:
-        """How many rows are present just before `lower`."""
+        """Number of rows that are present just before `lower`."""
         if self._snapshot is not None:
             return int(self._snapshot.num_rows)
         if self.facts is not None:
@@ -134,7 +132,7 @@ class LivingInput:
         return waiting + (0 if self._rows is None else len(self._rows) * match_bytes(values))
 
     def waiting(self, upper: int) -> int:
-        """How many changes before `upper` are not yet evaluated."""
+        """Number of changes before `upper` that are not yet evaluated."""
         return int(np.searchsorted(self._times, np.uint64(upper)))
 
     def present(self) -> list[Presence]:
@@ -155,8 +153,9 @@ class LivingInput:
         return stretches
 
     def advance_columns(self, upper: int, texts: Texts) -> WindowColumns | None:
-        """As `advance`, on columns with these numbers of texts; None, and nothing done, where
-        columns cannot hold it.
+        """Advance as `advance` does, on columns with these numbers of texts.
+
+        None, and nothing done, where columns cannot hold it.
         """
         if not self._suited:
             return None
@@ -183,10 +182,10 @@ class LivingInput:
         return window
 
     def aside(self) -> LivingInput:
-        """The rows present just before `lower` once more, for who makes something of them while
-        this input stands still.
+        """A copy of the rows just before `lower`, for work beside this input while it stands still.
 
-        What is made of them touches nothing here. Of no use any more once this input has gone on.
+        Changes of the copy touch nothing here. It is of no use any more once this input has gone
+        on.
         """
         other = LivingInput(self.shape)
         other.lower = other.upper = self.lower
@@ -204,8 +203,9 @@ class LivingInput:
         self.on_columns = other.columns is not None
 
     def hold_facts(self, pause: Pause | None = None) -> FactVersion | None:
-        """The rows as facts that are shared, for who follows them by `walk`; None where they carry
-        more than a time and an expiry.
+        """The rows as shared facts, for a view that follows them by `walk`.
+
+        None where they carry more than a time and an expiry.
         """
         if self.shape.lattices or self.shape.written:
             return None
@@ -216,7 +216,7 @@ class LivingInput:
         return self.facts
 
     def walk(self, upper: int) -> list[Later]:
-        """What comes next of the facts, before `upper`; the input then begins there.
+        """The next changes of the facts, before `upper`; the input then begins there.
 
         Raises: Corrupt as `advance`. Cost: O(changes), for the first view that comes there.
         """
@@ -357,7 +357,7 @@ class LivingInput:
 
 
 def cut_window(inputs: Sequence[LivingInput], lower: int, upper: int, changes_max: int) -> int:
-    """Where a window from `lower` ends: `upper`, or before it if it would see too many changes.
+    """End of a window from `lower`: `upper`, or before it if the window would see too many changes.
 
     All changes at one instant belong to one window, however many they are. Cost: O(inputs ·
     changes_max).

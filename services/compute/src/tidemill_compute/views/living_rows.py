@@ -1,6 +1,4 @@
-"""The rows of an input that are alive, one object each: what a view needs that is followed by its
-changes.
-"""
+"""The rows of an input that are alive, one object each, for a view that follows changes."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class LivingRows:
         return LivingRows(self.make_record, dict(self._held))
 
     def hold(self, row: Row, since: int, copies: int) -> None:
-        """Let a row be alive that was not."""
+        """Add a row that was not alive."""
         self._held[row] = Held(copies, Presence(self.make_record(row), since, END))
 
     def items(self) -> Iterable[tuple[Row, Held]]:

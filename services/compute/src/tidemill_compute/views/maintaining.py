@@ -42,11 +42,11 @@ _MANY_ROWS = 1_000
 
 
 class Direct:
-    """Where a window holds many changes it is evaluated over all that is alive in [lower − 1,
-    upper).
+    """Maintainer of programs without ticks: by windows if changes are many, else by following them.
 
-    What is present at lower − 1 was written by the window before, so differences are what begins or
-    ends from `lower` on. Where it holds few, they alone are followed.
+    A window with many changes is evaluated over all that is alive in [lower − 1, upper). The window
+    before has written the rows at lower − 1, so differences are the begins and ends from `lower`
+    on.
     """
 
     reads_contents = False
@@ -89,11 +89,11 @@ class Direct:
         self._state = EngineState.from_rows(start.state)
 
     def call_off(self) -> None:
-        """Let the window or the changes under way be given up."""
+        """Abandon the window or the changes under way."""
         self._allowance.call_off()
 
     def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
-        """What it takes to begin following at `lower`; None where it follows, or would rather not."""
+        """The work that begins following at `lower`; None if it follows, or had better not."""
         if self._follower is not None or self._fresh or self._ways == "windows" or not self._inputs:
             return None
         alive = sum(living.alive for living in self._inputs.values())

@@ -1,10 +1,8 @@
-"""What the views of one process hold of their inputs in common: read once, decoded once, held once
-at each instant.
+"""Shared inputs of the views of one process: read once, decoded once, held once at each instant.
 
-Every view keeps its own place in an input. Views at one place share what is alive there, and who
-comes to a place by the window that another one took finds what that one found. Nothing here is
-counted or released: whatever no view stands at any more is gone with the last that did, also if
-that view died.
+Every view keeps its own place in an input. Views at one place share the rows that are alive there.
+The next view at a place finds the window that the first one has made. Nothing is counted or
+released: an object without a view at its place is gone with the last one, also if that view died.
 """
 
 from __future__ import annotations
@@ -74,13 +72,12 @@ class _Read:
 
 
 class SharedInput:
-    """One input as it is read in one way, for all views of the process that read it so.
+    """One input in one way of reading, for all views of the process that read it so.
 
     Reads are for one event loop, the rest for any number of threads. `reads` and `advances` count
-    how often the store was asked and rows were moved on, `wanted` how often a view wanted the
-    latter.
+    questions to the store and moves of rows, `wanted` the moves that views wanted.
 
-    Readers are looked at by others under the lock: whoever takes what it holds from a reader, or
+    Readers are looked at by others under the lock. A thread that takes content from a reader, or
     moves it, does so before its place changes, and only here is it given anything.
     """
 
@@ -99,18 +96,18 @@ class SharedInput:
 
     @property
     def readers(self) -> int:
-        """How many views read it."""
+        """Number of views that read it."""
         return len(self._readers)
 
     @property
     def places(self) -> int:
-        """How many different things views hold of it, on columns and as facts."""
+        """Number of different contents that views hold of it, on columns and as facts."""
         with self._moving:
             return len({id(held) for r in self._readers for held in (r.columns, r.facts) if held})
 
     @property
     def waiting(self) -> int:
-        """How many windows are kept for views that have yet to take them."""
+        """Number of windows that are kept for views that have yet to take them."""
         return len(self._windows)
 
     def join(self, reader: Reader) -> None:
@@ -127,7 +124,7 @@ class SharedInput:
     # What is read.
 
     async def present(self, at: int, read: ReadPresent) -> pa.Table:
-        """What the input holds at an instant; read once while anybody holds it as it was read."""
+        """Contents of the input at an instant; read once while anybody holds it as it was read."""
         async with self._reading:
             known = self._presents.get(at)
             if known is None:
@@ -136,7 +133,7 @@ class SharedInput:
             return known
 
     async def read(self, reader: Reader, until: int, read: ReadChanges) -> None:
-        """Let a view know all changes below `until`, and what else another view has read already."""
+        """Give a view all changes below `until`, and those that another view has read already."""
         async with self._reading:
             lower = reader.upper
             known = [part for part in self._recent if part.upper > lower]
@@ -176,11 +173,10 @@ class SharedInput:
         begin: Callable[[], LivingColumns],
         changes: Callable[[], tuple[Columns, I64Array]],
     ) -> WindowColumns:
-        """Let a view go on to `upper`, where it holds what is alive on columns; what is present on
-        the way.
+        """Advance a view that holds columns to `upper`; returns the rows present on the way.
 
-        `begin` gives what is alive where it stands, `changes` what comes and goes after it; neither
-        is asked if another view has taken the same window. Raises: what they raise; Corrupt as
+        `begin` gives the rows where it stands, `changes` the changes after it. Neither is asked if
+        another view has taken the same window. Raises: their errors; Corrupt as
         `LivingColumns.advanced`.
         """
         from tidemill.datalog.columnar import WindowColumns
@@ -216,9 +212,7 @@ class SharedInput:
     # What is alive, as facts.
 
     def begin(self, reader: Reader, given: Callable[[], Iterable[Given]]) -> FactVersion:
-        """Let a view hold the facts where it stands: those of another view that stands there, else
-        of what is given.
-        """
+        """Give a view the facts where it stands: those of another view, else the given ones."""
         with self._moving:
             self._check(reader)
             known = [o.facts for o in self._readers if o.lower == reader.lower and o.facts]
@@ -235,7 +229,7 @@ class SharedInput:
     def hold(
         self, reader: Reader, columns: LivingColumns | None, facts: FactVersion | None
     ) -> None:
-        """Let a view hold what was made of the rows where it stands."""
+        """Give a view the columns or facts that were made of the rows where it stands."""
         with self._moving:
             self._check(reader)
             reader.columns, reader.facts = columns, facts
@@ -243,8 +237,7 @@ class SharedInput:
     def walk(
         self, reader: Reader, upper: int, times: Sequence[int], given: Callable[[], list[Given]]
     ) -> list[Later]:
-        """Let a view that holds facts go on to `upper`, by the versions that others made or it
-        makes for them.
+        """Advance a view that holds facts to `upper`, by versions of others or new ones.
 
         Shapes: `times` ascend, one for each change of `given` below `upper`; nobody asks for these
         unless a version is missing. Raises: Corrupt as `FactVersion.change`.
@@ -299,8 +292,7 @@ class SharedInput:
 
 
 class SharedInputs:
-    """The inputs of all views of a process, by collection and by what is read of it; and one
-    numbering of texts.
+    """Inputs of all views of a process, by collection and reading; and one numbering of texts.
 
     Only equal readings are shared: a view that reads few rows or columns is never made to look at
     more.
@@ -316,7 +308,7 @@ class SharedInputs:
         """Where views are evaluated."""
 
     def input(self, collection: str, shape: PredicateShape, scan: Scan | None) -> SharedInput:
-        """What is shared of a collection of which only the scan is read; None: all of it."""
+        """The shared input of a collection with a scan; None: all of it."""
         narrowed = None if scan is None else scan.nameless
         fields = tuple((field.name, str(field.type)) for field in shape.schema)
         carried = (shape.lattices, shape.written, shape.sure, shape.marked)
@@ -331,8 +323,9 @@ class SharedInputs:
         return list(self._inputs.values())
 
     def texts(self, alive: int) -> Texts:
-        """The numbers of texts for a view with so many rows alive; begun anew once most are of rows
-        that are gone.
+        """Numbering of texts for a view with so many rows alive.
+
+        It is begun anew once most texts are of rows that are gone.
         """
         from tidemill.datalog.columnar import Texts
 

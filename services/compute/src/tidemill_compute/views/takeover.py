@@ -1,11 +1,10 @@
 """A changed program takes the place of the one before: at one instant, in the same collections.
 
-The new version is evaluated beside the old one, into collections that nobody reads, from the
-beginning of the history of its inputs. When it has come as far as the old one, that one stops where
-all it writes has one upper: the *common frontier*. What the new version says from there on follows
-in the old collections, what differs at the frontier as updates at that instant. So readers see the
-old answers below the frontier, the new ones from it on, in every output at once, and frontiers that
-only grow.
+The new version is evaluated beside the old one, from the beginning of its inputs' history, into
+collections that nobody reads. When it has come as far as the old one, that one stops at one upper
+of all its outputs: the *common frontier*. From there on the new version's updates follow in the old
+collections; differences at the frontier are updates at that instant. So readers see the old answers
+below the frontier and the new ones from it on, in every output at once. Frontiers only grow.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tidemill_compute.views.view import ViewDriver
 from tidemill_compute.views.view_target import ViewTarget
 
 LOOK_S = 0.02
-"""How often to look whether the new version has come far enough."""
+"""Seconds between looks at whether the new version has come far enough."""
 
 Make = Callable[[str, Frontier], Awaitable[None]]
 """Creates a collection of the view that begins at a frontier, unless it is there."""

@@ -1,4 +1,4 @@
-"""What the ticks of all nodes say, as changes of the outputs and the error collection of a view."""
+"""Output of the ticks of all nodes, as changes of the collections of a view."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Told = tuple[str, Row]
 class TickOutputs:
     """Collects changes until they are taken. With several nodes each row begins with its node.
 
-    After a restart the first tick of a node says everything anew; what was written before and is
-    said again is no change, what is not said again ends.
+    After a restart the first tick of a node states everything anew. A row that was written before
+    and is stated again is no change; a row that is not stated again ends.
     """
 
     def __init__(self, target: ViewTarget) -> None:
@@ -141,9 +141,7 @@ class TickOutputs:
             heappush(self._expiries, (expires, told[0], self._numbers, told))
 
     def expire(self, upper: Instant) -> None:
-        """Let every record end that says of itself that it ends below `upper`, and that no tick
-        ended.
-        """
+        """End every record whose own expiry is below `upper`, and that no tick ended."""
         while self._expiries and self._expiries[0][0] < upper:
             expires, name, _, told = heappop(self._expiries)
             if told in self._expiring:

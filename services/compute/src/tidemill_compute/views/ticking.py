@@ -1,7 +1,6 @@
-"""Programs with `@next` and `@async` as views: tick after tick, each at its instant (language.md
-7).
+"""Programs with `@next` and `@async` as views: tick after tick, at its instant (language.md 7).
 
-What a tick derives is present from its instant until the next tick says otherwise, or until it
+A row of a tick is present from its instant until the next tick states otherwise, or until it
 expires.
 """
 
@@ -79,7 +78,7 @@ class Ticked:
         return IncrementalNode(target.program, handed, target.limits, target.strategy, allowance)
 
     def call_off(self) -> None:
-        """Let the ticks under way be given up."""
+        """Abandon the ticks under way."""
         for allowance in self._of_nodes:
             allowance.call_off()
 

@@ -45,16 +45,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ViewProgress:
-    """What the view has come to: for status and metrics."""
+    """Progress of the view: for status and metrics."""
 
     lower: int = 0
     inputs: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     changes: int = 0
     followed: int = 0
-    """How many of the steps followed changes."""
+    """Number of steps that followed changes."""
     begun_idle: int = 0
-    """How often it began to follow while nothing waited."""
+    """Number of times that following began while nothing waited."""
     seconds: float = 0.0
 
 
@@ -62,8 +62,8 @@ class ViewDriver:
     """At each instant below upper, output = program(inputs), exactly.
 
     Work is cut into steps. The state, the outputs and the errors are written from the same lower to
-    the same upper, the state first; a restart goes on from the least of them with the state as of
-    then, and writes what is missing.
+    the same upper, the state first. A restart goes on from the least of them with the state as of
+    then, and writes the missing parts.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ViewDriver:
 
     @property
     def mode(self) -> str:
-        """How it is kept up to date now: `incremental` or `scratch`."""
+        """Present way of maintenance: `incremental` or `scratch`."""
         return self._maintainer.mode
 
     @property
@@ -171,7 +171,7 @@ class ViewDriver:
         return self._waits and self.progress.lower >= self._state_upper
 
     def finish(self) -> None:
-        """Let `maintain_forever` end once everything that it writes has one upper."""
+        """End `maintain_forever` once all its outputs have one upper."""
         self._last = True
 
     def _finished(self) -> bool:

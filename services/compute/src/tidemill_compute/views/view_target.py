@@ -1,4 +1,4 @@
-"""What a view is: its program, the collections it reads and writes, how it is evaluated."""
+"""A view: its program, the collections it reads and writes, its limits."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class ViewTarget:
     begin: Frontier | None = None
     limits: Limits = field(default_factory=Limits)
     allowance: Allowance = field(default_factory=Allowance, compare=False)
-    """What the view may hold in memory."""
+    """Memory of the view."""

@@ -1,4 +1,4 @@
-"""What an evaluation found, as updates of the collections of a view."""
+"""Results of an evaluation, as updates of the collections of a view."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Change: TypeAlias = "tuple[Row, int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a maintainer goes on: everything before `lower` is written.
+    """Start of a maintainer: everything before `lower` is written.
 
-    `fresh`: nothing is, and the inputs begin with what they hold at `lower`. Otherwise `state` and
-    `contents` (rows by collection, only if asked for) are those just before it.
+    `fresh`: nothing is written, and the inputs begin with their contents at `lower`. Otherwise
+    `state` and `contents` (rows by collection, only if asked for) are those just before it.
     """
 
     lower: int
@@ -59,28 +59,27 @@ class Maintainer(Protocol):
         """
 
     def when_idle(self, lower: int) -> Callable[[Pause], object] | None:
-        """What may be made in another thread while nothing waits at `lower`, for `adopt`; None for
-        nothing.
+        """Work for another thread while nothing waits at `lower`, for `adopt`; None for none.
 
-        It reads nothing that `step` changes; what it calls now and then raises where nobody wants
-        it any more.
+        It reads nothing that `step` changes. Its calls of the argument raise once nobody wants it
+        any more.
         """
 
     def adopt(self, made: object | None) -> None:
         """Go on with what was made, if no step came in between; None: one did."""
 
     def call_off(self) -> None:
-        """Let a step that is under way end soon, with an error: nobody waits for it."""
+        """End a step that is under way soon, with an error: nobody waits for it."""
 
     @property
     def mode(self) -> str:
-        """How the view is kept up to date now, in a word."""
+        """Present way of maintenance, in a word."""
 
 
 def differences(stretches: Iterable[Stretch], seen: int, lower: int, upper: int) -> list[Change]:
-    """What begins or ends at instants in [lower, upper): (row, time, ±1).
+    """Begins and ends at instants in [lower, upper): (row, time, ±1).
 
-    What is present at an instant before `lower` that was seen was written then, and does not begin
+    A presence that was seen at an instant before `lower` was written then, and does not begin
     again.
     """
     changes: list[Change] = []

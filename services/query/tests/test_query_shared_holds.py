@@ -40,7 +40,7 @@ class World:
             "c", at, frontier(upper), empty.empty_table(), writer="test"
         )
 
-    async def held(self) -> list[int]:
+    async def holds_now(self) -> list[int]:
         """The instants that are held, once all has been said of them."""
         for _ in range(20):
             await asyncio.sleep(0)
@@ -55,8 +55,8 @@ async def test_a3_hundred_subscribers_are_one_hold_and_two_commits() -> None:
     async with AsyncExitStack() as all_of_them:
         for _ in range(100):
             await all_of_them.enter_async_context(world.holds.following("c", None))
-        assert len(await world.held()) == 1
-    assert await world.held() == []
+        assert len(await world.holds_now()) == 1
+    assert await world.holds_now() == []
     assert (await world.collections.status("c")).version == before + 2
 
 
@@ -79,7 +79,7 @@ async def test_a3_the_hold_is_at_the_least_place_of_those_who_follow(seed: int) 
             await world.move(upper)
         else:
             rng.choice(list(leaving)).reached(rng.randrange(90, upper))
-        held = await world.held()
+        held = await world.holds_now()
         assert len(held) == bool(leaving)
         assert all(held[0] <= each.at for each in leaving)
         if leaving and act == 3:
@@ -95,16 +95,16 @@ async def test_a3_who_begins_before_the_hold_has_one_of_its_own() -> None:
     keep, _ = await world.collections.acquire("c")
     async with world.holds.following("c", None) as first:
         first.reached(since + 1)
-        await world.held()
+        await world.holds_now()
         await world.move(200)
         async with world.holds.following("c", since) as early:
             assert early.held.id != first.held.id
             assert early.at == since
-            assert sorted(await world.held()) == [since, since, since + 1]
+            assert sorted(await world.holds_now()) == [since, since, since + 1]
         async with world.holds.following("c", None) as late:
             assert late.at >= since
     assert keep is not None
-    assert await world.held() == [since]
+    assert await world.holds_now() == [since]
 
 
 async def test_a3_a_hold_outlives_its_lease_and_one_that_was_lost_is_taken_anew() -> None:
@@ -113,10 +113,10 @@ async def test_a3_a_hold_outlives_its_lease_and_one_that_was_lost_is_taken_anew(
     async with world.holds.following("c", None) as first:
         for _ in range(12):
             await world.clock.advance(LEASE_MS / 4000)
-        assert len(await world.held()) == 1
+        assert len(await world.holds_now()) == 1
         world.clock.move(2 * LEASE_MS / 1000)  # the process stood still
         await world.move(300)
         await world.clock.advance(LEASE_MS / 4000)
         async with world.holds.following("c", None) as second:
             assert second.held.id != first.held.id
-            assert len(await world.held()) == 1
+            assert len(await world.holds_now()) == 1

@@ -38,7 +38,7 @@ class SharedHolds:
         Cost: two commits for the first and last subscriber of a collection, none for the others.
         Raises: UnknownCollection.
         """
-        shared = await self._joined(collection, start)
+        shared = await self._join(collection, start)
         follower = Follower(shared, shared.target if start is None else max(start, shared.target))
         shared.followers.add(follower)
         try:
@@ -50,7 +50,7 @@ class SharedHolds:
             else:
                 await self._drop(collection, shared)
 
-    async def _joined(self, collection: str, start: int | None) -> _SharedHold:
+    async def _join(self, collection: str, start: int | None) -> _SharedHold:
         making = self._making.setdefault(collection, asyncio.Lock())
         async with making:
             shared = self._shared.get(collection)

@@ -12,7 +12,7 @@ import redis
 
 from tidemill.runtime.clock import SystemClock
 from tidemill.shard import Appended, Collections, Description, MemoryBlob, Version
-from tidemill.shard.consensus_redis import RedisConsensus, _shown, uncancelled
+from tidemill.shard.consensus_redis import RedisConsensus, _shown, await_uncancelled
 from tidemill.testkit.servers import redis_server
 from tidemill.time import Indeterminate, Unavailable, UsageError, frontier
 
@@ -154,7 +154,7 @@ async def test_a_cancellation_that_the_client_forgets_is_not_forgotten(ends: str
     (outcome,) = await asyncio.gather(forgetful, return_exceptions=True)
     assert outcome == "answer" if ends == "answer" else isinstance(outcome, Unavailable)
     asked.clear()
-    careful = asyncio.create_task(uncancelled(ask))
+    careful = asyncio.create_task(await_uncancelled(ask))
     await asked.wait()
     careful.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -135,7 +135,7 @@ def every_race_is_won(patch: pytest.MonkeyPatch) -> None:
     async def landed(*_: object) -> bool:
         return True
 
-    patch.setattr(log.CollectionLog, "_landed", landed)
+    patch.setattr(log.CollectionLog, "_find_landed", landed)
 
 
 def upper_moves_back(patch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ class CompactionDriver:
         seen.held = held
         crowded = status.batches > self.settings.batches_max
         quiet = seen.quiet >= self.settings.idle_looks
-        here = not (crowded or quiet) or not await self._given_away(
+        here = not (crowded or quiet) or not await self._give_away(
             collection, status.updates, quiet
         )
         if crowded and here:
@@ -163,7 +163,7 @@ class CompactionDriver:
             self.counts.orphans += await self.collections.reap_orphans(collection, age_ms)
             self._tombstones[collection] = math.inf
 
-    async def _given_away(self, collection: str, updates: int, quiet: bool) -> bool:
+    async def _give_away(self, collection: str, updates: int, quiet: bool) -> bool:
         """Whether a merge of the collection is, or becomes, somebody else's work."""
         running = self._big.get(collection)
         if running is not None and not running.done():

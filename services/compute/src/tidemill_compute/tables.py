@@ -74,7 +74,7 @@ class TableDriver:
             at = max(lower, await self._now()) if lower or self._timeline is None else 0
             updates = rows.append_column(TIME, pa.array([at] * rows.num_rows, pa.uint64()))
             updates = updates.append_column(DIFF, diffs)
-            outcome = await self._written(updates, frontier(at + 1), token, body)
+            outcome = await self._write(updates, frontier(at + 1), token, body)
             if not isinstance(outcome, UpperMismatch):
                 return sole_time(outcome.upper) - 1
 
@@ -104,9 +104,9 @@ class TableDriver:
                 continue
             reached = frontier(await self._now() + (1 if self._timeline is None else 0))
             if held.precedes(reached) and held != reached:
-                await self._written(None, reached, None)
+                await self._write(None, reached, None)
 
-    async def _written(
+    async def _write(
         self, updates: pa.Table | None, to: Frontier, token: str | None, body: str = ""
     ) -> AppendOutcome:
         """Write from where the table stands; another process may have moved it, which is known

@@ -122,7 +122,7 @@ class QueryDriver:
             with suppress(UnknownCapability, CapabilityExpired):
                 await self._collections.drop(held)
 
-    async def _chosen(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
+    async def _choose(self, as_of: int | None, answer: Callable[[], Awaitable[T]]) -> T:
         """The answer; where nobody asked for an instant and the history of the chosen one is let go meanwhile, anew.
 
         The process may stand still for longer than a collection is retained. Raises: BeforeSince for an
@@ -135,10 +135,10 @@ class QueryDriver:
 
     async def snapshot(self, collection: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The whole collection at one instant."""
-        found = (await self._found(collection)).collection
-        return await self._chosen(as_of, lambda: self._answer(found, as_of, wait_s))
+        found = (await self._find(collection)).collection
+        return await self._choose(as_of, lambda: self._answer(found, as_of, wait_s))
 
-    async def _found(self, name: str) -> Readable:
+    async def _find(self, name: str) -> Readable:
         """A collection by its name, also if another process has created it since. Raises: UnknownCollection."""
         with suppress(UnknownCollection):
             return self._directory.find(name)
@@ -210,7 +210,7 @@ class QueryDriver:
                 reason="limits",
             )
 
-    async def _reasoned(self, allowance: Allowance, reason: Callable[..., T], *given: object) -> T:
+    async def _reason(self, allowance: Allowance, reason: Callable[..., T], *given: object) -> T:
         """What a reason says, found beside the event loop within an allowance."""
         allowance.beside = allowance.held
         return await self._workers.run(allowance, reason, *given, allowance)
@@ -218,23 +218,23 @@ class QueryDriver:
     async def ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         """The records that match a goal at one instant."""
         self._refuse_long(goal)
-        return await self._chosen(as_of, lambda: self._asked(goal, as_of, wait_s))
+        return await self._choose(as_of, lambda: self._ask(goal, as_of, wait_s))
 
-    async def _asked(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
+    async def _ask(self, goal: str, as_of: int | None, wait_s: float | None) -> Answer:
         name, rest = split_name(goal)
-        readable = await self._found(name)
+        readable = await self._find(name)
         if not rest:
             return await self._answer(readable.collection, as_of, wait_s)
         compiled = await self._workers.read_beside(goal, row_goal, goal, readable)
         at = await self._instant(readable.collection, as_of, wait_s)
-        found_in = await self._found_by(readable, compiled.fixed, at)
+        found_in = await self._find_by(readable, compiled.fixed, at)
         status = await self._readable_at(readable.collection, at)
         rows = await self._contents(found_in, at, compiled.fixed)
         table = await self._workers.beside(rows.num_rows > ROWS_INLINE_MAX, compiled.answer, rows)
         self._refuse_large(table.nbytes)
         return Answer(table, at, status.since, status.upper, readable.collection)
 
-    async def _found_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
+    async def _find_by(self, readable: Readable, fixed: Mapping[str, object], at: int) -> str:
         """The collection in which rows with these values are found fastest, of those that hold them at `at`."""
         keys = sorted((k for k in readable.arranged if set(k) <= fixed.keys()), key=len)
         own = (await self._collections.description(readable.collection)).key if keys else ()
@@ -256,7 +256,7 @@ class QueryDriver:
         """Changes of a goal or collection; history is let go of as it has been sent."""
         self._refuse_long(goal)
         name, rest = split_name(goal)
-        readable = await self._found(name)
+        readable = await self._find(name)
         compiled = await self._workers.read_beside(goal, row_goal, goal, readable) if rest else None
         async with self._holds.following(readable.collection, start) as follower:
             # NB: chosen under the hold: what is let go before it is not chosen.
@@ -286,7 +286,7 @@ class QueryDriver:
 
         Raises: UsageError for collections of two timelines, whose instants are not the same.
         """
-        ids = {name: (await self._found(name)).collection for name in names}
+        ids = {name: (await self._find(name)).collection for name in names}
         await self._refuse_two_timelines(ids)
 
         async def answers() -> Mapping[str, Answer]:
@@ -299,7 +299,7 @@ class QueryDriver:
                 found[name] = await self._answer(each, at, wait_s, others)
             return found
 
-        return await self._chosen(as_of, answers)
+        return await self._choose(as_of, answers)
 
     async def _refuse_two_timelines(self, ids: Mapping[str, str]) -> None:
         first: tuple[str, str] | None = None
@@ -361,24 +361,24 @@ class QueryDriver:
         self, source: str, wanted: int | SourceFrontier | None, wait_s: float | None
     ) -> Translation:
         """What a source's answer as of an instant is made of; of offsets, the least instant they are in at."""
-        await self._found(source)
+        await self._find(source)
         found, answer = self._directory.source(source), self._translator
         if isinstance(wanted, Antichain):
             return await answer.covering(found, wanted, wait_s)
-        return await self._chosen(wanted, lambda: answer.as_of(found, wanted, wait_s))
+        return await self._choose(wanted, lambda: answer.as_of(found, wanted, wait_s))
 
     async def _read_by(self, name: str) -> list[Readable]:
         """The collection of a name or goal; for the name of a view, its outputs and all that it reads."""
         with suppress(UnknownCollection):
             view = self._directory.view(name)
             return [*view.outputs.values(), *view.inputs.values()]
-        return [await self._found(split_name(name)[0])]
+        return [await self._find(split_name(name)[0])]
 
     async def why(self, record: str, as_of: int | None) -> Explanation:
         """The proof of a record that is present; where views read what others derive, through all of them."""
-        return await self._chosen(as_of, lambda: self._proved(record, as_of))
+        return await self._choose(as_of, lambda: self._prove(record, as_of))
 
-    async def _proved(self, written: str, as_of: int | None) -> Explanation:
+    async def _prove(self, written: str, as_of: int | None) -> Explanation:
         view, asked, collection = await self._question(written, blanks=False)
         at = await self._instant(collection, as_of, None)
         found = await self._proof(view, asked, at)
@@ -399,37 +399,37 @@ class QueryDriver:
         """The proof down to the inputs of one view."""
         if view.ticks is not None:
             ways = reasons.proof_in_ticks
-            return await self._explained_in_ticks(view, view.ticks, asked, at, ways)
+            return await self._explain_in_ticks(view, view.ticks, asked, at, ways)
         allowance = self._workers.allowance()
         scans = await self._workers.run(allowance, plans.scans_of_proof, view.program, asked)
         inputs = await self._presences(view, self._begins(asked, at), at, scans, allowance)
         letters = await self._letters(view)
-        return await self._reasoned(
+        return await self._reason(
             allowance, reasons.proof, view.program, inputs, letters, asked, at, at + 1
         )
 
     async def why_not(self, record: str, as_of: int | None) -> Explanation:
         """For each rule that could derive the record, what stopped it."""
-        return await self._chosen(as_of, lambda: self._absence(record, as_of))
+        return await self._choose(as_of, lambda: self._absence(record, as_of))
 
     async def _absence(self, written: str, as_of: int | None) -> Explanation:
         view, asked, collection = await self._question(written, blanks=True)
         upper = (await self._collections.status(collection)).upper
         allowance = self._workers.allowance()
         if as_of is not None and upper.less_equal(as_of):
-            return await self._reasoned(
+            return await self._reason(
                 allowance, reasons.absence, view.program, {}, (), asked, as_of, sole_time(upper)
             )
         at = await self._instant(collection, as_of, None)
         if view.ticks is not None:
             ways = reasons.absence_in_ticks
-            return await self._explained_in_ticks(view, view.ticks, asked, at, ways)
+            return await self._explain_in_ticks(view, view.ticks, asked, at, ways)
         # What comes after the instant may be what was missing at it.
         last = at if upper.empty else sole_time(upper) - 1
         until = max(at, min(last, at + self._settings.proof_history_ms))
         inputs = await self._presences(view, self._begins(asked, at), until, {}, allowance)
         letters = await self._letters(view)
-        return await self._reasoned(
+        return await self._reason(
             allowance, reasons.absence, view.program, inputs, letters, asked, at, until + 1
         )
 
@@ -463,7 +463,7 @@ class QueryDriver:
             for predicate, readable in view.inputs.items()
         }
 
-    async def _explained_in_ticks(
+    async def _explain_in_ticks(
         self, view: ViewOf, ticks: TicksOf, asked: Record, at: int,
         reason: Callable[[TickHistory, reasons.Letters, Record, int, int, int, Allowance], T],
     ) -> T:  # fmt: skip
@@ -481,7 +481,7 @@ class QueryDriver:
         allowance = self._workers.allowance()
         history = await self._histories.of_ticks(view, ticks, begins, at, allowance)
         letters = await self._letters(view)
-        return await self._reasoned(allowance, reason, history, letters, asked, at, node, at + 1)
+        return await self._reason(allowance, reason, history, letters, asked, at, node, at + 1)
 
     async def _letters(self, view: ViewOf) -> list[Record]:
         """The events that came late to the inputs of a view, under the names that its program has for them."""

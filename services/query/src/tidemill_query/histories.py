@@ -114,7 +114,7 @@ class Histories:
         if (
             begins != ticks.begin
         ):  # a first step of one instant leaves its state at the beginning itself
-            state, begun, fresh = await self._handed(ticks.state, begins, at)
+            state, begun, fresh = await self._read_handed(ticks.state, begins, at)
         stretches = {}
         for name, readable in view.inputs.items():
             stretch = await self._stretch(readable, min(begun, at), at, allowance)
@@ -130,7 +130,7 @@ class Histories:
         since = (await self._collections.status(collection)).since
         return 0 if since.empty else sole_time(since)
 
-    async def _handed(
+    async def _read_handed(
         self, collection: str, begins: int, at: int
     ) -> tuple[frozenset[StateRow], int, bool]:
         """A state that ticks left, the instant for which it is exact, and whether there were none

@@ -63,7 +63,7 @@ class Translator:
         at = await self._definite(source.collection, at, wait_s)
         status = await self._collections.status(source.collection)
         _refuse_before(source, status, at)
-        bound_at = at if source.event_map is None else await self._passed(source.event_map, at)
+        bound_at = at if source.event_map is None else await self._find_passed(source.event_map, at)
         allowance = self._workers.allowance()
         async with self._reading(source.remap, "translate") as held:
             rows = await self._collections.snapshot(held, bound_at, told=allowance.take)
@@ -87,13 +87,13 @@ class Translator:
                 reason="limits",
             )
         until_s = self._clock.monotonic_s() + (wait_s or 0.0)
-        bound_at = await self._bound(source, wanted, until_s)
+        bound_at = await self._find_bound(source, wanted, until_s)
         at = bound_at
         if source.event_map is not None:
             at = await self._event_frontier(source, source.event_map, bound_at - 1)
         return await self.as_of(source, at, max(0.0, until_s - self._clock.monotonic_s()))
 
-    async def _bound(self, source: SourceOf, wanted: SourceFrontier, until_s: float) -> int:
+    async def _find_bound(self, source: SourceOf, wanted: SourceFrontier, until_s: float) -> int:
         """The least instant of the system at which R says at least `wanted`."""
         allowance = self._workers.allowance()
         async with self._reading(source.remap, "translate") as held:
@@ -140,7 +140,7 @@ class Translator:
                 **{**error.details, "collection": source.collection},
             ) from None
 
-    async def _passed(self, event_map: str, at: int) -> int:
+    async def _find_passed(self, event_map: str, at: int) -> int:
         """The least instant of the system at which event time had gone past `at`, which it has."""
         async with self._reading(event_map, "translate") as held:
             begin = sole_time(held.frontier)

@@ -91,12 +91,12 @@ class SparkBulkReclock:
         Raises Unavailable with the end of the job's log if it failed.
         """
         spec = await self._spec(backlog)
-        result = await self._written(backlog, spec)
+        result = await self._write(backlog, spec)
         while result.undecided:
             assert self._schemas is not None
             await self._schemas.learn(result.undecided)
             spec = await self._spec(backlog)
-            result = await self._written(backlog, spec)
+            result = await self._write(backlog, spec)
         for target in (spec.letters, spec.rows):
             parts = [
                 unpack_part(packed)
@@ -109,7 +109,7 @@ class SparkBulkReclock:
                 writer=backlog.source,
             )  # fmt: skip
 
-    async def _written(self, backlog: Backlog, spec: BackfillSpec) -> BackfillResult:
+    async def _write(self, backlog: Backlog, spec: BackfillSpec) -> BackfillResult:
         job = Job(JobKind.BACKFILL, backlog.source, self._job.module, self._job.packed(spec))
         outcome = await self._launcher.launch(job)
         if isinstance(outcome, JobFailed):

@@ -109,7 +109,7 @@ class RemapDriver:
                 minter = await self._read()
                 continue
             if self._rest is not None and self._rest.due(before != self.counts.known):
-                await self._rest.rest(minter.view.upper, lambda: self._moved(probe))
+                await self._rest.rest(minter.view.upper, lambda: self._has_moved(probe))
                 minter = await self._read()
 
     async def _stand_by(self, probe: Probe, upper: Frontier) -> None:
@@ -128,7 +128,7 @@ class RemapDriver:
         except NotYet:
             self.stands_by = False
 
-    async def _moved(self, probe: Probe) -> bool:
+    async def _has_moved(self, probe: Probe) -> bool:
         """Whether a probe sees something new."""
         before, self.counts.known = self.counts.known, await probe()
         return before != self.counts.known

@@ -50,7 +50,7 @@ class Rest:
         self._still = 0
         intervals = 0
         try:
-            if not await self._written(upper):
+            if not await self._await_written(upper):
                 return
             if not await self._follows(upper):
                 self._patience = min(2 * self._patience, STILL_MAX)
@@ -66,7 +66,7 @@ class Rest:
         finally:
             self._pace.leave(self._source)
 
-    async def _written(self, upper: Frontier) -> bool:
+    async def _await_written(self, upper: Frontier) -> bool:
         """Whether everything bound is written, within an interval or two."""
         try:
             for each in self._bound:

@@ -54,7 +54,7 @@ class BlockingClient:
             target=self._loop.run_forever, name="tidemill-client", daemon=True
         )
         self._thread.start()
-        self._client = self._wait(_opened(address, timeout_s, dialer))
+        self._client = self._wait(_open_client(address, timeout_s, dialer))
 
     def __enter__(self) -> Self:
         return self
@@ -203,5 +203,5 @@ class BlockingClient:
                 self._wait(closed())
 
 
-async def _opened(address: str, timeout_s: float, dialer: Dialer) -> AsyncClient:
+async def _open_client(address: str, timeout_s: float, dialer: Dialer) -> AsyncClient:
     return AsyncClient(address, timeout_s=timeout_s, dialer=dialer)

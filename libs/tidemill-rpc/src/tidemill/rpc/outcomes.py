@@ -48,7 +48,7 @@ async def ends(call: Any, *, writes: bool = False, explain: Explain = _nothing) 
         if _asked_to_end():
             raise
         found = away(CLOSED, writes=writes)
-    raise await _explained(found, explain)
+    raise await _explain(found, explain)
 
 
 async def raised(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[Any, None]:
@@ -68,7 +68,7 @@ async def raised(call: Any, *, explain: Explain = _nothing) -> AsyncGenerator[An
     finally:
         call.cancel()
     if found is not None:
-        raise await _explained(found, explain)
+        raise await _explain(found, explain)
 
 
 def _closed(error: grpc.aio.UsageError, *, writes: bool) -> TidemillError:
@@ -84,7 +84,7 @@ def _asked_to_end() -> bool:
     return task is None or task.cancelling() > 0
 
 
-async def _explained(error: TidemillError, explain: Explain) -> TidemillError:
+async def _explain(error: TidemillError, explain: Explain) -> TidemillError:
     """The error, or one that says more."""
     if error.details.get("reason") != "unreachable":
         return error

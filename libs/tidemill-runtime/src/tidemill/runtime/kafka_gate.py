@@ -48,7 +48,7 @@ class _GatedLoop:
         )
 
 
-async def _gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships no types
+async def _connect_gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships no types
     name = options.get("client_id")
     try:
         if not isinstance(name, GatedId):
@@ -64,4 +64,4 @@ async def _gated(host: str, port: int, **options: Any) -> Any:  # aiokafka ships
         raise type(error)() from None
 
 
-aiokafka.client.create_conn = _gated
+aiokafka.client.create_conn = _connect_gated

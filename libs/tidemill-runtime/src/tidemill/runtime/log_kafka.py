@@ -125,7 +125,7 @@ class KafkaLog:
         places = [TopicPartition(topic, number) for number in range(await self._count(topic))]
         with translated(f"asking for the bounds of {topic}"):
             async with asyncio.timeout(self._deadline_s):
-                prober = await self._started_prober()
+                prober = await self._start_prober()
                 lows = await prober.beginning_offsets(places)
                 highs = await prober.end_offsets(places)
         return {place.partition: (lows[place], highs[place]) for place in places}
@@ -135,7 +135,7 @@ class KafkaLog:
         try:
             with translated(f"looking up topic {topic}"):
                 async with asyncio.timeout(self._deadline_s):
-                    return await topic_id(await self._started_admin(), topic)
+                    return await topic_id(await self._start_admin(), topic)
         except UsageError as error:
             if isinstance(error.__cause__, UnknownTopicOrPartitionError):
                 raise unknown_topic(topic) from error
@@ -157,7 +157,12 @@ class KafkaLog:
         with translated(f"opening the writer {name}"):
             await self._start(producer)
         writer = KafkaFencedWriter(
-            name, producer, self._placed, self._clock, self._deadline_s, self._writers.discard
+            name,
+            producer,
+            self._place_records,
+            self._clock,
+            self._deadline_s,
+            self._writers.discard,
         )
         self._writers.add(writer)
         return writer
@@ -230,7 +235,7 @@ class KafkaLog:
         if not fresh and known is not None and now_s - known.at_s < METADATA_AGE_S_MAX:
             return known.partitions
         async with asyncio.timeout(self._deadline_s):
-            admin = await self._started_admin()
+            admin = await self._start_admin()
             described = await admin.describe_topics()
         counts = {
             topic["topic"]: len(topic["partitions"])
@@ -260,7 +265,7 @@ class KafkaLog:
                 raise offset_out_of_range(topic, partition, offset, low, high)
 
     async def _send_creation(self, topic: str, partitions: int) -> None:
-        admin = await self._started_admin()
+        admin = await self._start_admin()
         # NB: without an (empty) assignment aiokafka refuses the replication that means "your
         # default".
         wanted = NewTopic(topic, partitions, self._replication, {}, TOPIC_CONFIGS)
@@ -279,7 +284,9 @@ class KafkaLog:
         self._keyless += 1
         return self._keyless % partitions
 
-    async def _placed(self, topic: str, records: Sequence[Entry]) -> dict[Place, list[Entry]]:
+    async def _place_records(
+        self, topic: str, records: Sequence[Entry]
+    ) -> dict[Place, list[Entry]]:
         """The records by where they go, once they are known to be allowed."""
         count = await self._count(topic)
         check_entries(topic, records, count)
@@ -291,7 +298,7 @@ class KafkaLog:
     async def _write_runs(self, runs: Mapping[Place, list[Entry]]) -> Mapping[Place, Outcome]:
         try:
             async with asyncio.timeout(self._deadline_s):
-                producer = await self._started_producer()
+                producer = await self._start_producer()
                 await know_partitions(producer, runs, self._clock)
         except FOREIGN as error:
             raise translate("connecting a producer", error) from error
@@ -350,7 +357,7 @@ class KafkaLog:
             await client.stop()
             raise
 
-    async def _started_admin(self) -> AIOKafkaAdminClient:
+    async def _start_admin(self) -> AIOKafkaAdminClient:
         async with self._starting:
             self._check_open()
             if self._admin is None:
@@ -369,7 +376,7 @@ class KafkaLog:
                 self._admin = admin
             return self._admin
 
-    async def _started_prober(self) -> AIOKafkaConsumer:
+    async def _start_prober(self) -> AIOKafkaConsumer:
         async with self._starting:
             self._check_open()
             if self._prober is None:
@@ -378,7 +385,7 @@ class KafkaLog:
                 self._prober = prober
             return self._prober
 
-    async def _started_producer(self) -> AIOKafkaProducer:
+    async def _start_producer(self) -> AIOKafkaProducer:
         async with self._starting:
             self._check_open()
             if self._producer is None:

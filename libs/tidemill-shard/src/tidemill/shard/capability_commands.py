@@ -292,17 +292,17 @@ class CapabilityCommands:
         exact: bool = False,
     ) -> Capability:
         """The same right at the same frontier with a life of its own (K6)."""
-        return await self._copied(capability, owner, request_digest("clone", token), exact)
+        return await self._copy(capability, owner, request_digest("clone", token), exact)
 
     async def hand_over(
         self, capability: Capability, owner: str, *, token: str | None = None, exact: bool = False
     ) -> Capability:
         """The same right under a new id, for `owner`; the old id is dead, in the same step (K7)."""
-        return await self._copied(
+        return await self._copy(
             capability, owner, request_digest("transfer", token), exact, moved=True
         )
 
-    async def _copied(
+    async def _copy(
         self,
         capability: Capability,
         owner: str | None,
@@ -327,7 +327,7 @@ class CapabilityCommands:
 
     async def transfer(self, capability: Capability, owner: str) -> None:
         """Record `owner` as answerable for the capability; its id stays the right (K7)."""
-        await self._moved(
+        await self._move(
             capability,
             lambda state, at: transitions.transfer(state, capability.id, owner, at),
             exact=False,
@@ -340,7 +340,7 @@ class CapabilityCommands:
 
         Raises: UsageError with both frontiers if `to` is not beyond the held one.
         """
-        await self._moved(
+        await self._move(
             capability,
             lambda state, at: transitions.downgrade(state, capability.id, to, at)[1],
             exact=exact, to=to,
@@ -349,17 +349,17 @@ class CapabilityCommands:
 
     async def drop(self, capability: Capability, *, exact: bool = False) -> None:
         """Give the right up (K9). Raises: UnknownCapability at the second time."""
-        await self._moved(
+        await self._move(
             capability, lambda state, at: transitions.drop(state, capability.id, at), exact=exact
         )
 
     async def renew(self, capability: Capability, *, exact: bool = False) -> None:
         """Begin the lease anew. Raises: CapabilityExpired, UnknownCapability."""
-        await self._moved(
+        await self._move(
             capability, lambda state, at: transitions.renew(state, capability.id, at), exact=exact
         )
 
-    async def _moved(
+    async def _move(
         self,
         capability: Capability,
         move: Callable[[State, int], State],

@@ -116,12 +116,12 @@ class RedisConsensus:
 
     async def head(self, key: str) -> Version | None:
         """The newest version, None if there is none. Raises: Unavailable."""
-        entries = await self._asked(lambda: self._client.xrevrange(self._stream(key), count=1))
+        entries = await self._ask(lambda: self._client.xrevrange(self._stream(key), count=1))
         return _versions(entries)[0] if entries else None
 
     async def scan(self, key: str, start: int) -> Sequence[Version]:
         """The versions from number `start` on, in order. Raises: Unavailable."""
-        entries = await self._asked(lambda: self._client.xrange(self._stream(key), min=str(start)))
+        entries = await self._ask(lambda: self._client.xrange(self._stream(key), min=str(start)))
         return _versions(entries)
 
     async def compare_and_set(self, key: str, expected: int | None, version: Version) -> bool:
@@ -132,20 +132,20 @@ class RedisConsensus:
         if expected is None:
             # The names are in a slot of their own; one that is there without versions is not
             # listed.
-            await self._asked(lambda: self._set_add(key), changes=True)
+            await self._ask(lambda: self._set_add(key), changes=True)
         newest = b"" if expected is None else str(expected).encode()
         number = f"{version.number}-1".encode()
         arguments = (newest, number, version.data)
-        done = await self._asked(lambda: self._ran(_APPEND, key, *arguments), changes=True)
+        done = await self._ask(lambda: self._ran(_APPEND, key, *arguments), changes=True)
         return bool(done)
 
     async def truncate(self, key: str, before: int) -> None:
         """Delete the versions before number `before`; the newest one stays."""
-        await self._asked(lambda: self._ran(_TRIM, key, str(before).encode()), changes=True)
+        await self._ask(lambda: self._ran(_TRIM, key, str(before).encode()), changes=True)
 
     async def keys(self) -> Sequence[str]:
         """The keys that have a version, in order."""
-        names = await self._asked(
+        names = await self._ask(
             lambda: cast(Awaitable[Any], self._client.smembers(f"{self._prefix}:names"))
         )
         ids = sorted(name.decode() for name in names)
@@ -157,7 +157,7 @@ class RedisConsensus:
         await self._client.aclose()
 
     async def _present(self, key: str) -> bool:
-        return bool(await self._asked(lambda: self._client.exists(self._stream(key))))
+        return bool(await self._ask(lambda: self._client.exists(self._stream(key))))
 
     async def _ran(self, script: _Script, key: str, *arguments: bytes) -> Any:
         """What a script answers for a collection; its text is sent to a server that lacks it."""
@@ -175,7 +175,7 @@ class RedisConsensus:
     def _set_add(self, key: str) -> Awaitable[Any]:
         return cast(Awaitable[Any], self._client.sadd(f"{self._prefix}:names", key.encode()))
 
-    async def _asked(self, ask: Callable[[], Awaitable[Any]], *, changes: bool = False) -> Any:
+    async def _ask(self, ask: Callable[[], Awaitable[Any]], *, changes: bool = False) -> Any:
         """The server's answer, its errors translated.
 
         `changes`: a lost answer leaves the outcome open.
@@ -183,7 +183,7 @@ class RedisConsensus:
         if not self._checked:
             await self._check()
         try:
-            return await uncancelled(ask)
+            return await await_uncancelled(ask)
         except RedisClusterException as error:
             # The cluster has nobody for the slot now: nothing was sent.
             raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
@@ -195,7 +195,7 @@ class RedisConsensus:
             if self._checked:
                 return
             try:
-                self.risks = tuple(await self._found_risks())
+                self.risks = tuple(await self._find_risks())
             except RedisClusterException as error:
                 raise Unavailable(f"the Redis at {_shown(self._url)}: {error}") from error
             except RedisError as error:
@@ -210,7 +210,7 @@ class RedisConsensus:
                 )
             self._checked = True
 
-    async def _found_risks(self) -> list[str]:
+    async def _find_risks(self) -> list[str]:
         """Why an acknowledged version might be lost, each with the setting to change."""
         if not isinstance(self._client, RedisCluster):
             cluster = await self._client.info("cluster")
@@ -234,7 +234,7 @@ class RedisConsensus:
         return Unavailable(message)
 
 
-async def uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
+async def await_uncancelled(ask: Callable[[], Awaitable[T]]) -> T:
     """The client's answer, or its error, unless the caller was cancelled meanwhile.
 
     The client sends by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation at the

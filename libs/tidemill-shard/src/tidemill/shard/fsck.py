@@ -98,14 +98,14 @@ class StoreCheck:
             for problem in await self._part_problems(known.state.description, part):
                 if part.key is None or part.key in (await log.refresh()).state.objects():
                     yield Finding(collection, part.key or "inline", problem, NO_REPAIR)
-        for problem in await self._judged(log):
+        for problem in await self._judge(log):
             yield Finding(collection, "", problem, NO_REPAIR)
         known = await log.refresh()
         named = known.state.objects() | set(known.state.garbage) | _rollup_of(known)
         for key in sorted(set(entries) - named):
             yield Finding(collection, key, "is named by no version", LEFT_BEHIND, harmless=True)
 
-    async def _judged(self, log: CollectionLog) -> list[str]:
+    async def _judge(self, log: CollectionLog) -> list[str]:
         """What is wrong with the contents of a collection; nothing more where they cannot be read."""
         while True:
             state = (await log.refresh()).state

@@ -79,7 +79,7 @@ async def _check(address: str, place: BlobPlace, scratch: Path, judges: Mapping[
     blob = open_blob(place, lambda: "unused")
     check = StoreCheck(consensus, blob, _StillClock(), judges)
     try:
-        wrong = await _told(check.findings(), scratch, file)
+        wrong = await _print_findings(check.findings(), scratch, file)
     finally:
         await consensus.close()
         await blob.close()
@@ -113,12 +113,14 @@ async def _check_claims(address: str, scratch: Path) -> tuple[int, int]:
     claims = open_claims(address, allow_non_durable=True) if file is None else _still(file, scratch)
     check = ClaimsCheck(claims)
     try:
-        return await _told(check.findings(), scratch, file), check.checked["groups"]
+        return await _print_findings(check.findings(), scratch, file), check.checked["groups"]
     finally:
         await claims.close()
 
 
-async def _told(findings: AsyncIterator[Finding], scratch: Path, file: Path | None) -> int:
+async def _print_findings(
+    findings: AsyncIterator[Finding], scratch: Path, file: Path | None
+) -> int:
     """Print findings, those of a copy under the name of its original; how many are not harmless."""
     folder = "" if file is None else str(file.parent)
     wrong = 0

@@ -46,17 +46,17 @@ class GarbageCollection:
         old = {
             e.key for e in entries if e.modified_ms < latest and (begun_ms_of(e.key) or 0) < latest
         }
-        if not old - await self._named(collection):
+        if not old - await self._read_named(collection):
             return 0
         # IMPORTANT: from this version on nothing old that is not named can be named; so listed
         # before, decided by what is named after.
         await self._versions.commit(collection, lambda state: (None, reap(state, latest)))
-        orphans = old - await self._named(collection)
+        orphans = old - await self._read_named(collection)
         for key in sorted(orphans):
             await self._blob.delete(key)
         return len(orphans)
 
-    async def _named(self, collection: str) -> set[str]:
+    async def _read_named(self, collection: str) -> set[str]:
         known = await self._versions.known(collection)
         rollup = {known.rollup[0]} if known.rollup is not None else set()
         return known.state.objects() | set(known.state.garbage) | rollup

@@ -144,8 +144,8 @@ class CollectionLog:
             read_since = self._reads_begun > asked_after
             known = self._known
             if known is None or not (read_since or age_s < age_s_max):
-                known = await self._caught_up()
-            known, seen = await self._shown(known, age_s_max)
+                known = await self._catch_up()
+            known, seen = await self._show(known, age_s_max)
             return known if seen.state is known.state else replace(known, state=seen.state)
 
     def outdated(self) -> None:
@@ -161,9 +161,9 @@ class CollectionLog:
         written. Raises: Unavailable (nothing happened), Indeterminate (it may have).
         """
         async with self._turn:
-            known = self._known or await self._caught_up()
+            known = self._known or await self._catch_up()
             while True:
-                known, seen = await self._shown(known)
+                known, seen = await self._show(known)
                 refused: TidemillError | None = None
                 try:
                     answer, after = transition(seen.state)
@@ -173,18 +173,18 @@ class CollectionLog:
                     if not seen.settled:
                         await self._leave(known)
                         continue
-                    if await self._written(known, after):
+                    if await self._append(known, after):
                         return answer, True
                     self.lost += 1
                 # A refusal counts only if it is about the newest version.
-                newest = await self._caught_up()
+                newest = await self._catch_up()
                 if newest.number == known.number and after is seen.state:
                     if refused is not None:
                         raise refused
                     return answer, False
                 known = newest
 
-    async def _shown(self, known: Known, age_s_max: float = 0.0) -> tuple[Known, Shown]:
+    async def _show(self, known: Known, age_s_max: float = 0.0) -> tuple[Known, Shown]:
         """The newest version and what it stands for.
 
         IMPORTANT: the pace is read after the version. A version that it says follows it then was
@@ -197,7 +197,7 @@ class CollectionLog:
             seen = self._seen(known, pace.state)
             if seen is not None:
                 return known, seen
-            known = await self._caught_up()
+            known = await self._catch_up()
         return known, Shown(known.state, settled=True)
 
     def _seen(self, known: Known, pace: State) -> Shown | None:
@@ -227,13 +227,13 @@ class CollectionLog:
         Cost: a commit, once.
         """
         async with self._turn:
-            known = await self._caught_up()
+            known = await self._catch_up()
             if not known.state.closed:
                 return
             if known.rollup is not None and (await self._from_rollup_alone(known.rollup)).closed:
                 await self._consensus.truncate(self.collection, known.rollup[1] + 1)
                 return
-            await self._written(known, known.state, rolled_up=True)
+            await self._append(known, known.state, rolled_up=True)
 
     async def _write(self, expected: int | None, entry: Entry) -> bool:
         """Append the entry behind `expected`; whether it, not another's, is there."""
@@ -243,7 +243,7 @@ class CollectionLog:
             try:
                 if await self._consensus.compare_and_set(self.collection, expected, version):
                     return True
-                return unknown is not None and await self._landed(version, entry)
+                return unknown is not None and await self._find_landed(version, entry)
             except Indeterminate as error:
                 self._known, unknown = None, error
             except Unavailable:
@@ -253,7 +253,7 @@ class CollectionLog:
         assert unknown is not None
         raise unknown
 
-    async def _landed(self, version: Version, entry: Entry) -> bool:
+    async def _find_landed(self, version: Version, entry: Entry) -> bool:
         """Whether an earlier try of the same write is what the log has at its number."""
         found = await self._consensus.scan(self.collection, version.number)
         if not found or found[0].number != version.number:
@@ -264,7 +264,7 @@ class CollectionLog:
         where = f"version {version.number} of {self.collection}"
         return decode_entry(found[0].data, where).attempt == entry.attempt
 
-    async def _written(self, known: Known, after: State, *, rolled_up: bool = False) -> bool:
+    async def _append(self, known: Known, after: State, *, rolled_up: bool = False) -> bool:
         """Append the version that leads from `known` to `after`; whether nobody else was faster.
 
         Every so many versions, or if asked for, a rollup of `known` is stored first, for the entry
@@ -319,7 +319,7 @@ class CollectionLog:
         with suppress(Unavailable, Indeterminate):
             await self._blob.delete(rollup[0])
 
-    async def _caught_up(self) -> Known:
+    async def _catch_up(self) -> Known:
         self._reads_begun += 1
         if self._known is not None:
             newer = await self._consensus.scan(self.collection, self._known.number + 1)
@@ -329,7 +329,7 @@ class CollectionLog:
             if newer[0].number == self._known.number + 1:
                 self._known = self._replayed(self._known, newer)
                 return self._known
-        self._known = await self._opened()
+        self._known = await self._read_all()
         self._read_at_s = self._clock.monotonic_s()
         return self._known
 
@@ -348,7 +348,7 @@ class CollectionLog:
             rollup = entry.rollup
         return Known(number, patch(known.state, entries, self.collection), rollup)
 
-    async def _opened(self) -> Known:
+    async def _read_all(self) -> Known:
         """Read from the newest rollup on, or from version 0."""
         failure: Corrupt | None = None
         for _ in range(8):

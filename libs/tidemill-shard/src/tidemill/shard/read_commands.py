@@ -275,7 +275,7 @@ class ReadCommands:
                 schema = state.description.update_schema()
                 names = [*(query.columns or state.description.schema.names), *schema.names[-2:]]
                 return schema.empty_table().select(names), state.upper
-            table = await self._shared_changes(capability.collection, state, lower, query)
+            table = await self._share_changes(capability.collection, state, lower, query)
             if place.delivered is None and place.snapshot:
                 present = await self._reader.contents(state, place.at, query)
                 table = concatenate([_stamped(present, place.at, table.schema), table])
@@ -283,7 +283,7 @@ class ReadCommands:
 
         return await self._read(capability, read)
 
-    async def _shared_changes(
+    async def _share_changes(
         self, collection: str, state: State, lower: int, query: Query
     ) -> pa.Table:
         """All updates from `lower` on; subscribers at one place that want the same read it once."""

@@ -80,7 +80,7 @@ class Reader:
                 query.settled(sum(table.nbytes for table in settled))
             return shared
 
-        shared = await self._made(oldest, 0, until, query, kept_apart)
+        shared = await self._make(oldest, 0, until, query, kept_apart)
         rest = concatenate([recent, *shared])
         settled.append(
             await computed(
@@ -114,9 +114,9 @@ class Reader:
         """All updates with lower <= time < upper that the query selects, part by part, not added
         up.
         """
-        return await self._made(state, lower, upper, query, lambda part, updates: updates)
+        return await self._make(state, lower, upper, query, lambda part, updates: updates)
 
-    async def _made(
+    async def _make(
         self,
         state: State,
         lower: int,

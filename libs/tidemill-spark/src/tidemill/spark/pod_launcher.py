@@ -156,7 +156,7 @@ class PodLauncher:
     async def _attempts(self, job: Job) -> JobDone | JobFailed:
         """Drivers of the job, one after the other, until one ends well or nothing is left to try."""
         try:
-            number, pod = await self._begun_before(job)
+            number, pod = await self._find_begun(job)
         except UnknownCollection:
             reason = f"this cluster knows no {self.drivers.kind} of {self.drivers.api_version}"
             return JobFailed(FailureKind.REFUSED, reason, f"kubectl get --raw {self._path}")
@@ -187,7 +187,7 @@ class PodLauncher:
                     await self._delete(pod["metadata"]["name"], pod["metadata"]["uid"])
         await self._forget(job)
 
-    async def _begun_before(self, job: Job) -> tuple[int, Json | None]:
+    async def _find_begun(self, job: Job) -> tuple[int, Json | None]:
         """The number of the next driver, or the driver of this very job that is there already.
 
         IMPORTANT: drivers of other specifications of the job are gone before the next one is made.
@@ -219,7 +219,7 @@ class PodLauncher:
             pod, reason = made, "Launched"
         seen = _Seen(pod["metadata"]["uid"], pod)
         await self._tell(attempt, seen, reason, f"{attempt.job.kind} of {attempt.job.of}")
-        ended = await self._followed(attempt, seen)
+        ended = await self._follow(attempt, seen)
         if isinstance(ended, Succeeded):
             result = await self._result(attempt)
             if result is not None:
@@ -255,7 +255,7 @@ class PodLauncher:
             return None
         return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
 
-    async def _followed(self, attempt: Attempt, seen: _Seen) -> Succeeded | Failure:
+    async def _follow(self, attempt: Attempt, seen: _Seen) -> Succeeded | Failure:
         """How the driver ended; one that does not begin in time is deleted."""
         following = asyncio.create_task(self._follow_forever(attempt.pod, seen))
         began = False
@@ -302,14 +302,14 @@ class PodLauncher:
                 if version is None:
                     found, version = await self._api.list(self._path, only)
                     seen.take(found[0] if found else None)
-                version = await self._watched(version, only, seen)
+                version = await self._watch(version, only, seen)
             except Expired:
                 version = None
             except TidemillError:
                 version = None
                 await self._clock.sleep(PAUSE_S)
 
-    async def _watched(self, version: str, only: dict[str, str], seen: _Seen) -> str:
+    async def _watch(self, version: str, only: dict[str, str], seen: _Seen) -> str:
         """Follow until the server ends the watch; the version to go on from."""
         watch = self._api.watch(self._path, version, self._settings.watch_s, only)
         async for what, pod in watch:

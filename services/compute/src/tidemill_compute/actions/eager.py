@@ -63,7 +63,7 @@ class EagerDriver(ActionDriver):
         """Fire what is definite, and what has come, until cancelled or until nothing can follow."""
         await self.prepare()
         await self._resume()
-        await self.early.resume(min(await self._reached(), _LAST))
+        await self.early.resume(min(await self._read_reached(), _LAST))
         held_at = self._clock.monotonic_s()
         while self.counts.frontier < U64_MAX:
             await self._step()
@@ -89,7 +89,7 @@ class EagerDriver(ActionDriver):
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _reached(self) -> int:
+    async def _read_reached(self) -> int:
         """Up to where what is watched is definite."""
         upper = (await self._collections.status(self._target.watched)).upper
         return U64_MAX if upper.empty else sole_time(upper)
@@ -123,7 +123,7 @@ class EagerDriver(ActionDriver):
 
     async def _step(self) -> None:
         """Put down what is definite and what has come, and let the sink do it."""
-        lower, reached = self.counts.frontier, await self._reached()
+        lower, reached = self.counts.frontier, await self._read_reached()
         upper, ahead = max(lower, reached), dict(self._ahead)
         firings: list[Firing] = []
         if lower < upper:

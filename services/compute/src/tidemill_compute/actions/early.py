@@ -258,7 +258,7 @@ class EarlyEvents:
             return []
         state = await self._state(upper)
         try:
-            found = await self._evaluated(state, upper)
+            found = await self._evaluate(state, upper)
         except (LimitPassed, Exhausted) as error:
             self.given_up = str(error)
             for feed in self._feeds.values():
@@ -284,7 +284,7 @@ class EarlyEvents:
         rows = await self._holds.snapshot(state, upper - 1)
         return EngineState.from_rows(rows_of(rows, STATE_SCHEMA.names))  # type: ignore[arg-type]
 
-    async def _evaluated(self, state: EngineState, upper: int) -> list[Presence]:
+    async def _evaluate(self, state: EngineState, upper: int) -> list[Presence]:
         target = self._target
         inputs = {predicate: feed.presences for predicate, feed in self._feeds.items()}
         sizes = (

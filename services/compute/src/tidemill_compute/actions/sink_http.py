@@ -64,7 +64,7 @@ class HttpSink:
         if self._endpoint.delivery is not Delivery.ASKABLE or not doubtful:
             return frozenset()
         async with self._session(self._endpoint.ask) as session:
-            return frozenset([f.key for f in doubtful if await self._happened(session, f.key)])
+            return frozenset([f.key for f in doubtful if await self._ask(session, f.key)])
 
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Post each firing in turn; `took` hears of each that the endpoint has accepted."""
@@ -95,7 +95,7 @@ class HttpSink:
         if not 200 <= status < 300:
             raise self._refusal(endpoint.url, status)
 
-    async def _happened(self, session: aiohttp.ClientSession, key: str) -> bool:
+    async def _ask(self, session: aiohttp.ClientSession, key: str) -> bool:
         url = self._endpoint.ask.replace("{key}", key)
         status = await self._status(session, "GET", url, {}, None)
         if status == 404:

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from tidemill.runtime.addresses import bare_url, host_and_port
 from tidemill.runtime.places import ANYWHERE, Egress, Secret
-from tidemill.shard.consensus_redis import durability_risks, uncancelled
+from tidemill.shard.consensus_redis import await_uncancelled, durability_risks
 from tidemill.time import Fenced, Unavailable, UsageError
 from tidemill_compute.actions.outbox import Firing, Took, untold
 
@@ -63,9 +63,9 @@ class RedisSink:
 
         Raises: UsageError, Unavailable.
         """
-        return await uncancelled(lambda: self._recovered(doubtful))
+        return await await_uncancelled(lambda: self._recover(doubtful))
 
-    async def _recovered(self, doubtful: Sequence[Firing]) -> frozenset[str]:
+    async def _recover(self, doubtful: Sequence[Firing]) -> frozenset[str]:
         _, marks, fences = self._keys
         client = self._client()
         try:
@@ -85,10 +85,10 @@ class RedisSink:
     async def fire(self, firings: Sequence[Firing], took: Took = untold) -> None:
         """Raises: Fenced if another process has started since; Unavailable."""
         if firings:
-            await uncancelled(lambda: self._fired(firings))
+            await await_uncancelled(lambda: self._fire(firings))
             took(firings)
 
-    async def _fired(self, firings: Sequence[Firing]) -> None:
+    async def _fire(self, firings: Sequence[Firing]) -> None:
         client = self._client()
         try:
             script = client.register_script(_FIRE)

@@ -126,7 +126,7 @@ class EventStage:
         # IMPORTANT: the map, then the letters, then the events: a restart counts on this order.
         # What another process decided about the silence is not what this one did: it starts from
         # there again.
-        if fresh and not await self._mapped_to(event_map, lower, upper):
+        if fresh and not await self._append_map(event_map, lower, upper):
             return False
         self.late += refused.num_rows
         if fresh:  # what a process before this one mapped is counted there
@@ -139,7 +139,7 @@ class EventStage:
         self.moved_by = fold.moved_by or self.moved_by
         return True
 
-    async def _mapped_to(self, updates: pa.Table, lower: int, upper: int) -> bool:
+    async def _append_map(self, updates: pa.Table, lower: int, upper: int) -> bool:
         """Whether the map went from `lower` to `upper` with `updates`."""
         target = self._target
         outcome = await self._collections.compare_and_append(

@@ -152,12 +152,12 @@ class ViewDriver:
     async def _maintain(self) -> None:
         await self.prepare()
         await self._resume()
-        if self._fresh and self.bulk is not None and await self._hydrated(self.bulk):
+        if self._fresh and self.bulk is not None and await self._hydrate(self.bulk):
             await self._resume()
         held_at = self._clock.monotonic_s()
         while self.progress.lower < U64_MAX and not self._finished():
             self._waits = True
-            common = await self._awaited()
+            common = await self._await_definite()
             self._waits = False
             while self.progress.lower < common and not self._finished():
                 await self._step(common)
@@ -209,7 +209,7 @@ class ViewDriver:
         self.progress.lower = lower
         self._fresh = fresh and len(set(uppers)) == 1
         self._state_upper = sole_time(uppers[0])
-        self._scans = (await self._computed(logical_plan, self._target.program)).scans
+        self._scans = (await self._compute(logical_plan, self._target.program)).scans
         for predicate, living in self._inputs.items():
             collection, _ = self._target.inputs[predicate]
             await self._share(predicate)
@@ -230,9 +230,9 @@ class ViewDriver:
                 names = (await self._collections.description(collection)).schema.names
                 contents[collection] = rows_of(present, names)
         start = Start(lower, fresh, state, contents)
-        await self._computed(self._maintainer.begin, start, self._inputs)
+        await self._compute(self._maintainer.begin, start, self._inputs)
 
-    async def _hydrated(self, bulk: BulkHydrate) -> bool:
+    async def _hydrate(self, bulk: BulkHydrate) -> bool:
         """Whether somebody else has evaluated the history that is definite now."""
         target, lower = self._target, self.progress.lower
         inputs = {}
@@ -280,7 +280,7 @@ class ViewDriver:
             except NotYet:
                 continue
 
-    async def _awaited(self) -> int:
+    async def _await_definite(self) -> int:
         """As `_definite`; what can be made while nothing waits is made meanwhile, and never waited
         for.
         """
@@ -339,7 +339,7 @@ class ViewDriver:
         lower = self.progress.lower
         half_written = self._state_upper if lower < self._state_upper else None
         began_at = self._clock.monotonic_s()
-        step = await self._computed(self._evaluate, lower, common, half_written)
+        step = await self._compute(self._evaluate, lower, common, half_written)
         # IMPORTANT: the state first: a restart takes it as of what the least output has.
         state, *rest = step.updates
         await self._append(state, step.upper)
@@ -355,7 +355,7 @@ class ViewDriver:
         self.progress.seconds += seconds
         self.timed(seconds)
 
-    async def _computed(self, work: Callable[..., T], *given: object) -> T:
+    async def _compute(self, work: Callable[..., T], *given: object) -> T:
         """What `work` returns on a thread of the views; it ends soon where nobody waits any longer."""
         loop = asyncio.get_running_loop()
         try:

@@ -128,7 +128,7 @@ class HttpRegistry:
 
     async def _get(self, path: str) -> _Registered | None:
         """The schema at a path; None if there is none."""
-        body = await self._fetched(path)
+        body = await self._fetch(path)
         if body is None:
             return None
         try:
@@ -138,7 +138,7 @@ class HttpRegistry:
                 f"the schema registry {self._access.shown} answers what is no schema: {error}"
             ) from error
 
-    async def _fetched(self, path: str) -> bytes | None:
+    async def _fetch(self, path: str) -> bytes | None:
         """The document at a path; None if there is none."""
         url = self._access.url.rstrip("/") + path
         try:

@@ -188,9 +188,9 @@ class Claimant:
         """
         async with self._asking:
             self._member = msgspec.structs.replace(self._member, leaves=tuple(left))
-            return await self._renewed(dict.fromkeys(wanted))
+            return await self._renew(dict.fromkeys(wanted))
 
-    async def _renewed(self, items: dict[str, None]) -> list[Claim]:
+    async def _renew(self, items: dict[str, None]) -> list[Claim]:
         while True:
             number, owners = await self._owners.read()
             # IMPORTANT: members are read after owners, so that whoever has an item and lives is
@@ -217,9 +217,9 @@ class Claimant:
         Claims that are over are ignored.
         """
         async with self._asking:
-            await self._given_up(claims)
+            await self._give_up(claims)
 
-    async def _given_up(self, claims: Collection[Claim]) -> None:
+    async def _give_up(self, claims: Collection[Claim]) -> None:
         going = {c.item: c.epoch for c in claims if self._claims.get(c.item) == c.epoch}
         # They are not counted on from here on, whatever becomes of the write.
         self._claims = {i: epoch for i, epoch in self._claims.items() if i not in going}
@@ -233,12 +233,12 @@ class Claimant:
     async def leave(self) -> None:
         """Give everything up and end the session; `renew` begins another one."""
         async with self._asking:
-            await self._left()
+            await self._leave()
 
-    async def _left(self) -> None:
+    async def _leave(self) -> None:
         session, self._session = self._session, None
         self._held_until_s, self._joined = float("-inf"), False
-        await self._given_up([Claim(self.group, item, e) for item, e in self._claims.items()])
+        await self._give_up([Claim(self.group, item, e) for item, e in self._claims.items()])
         while session is not None:
             number, members = await self._members.read()
             after = without(members, {session})

@@ -40,7 +40,7 @@ async def work_claimed(
     tasks = _Tasks(claimant, work, clock)
     watching: asyncio.Task[None] | None = None
     try:
-        watching = asyncio.create_task(_stopped_in_time(claimant, tasks, clock))
+        watching = asyncio.create_task(_stop_in_time(claimant, tasks, clock))
         while True:
             with suppress(Unavailable, Indeterminate):
                 surplus = await claimant.renew(await wanted(), left())
@@ -57,7 +57,7 @@ async def work_claimed(
             await claimant.leave()
 
 
-async def _stopped_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None:
+async def _stop_in_time(claimant: Claiming, tasks: _Tasks, clock: Clock) -> None:
     """Cancel all work whose claim is over, for as long as this runs: renewals may hang."""
     while True:
         tasks.stop_lost()

@@ -85,7 +85,7 @@ def _outcome(outcome: AppendOutcome) -> dict[str, Json]:
     return {"mismatch": _times(outcome.current)}
 
 
-async def _stored(collections: Collections, collection: str) -> list[list[Json]]:
+async def _read_stored(collections: Collections, collection: str) -> list[list[Json]]:
     """What is stored, times advanced by since."""
     updates = _updates(await collections.stored(collection))
     since = (await collections.status(collection)).since
@@ -177,7 +177,7 @@ class _Shard:
                 await self._collections.set_policy(SHARD, _frontier(step["to"]))
             case "compact":
                 await self._collections.compact(SHARD)
-                return {"stored": await _stored(self._collections, SHARD)}
+                return {"stored": await _read_stored(self._collections, SHARD)}
             case "restart":
                 self._restart()
             case "state":
@@ -286,7 +286,7 @@ class _Catalogue:
                 return {}
             case "compact":
                 await self._collections.compact(step["id"])
-                return {"stored": await _stored(self._collections, step["id"])}
+                return {"stored": await _read_stored(self._collections, step["id"])}
             case "restart":
                 self._stores.restart()
                 return {}

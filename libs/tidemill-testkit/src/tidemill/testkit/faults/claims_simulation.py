@@ -128,7 +128,7 @@ class ClaimsSimulation:
 
     def _begin(self, name: str) -> None:
         consensus = RemoteConsensus(self._consensus, self.network)
-        replica = begin_replica(self.loop, self.random, name, consensus, self._asked, self._work)
+        replica = begin_replica(self.loop, self.random, name, consensus, self._ask, self._work)
         replica.main.add_done_callback(lambda ended: self._ended(name, ended))
         self._living[name] = replica
 
@@ -136,7 +136,7 @@ class ClaimsSimulation:
         if not task.cancelled() and task.exception() is not None:
             self.violations.append(f"{name} met {task.exception()!r}")
 
-    async def _asked(self) -> Iterable[str]:
+    async def _ask(self) -> Iterable[str]:
         return sorted(self._wanted)
 
     async def _work(self, claimant: KeptClaimant, claim: Claim) -> None:
@@ -145,19 +145,19 @@ class ClaimsSimulation:
             self.happened["begun too late"] += 1
         self._epochs[claim.item] = max(claim.epoch, self._epochs.get(claim.item, 0))
         try:
-            number = await self._sent(lambda: self.sink.open(claim))
+            number = await self._send(lambda: self.sink.open(claim))
             while True:
                 claimant.check(claim)
                 number += 1
                 # Between any look at a claim and the effect there is room to stand still.
                 await self._clock.sleep(self.random.random())
-                await self._sent(lambda: self.sink.do(claim, number))  # noqa: B023  awaited here
+                await self._send(lambda: self.sink.do(claim, number))  # noqa: B023  awaited here
         except asyncio.CancelledError:
             self.happened["stopped"] += 1
             await self._clock.sleep(self.random.random())
             raise
 
-    async def _sent(self, effect: Callable[[], T]) -> T:
+    async def _send(self, effect: Callable[[], T]) -> T:
         """What is asked of the sink arrives once, later, whatever happens to the asker."""
 
         async def arrives() -> T:

@@ -91,7 +91,7 @@ class Story:
     async def run(self, store: Collections, clock: LoopClock) -> None:
         """Go on where the last life ended."""
         chapters: list[Callable[[Collections], Awaitable[None]]] = [
-            self._found,
+            self._find,
             *(self._appended(unit, at) for at, unit in enumerate(self._units)),
             self._look,
             self._compact,
@@ -100,7 +100,7 @@ class Story:
             self._look,
             self._clone,
             self._close,
-            self._found_table,
+            self._find_table,
             self._write_table,
             self._hand_over,
         ]
@@ -125,7 +125,7 @@ class Story:
             self._chapter += 1
         self.done = True
 
-    async def _found(self, store: Collections) -> None:
+    async def _find(self, store: Collections) -> None:
         try:
             await store.create(NAME, Description(ROWS, key=("id",)), lease_ms=LEASE_MS)
         except AlreadyUsed:
@@ -177,7 +177,7 @@ class Story:
     async def _close(self, store: Collections) -> None:
         await store.close_collection(NAME)
 
-    async def _found_table(self, store: Collections) -> None:
+    async def _find_table(self, store: Collections) -> None:
         description = Description(ROWS, user_writable=True)
         try:
             _, self._write = await store.create(TABLE, description, lease_ms=LEASE_MS)
@@ -232,13 +232,13 @@ def tell(fault: Fault) -> Told:
     random = Random(1)
     loop = VirtualLoop(random)
     try:
-        return loop.run_until_complete(_told(loop, random, fault))
+        return loop.run_until_complete(_tell(loop, random, fault))
     finally:
         loop.run_until_complete(loop.end_all())
         loop.close()
 
 
-async def _told(loop: VirtualLoop, random: Random, fault: Fault) -> Told:
+async def _tell(loop: VirtualLoop, random: Random, fault: Fault) -> Told:
     clock = LoopClock(loop, 1_000_000)
     consensus, blob = AuditedConsensus(), AuditedBlob(clock.now_ms)
     audit = consensus.audit = blob.audit = Audit(consensus, blob, clock)

@@ -62,7 +62,7 @@ class Network:
         if outcome == "request lost":
             await self._travel(3)
             raise Indeterminate("the request was lost")
-        served = self._loop.serve(self._served(done, 30 if outcome == "done late" else 1))
+        served = self._loop.serve(self._serve(done, 30 if outcome == "done late" else 1))
         if outcome == "done twice":
             self._loop.serve(self._again(served, done))
         if outcome in ("answer lost", "done late"):
@@ -81,7 +81,7 @@ class Network:
             return ANSWERED
         return self._random.choice(OUTCOMES[1:])
 
-    async def _served(self, done: Callable[[], Awaitable[T]], slowness: float) -> T:
+    async def _serve(self, done: Callable[[], Awaitable[T]], slowness: float) -> T:
         await self._travel(slowness)
         result = await done()
         await self._travel()
@@ -89,7 +89,7 @@ class Network:
 
     async def _again(self, first: asyncio.Task[T], done: Callable[[], Awaitable[T]]) -> None:
         await asyncio.wait((first,))
-        await self._served(done, 30)
+        await self._serve(done, 30)
 
     async def _travel(self, slowness: float = 1) -> None:
         await asyncio.sleep(self._random.random() * self.delay_s * slowness)  # noqa: TID251  virtual

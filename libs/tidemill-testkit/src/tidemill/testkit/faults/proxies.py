@@ -31,17 +31,17 @@ class Proxies:
 
     async def set_mode(self, name: str, mode: Mode) -> int:
         """From now on this happens to bytes; how much the mode has met so far."""
-        return await self._told(f"{name} {mode}")
+        return await self._tell(f"{name} {mode}")
 
     async def met(self, name: str, mode: Mode) -> int:
         """How many connections and pieces of data a mode has met so far."""
-        return await self._told(f"{name} met {mode}")
+        return await self._tell(f"{name} met {mode}")
 
     async def cut(self, name: str) -> int:
         """Break every connection; how many there were."""
-        return await self._told(f"{name} cut")
+        return await self._tell(f"{name} cut")
 
-    async def _told(self, line: str) -> int:
+    async def _tell(self, line: str) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         async with self._turn:

@@ -268,7 +268,7 @@ class Poison:
             (self._scene.folder / f"{SPOIL}.csv").write_bytes(b"\xff")
             self._injected("files", "shorter than it was, and garbage")
 
-    async def _asked(self, what: str, name: object, ask: Callable[[Any], Awaitable[Any]]) -> None:
+    async def _ask(self, what: str, name: object, ask: Callable[[Any], Awaitable[Any]]) -> None:
         """Something that has to be refused, by whichever process answers."""
         fronts = self._scene.fronts()
         if not fronts:
@@ -288,14 +288,14 @@ class Poison:
 
     async def _row(self) -> None:
         name, row = self._one("rows", BROKEN_ROWS)
-        await self._asked(
+        await self._ask(
             "rows of a table", name, lambda client: client.insert("ledger", table_of([row]))
         )
 
     async def _document(self) -> None:
         name, text = self._one("documents", documents())
         document = ResourceDocument(text, "hostile.yaml")
-        await self._asked("documents", name, lambda client: client.apply([document]))
+        await self._ask("documents", name, lambda client: client.apply([document]))
 
     async def _upload(self) -> None:
         """A row that comes whole, and a body that breaks off."""

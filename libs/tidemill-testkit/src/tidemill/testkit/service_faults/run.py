@@ -107,11 +107,11 @@ class Run:
         ] + self._tasks(self._frontiers.run(), self._answers.run(), self._trouble.revive())
         load = self._tasks(self._load.run(), self._ledger.run(), self._poison.run())
         try:
-            await self._recovered()
+            await self._recover()
             storm_s = STORM_S if seconds >= 2 * STORM_S else seconds
             while True:
                 await self._trouble.storm(storm_s)
-                await self._recovered(after_faults=True)
+                await self._recover(after_faults=True)
                 for _ in range(self._pace.failovers):
                     await self._fail_over()
                 await self._check()
@@ -143,11 +143,11 @@ class Run:
         for name in PROCESSES:
             self._scene.begin(name)
         text = (self._scene.folder / "resources.yaml").read_text()
-        await self._asked(lambda client: client.apply([ResourceDocument(text, "resources.yaml")]))
+        await self._ask(lambda client: client.apply([ResourceDocument(text, "resources.yaml")]))
         rows = table_of([{"plane": vip} for vip in VIPS])
-        await self._asked(lambda client: client.insert("vip", rows))
+        await self._ask(lambda client: client.insert("vip", rows))
 
-    async def _asked(self, ask: Callable[[Any], Any]) -> Any:
+    async def _ask(self, ask: Callable[[Any], Any]) -> Any:
         """What any process answers, asked again until one does."""
         while True:
             for _, client in self._scene.fronts():
@@ -157,7 +157,7 @@ class Run:
                     continue
             await self._clock.sleep(0.1)
 
-    async def _recovered(self, *, after_faults: bool = False) -> None:
+    async def _recover(self, *, after_faults: bool = False) -> None:
         """Wait until nothing is too far behind any more; after faults that is measured."""
         self._machine.look()
         began_s, had_s, steady = self._clock.monotonic_s(), self._machine.had_s, 0
@@ -199,7 +199,7 @@ class Run:
         """Kill who writes, in each role, and measure until an answer has a row that came
         afterwards.
         """
-        self.outcome.measure("a new row in an answer, nothing wrong", await self._marked())
+        self.outcome.measure("a new row in an answer, nothing wrong", await self._mark())
         for role in FAILOVER_ROLES:
             item = "View/totals" if role == "compute" else f"Source/{METER}"
             owner = (await self._scene.owners(role)).get(item)
@@ -207,11 +207,11 @@ class Run:
                 continue
             await self._trouble.kill(owner.name)
             self.outcome.measure(
-                f"a new row in an answer, {role} killed before", await self._marked()
+                f"a new row in an answer, {role} killed before", await self._mark()
             )
-            await self._recovered()
+            await self._recover()
 
-    async def _marked(self) -> float:
+    async def _mark(self) -> float:
         """Write a row that nothing else is like; the seconds until an answer has what follows from
         it.
         """
@@ -219,7 +219,7 @@ class Run:
         mark, began_s = self._marks, self._clock.monotonic_s()
         await self._load.mark(mark)
         while self._clock.monotonic_s() - began_s < GIVEN_UP_S:
-            answer = await self._asked(lambda client: client.snapshot("totals/total"))
+            answer = await self._ask(lambda client: client.snapshot("totals/total"))
             if any(row[0] == mark for row in rows_of("totals/total", answer.table)):
                 return self._clock.monotonic_s() - began_s
             await self._clock.sleep(0.05)
@@ -258,12 +258,12 @@ class Run:
         await self._check_letters(BOOK, self._truth.bad_in_the_book())
         await self._check_letters(CREW, self._truth.broken())
         found: Counter[int] = Counter()
-        ledger = await self._asked(lambda client: client.snapshot("ledger"))
+        ledger = await self._ask(lambda client: client.snapshot("ledger"))
         for row, count in rows_of("ledger", ledger.table).items():
             found[int(str(row[0]))] += count
         self._ledger.check(found)
         await self._check_letters(METER, self._truth.bad_readings())
-        await self._poison.check(self._asked, self._topics[GRAIN])
+        await self._poison.check(self._ask, self._topics[GRAIN])
         await self._trouble.check_work()
         await self._check_store()
 
@@ -273,7 +273,7 @@ class Run:
         """
         name, began_s = f"{source}/deadletters", self._clock.monotonic_s()
         while True:
-            letters = await self._asked(lambda client: client.snapshot(name))
+            letters = await self._ask(lambda client: client.snapshot(name))
             found = rows_of(name, letters.table)
             waited_s = self._clock.monotonic_s() - began_s
             if found.total() >= wanted.total() or waited_s >= GIVEN_UP_S:

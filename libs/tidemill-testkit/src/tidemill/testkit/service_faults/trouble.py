@@ -117,7 +117,7 @@ class Trouble:
                 await self.kill(each)
             self._done(f"kill {role}" if kind == "kill" else f"kill both of {role}")
             if kind == "kill":
-                await self._moved(name, parts[0])
+                await self._await_move(name, parts[0])
             else:
                 await self._pause(2.0)
             for each in names:
@@ -144,7 +144,7 @@ class Trouble:
         self._done(f"pause {name.partition('-')[0]}")
         try:
             await self._scene.clock.sleep(STOPPED_LEASES * self._scene.lease_s)
-            moved = await self._moved(name, parts)
+            moved = await self._await_move(name, parts)
         finally:
             member.signalled(signal.SIGCONT)
         if moved:
@@ -203,7 +203,7 @@ class Trouble:
             if last == CLAIMED
         ]
 
-    async def _moved(self, name: str, parts: Parts) -> bool:
+    async def _await_move(self, name: str, parts: Parts) -> bool:
         """Wait until everything that a process had is with another one; whether it had anything."""
         began_s = self._scene.clock.monotonic_s()
         left = dict(parts.claims)
@@ -238,19 +238,19 @@ class Trouble:
     async def _broker(self, _: str) -> None:
         """A broker dies for a while; what it led is led by the others."""
         number = self._random.randint(1, BROKERS)
-        led = await self._led_by(number)
+        led = await self._find_led_by(number)
         await self._scene.control_broker("kill", number)
         self._done("kill a broker")
         try:
             await self._pause(AWAY_S)
             async with asyncio.timeout(NOTICED_S_MAX):
-                while led and led & await self._led_by(number):
+                while led and led & await self._find_led_by(number):
                     await self._scene.clock.sleep(0.2)
             self._outcome.happened[FELT + "partitions got another leader"] += len(led)
         finally:
             await self._scene.control_broker("start", number)
 
-    async def _led_by(self, number: int) -> set[tuple[str, int]]:
+    async def _find_led_by(self, number: int) -> set[tuple[str, int]]:
         """The partitions of our topics that a broker leads, as the others say."""
         while True:
             admin: Any = AIOKafkaAdminClient(bootstrap_servers=self._scene.kafka.address)

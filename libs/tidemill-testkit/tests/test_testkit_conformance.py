@@ -30,6 +30,8 @@ from tidemill.time import (
     UsageError,
     partition_frontier,
 )
+from tidemill_compute.events.fold import EventFold
+from tidemill_compute.events.stage import EventStage
 
 ADVANCE = {"kind": "advance", "time": "u64", "since": [3], "times": [1], "expect": {"times": [3]}}
 ENDLESS = {
@@ -64,6 +66,38 @@ def test_each_failing_case_has_one_line_with_its_id_and_first_difference(tmp_pat
     status, lines = command(write(tmp_path / "a.json", wrong, {"id": "right", **ADVANCE}))
     assert status == 1
     assert lines == ["wrong by far: times: expected [4], got [3]", "1 passed, 1 failed"]
+
+
+LATE = {
+    "id": "late", "kind": "events", "program": "seen(x) := ping(x);", "upper": 50, "skew": 5,
+    "inputs": ["ping(1) @time(30)", "ping(2) @time(24)", "ping(3) @time(25)"],
+    "derived": ["[30,-) seen(1) @time(30)", "[25,-) seen(3) @time(25)"],
+    "late": ["ping(2) @time(24)"], "frontiers": [25, 25, 25],
+}  # fmt: skip
+
+
+def test_cases_of_events_go_through_the_event_stage_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run_case(LATE, Options()) == []
+    monkeypatch.setattr(EventFold, "_not_late", lambda self, instant, events: events)
+    assert "late:" in run_case(LATE, Options())
+    monkeypatch.undo()
+
+    async def fail(*_: object) -> bool:
+        raise RuntimeError("the stage has died")
+
+    monkeypatch.setattr(EventStage, "_advance", fail)
+    (told,) = run_case(LATE, Options())
+    assert "stands still at 0" in told
+
+
+def test_a_wall_clock_that_stands_still_leaves_each_arrival_its_own_instant() -> None:
+    ahead = {**LATE, "wall": 30, "max_ahead": 0, "inputs": [*LATE["inputs"], "ping(4) @time(31)"]}
+    ahead |= {"late": [*LATE["late"], "ping(4) @time(31)"], "frontiers": [25, 25, 25, 25]}
+    assert run_case(ahead, Options()) == []
+    (told,) = run_case({**ahead, "wall": [30, 29, 30, 30]}, Options())
+    assert "never goes back" in told
 
 
 def test_what_cannot_be_read_or_run_fails_and_is_never_skipped(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from tidemill.runtime.clock import ManualClock
 from tidemill.shard import Collections, Description, MemoryBlob, MemoryConsensus
 from tidemill.shard.ports import Version
 from tidemill.testkit.conformance.casefiles import FoundCase, find_cases
-from tidemill.testkit.conformance.language_events import arrive, check_events
+from tidemill.testkit.conformance.language_events import Arrived, check_events, take_in
 from tidemill.testkit.conformance.values import Json
 from tidemill.testkit.faults.fuse import Fuse, Killed, MortalConsensus
 from tidemill.time import frontier
@@ -136,7 +136,7 @@ class TargetSink:
 class World:
     """The stores, the target, and the inputs of a case, which somebody else writes."""
 
-    def __init__(self, case: Json, delivery: Delivery) -> None:
+    def __init__(self, case: Json, arrivals: Arrived, delivery: Delivery) -> None:
         self.case = case
         self.died_at: list[str] = []
         self.clock = ManualClock(0)
@@ -145,7 +145,7 @@ class World:
         self.now = self.process(Fuse(None))
         self.inputs = {
             name: [replace(p, record=_as_derived(p.record)) for p in presences]
-            for name, presences in arrive(case).presences.items()
+            for name, presences in arrivals.presences.items()
         }
         self.program = self._checked()
         shapes = {name: self._input_shape(name) for name in self.program.inputs}
@@ -309,7 +309,7 @@ def _changes(life: Sequence[Presence], upper: int) -> Iterator[tuple[object, ...
 
 async def run(case: Json, delivery: Delivery, death: int) -> World:
     """A case in up to three pieces, in each of which a process dies at that write and another one goes on."""
-    world = World(case, delivery)
+    world = World(case, await take_in(case), delivery)
     await world.create()
     upper = case["upper"]
     instants = sorted({p.start for each in world.inputs.values() for p in each})

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tidemill.catalog.entry import CatalogEntry
 from tidemill.catalog.record_rows import row_of, shape_of_output, table_of
-from tidemill.datalog.arrival import event_presence
 from tidemill.datalog.ast import Program, Rule
 from tidemill.datalog.carrying import surely_carried
 from tidemill.datalog.check import check
@@ -20,7 +19,7 @@ from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import LimitPassed
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
+from tidemill.datalog.presence import END, Presence
 from tidemill.datalog.records import format_presence, parse_record
 from tidemill.testkit.conformance.language_engines import Answer, by_instant, evaluate_case
 from tidemill.testkit.conformance.registry import Options
@@ -135,7 +134,7 @@ def compare(
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_two_views_say_what_one_program_says(name: str, options: Options) -> None:
     below, above = PROGRAMS[name]
-    rows = {"r": [event_presence(r, r.time or 0) for r in map(parse_record, ROWS)]}
+    rows = {"r": [Presence(r, r.time or 0, r.expires or END) for r in map(parse_record, ROWS)]}
     lower = check(parse(below), InputSchemas({"r": R}))
     written = evaluate_case(options, lower, by_instant(rows), UPPER)
     inputs, handed = handed_over(lower, written.presences)

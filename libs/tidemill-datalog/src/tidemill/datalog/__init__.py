@@ -11,7 +11,6 @@ Import from the modules; this package imports none of them, so that a reader of 
 * `incremental`: `IncrementalEngine`, `ticks.IncrementalTicker`: the same kept up to date, instant
   by instant
 * `ticks`: `Ticker`: programs with `@next` and `@async`
-* `arrival`: `EventStream`: which events are in time, and the frontier
 * `goals`: `compile_goal`, `fired`, `action_key`, `ask`: actions and questions
 * `questions.answer`: a question over the facts of one instant
 * `why`, `why_not`: proofs, and reasons for absence

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from tidemill.datalog.arrival import Admitted, Ahead, ArrivalPolicy, EventStream, event_presence
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.goals import compile_goal, fired
-from tidemill.datalog.presence import Instant, Presence
+from tidemill.datalog.presence import BEGINNING, END, Instant, Presence
 from tidemill.datalog.records import Record, format_record
+from tidemill.testkit.conformance.event_stage import Arrival, stage
 from tidemill.testkit.conformance.language_engines import Answer, Delivery, evaluate_case
 from tidemill.testkit.conformance.language_inputs import (
     check_program,
@@ -27,7 +29,7 @@ from tidemill.testkit.conformance.values import CaseError, Json
 
 @dataclass(slots=True)
 class Arrived:
-    """What the arrivals of a case came to."""
+    """The outcome of the arrivals of a case."""
 
     presences: dict[str, list[Presence]] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
@@ -37,7 +39,12 @@ class Arrived:
 
 
 def arrive(case: Case) -> Arrived:
-    """Admit the inputs of a case in their order."""
+    """As `take_in`, from code that is not asynchronous."""
+    return asyncio.run(take_in(case))
+
+
+async def take_in(case: Case) -> Arrived:
+    """The inputs of a case, in their order, through the event stage of the service."""
     entries: Sequence[Json] = case["inputs"]
     partitions = case.get("partitions", [0] * len(entries))
     walls = case.get("wall")
@@ -45,39 +52,41 @@ def arrive(case: Case) -> Arrived:
         walls = [walls] * len(entries)
     if len(partitions) != len(entries) or len(walls) != len(entries):
         raise CaseError("partitions and wall must have one entry for each input")
-    policy = ArrivalPolicy(
-        case.get("skew", 0), case.get("late_policy", "reject"), case.get("max_ahead")
-    )
-    stream = EventStream.of_partitions(policy, partitions or [0])
-    arrived = Arrived()
-    for entry, partition, wall in zip(entries, partitions, walls, strict=True):
-        before = stream.frontier
-        if isinstance(entry, dict):
-            only_fields(entry, "heartbeat")
-            stream.heartbeat(entry["heartbeat"], partition)
-        else:
-            presence = _admit(stream, entry, partition, wall, arrived)
-            if presence is not None:
-                name = presence.record.predicate
-                arrived.presences.setdefault(name, []).append(presence)
-                arrived.deliveries.append((before, {name: [presence]}))
-        arrived.frontiers.append(stream.frontier)
-    return arrived
+    arrivals = [_arrival(*each) for each in zip(entries, partitions, walls, strict=True)]
+    corrections = case.get("late_policy", "reject") == "correct"
+    staged = await stage(
+        arrivals, skew=case.get("skew", 0), corrections=corrections,
+        max_ahead=case.get("max_ahead"), upper=case["upper"],
+    )  # fmt: skip
+    frontiers = [BEGINNING if each is None else each for each in staged.frontiers]
+    before = [BEGINNING, *frontiers]
+    found = Arrived(frontiers=frontiers)
+    for at, (entry, arrival) in enumerate(zip(entries, arrivals, strict=True)):
+        # Under `correct` the stage writes no letter of a late event, but lets it appear later.
+        corrected = corrections and arrival.text is not None and arrival.at < before[at]
+        if at in staged.refused or corrected:
+            found.late.append(entry)
+            found.late_records.append(record_of(entry))
+    for step, released in groupby(staged.releases, key=lambda each: each.step):
+        delivered: dict[str, list[Presence]] = {}
+        for each in released:
+            record = record_of(each.text)
+            end = END if record.expires is None else record.expires
+            delivered.setdefault(record.predicate, []).append(Presence(record, each.start, end))
+        found.deliveries.append((before[step], delivered))
+        for name, presences in delivered.items():
+            found.presences.setdefault(name, []).extend(presences)
+    return found
 
 
-def _admit(
-    stream: EventStream, entry: str, partition: int, wall: int | None, arrived: Arrived
-) -> Presence | None:
+def _arrival(entry: Json, partition: int, wall: int | None) -> Arrival:
+    if isinstance(entry, dict):
+        only_fields(entry, "heartbeat")
+        return Arrival(None, entry["heartbeat"], None, partition, wall)
     record = record_of(entry)
     if record.time is None:
         raise CaseError(f"not an event: {entry!r}")
-    verdict = stream.admit(record.time, partition, wall)
-    if not isinstance(verdict, Admitted):
-        arrived.late.append(entry)
-        arrived.late_records.append(record)
-    if isinstance(verdict, Ahead) or verdict.start is None:
-        return None
-    return event_presence(record, verdict.start)
+    return Arrival(entry, record.time, record.expires, partition, wall)
 
 
 def check_events(case: Case) -> CheckedProgram:
@@ -97,19 +106,19 @@ def run_events(case: Case, options: Options) -> list[str]:
         "goals", "fired", "late", "errors", "frontiers", "definite_after", "as_of",
     )  # fmt: skip
     checked = check_events(case)
-    arrived = arrive(case)
+    arrivals = arrive(case)
     upper = case["upper"]
-    evaluation = evaluate_case(options, checked, arrived.deliveries, upper)
+    evaluation = evaluate_case(options, checked, arrivals.deliveries, upper)
     found = strata_differences(case, checked)
     derived = derived_presences(checked, evaluation)
     if "derived" in case:
         found += compare_sets("derived", case["derived"], presence_lines(derived))
-    found += _compare_fired(case, checked, evaluation, arrived)
-    found += compare_lists("late", case.get("late", []), arrived.late)
+    found += _compare_fired(case, checked, evaluation, arrivals)
+    found += compare_lists("late", case.get("late", []), arrivals.late)
     errors = {error.text for error in evaluation.errors}
     found += compare_sets("errors", case.get("errors", []), errors)
     if "frontiers" in case:
-        shown = [_shown(frontier) for frontier in arrived.frontiers]
+        shown = [_shown(frontier) for frontier in arrivals.frontiers]
         found += compare_lists("frontiers", case["frontiers"], shown)
     for at, expected in case.get("as_of", {}).items():
         present = [format_record(p.record) for p in derived if p.start <= at < p.end]
@@ -128,7 +137,7 @@ def _shown(frontier: Instant) -> Json:
 
 
 def _compare_fired(
-    case: Case, checked: CheckedProgram, evaluation: Answer, arrived: Arrived
+    case: Case, checked: CheckedProgram, evaluation: Answer, arrivals: Arrived
 ) -> list[str]:
     goals = [compile_goal(text, checked) for text in case.get("goals", [])]
     firings = fired(goals, evaluation.presences)
@@ -138,7 +147,7 @@ def _compare_fired(
     if "definite_after" in case:
         after: list[Json] = []
         for firing in firings:
-            passed = [n for n, f in enumerate(arrived.frontiers, 1) if f > firing.at]
+            passed = [n for n, f in enumerate(arrivals.frontiers, 1) if f > firing.at]
             after.append(passed[0] if passed else "close")
         found += compare_lists("definite_after", case["definite_after"], after)
     return found

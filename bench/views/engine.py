@@ -22,8 +22,8 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import Presence
 from tidemill.datalog.records import Record
 from tidemill.datalog.scratch import Engine, Evaluation
-from tidemill.datalog.scratch.changing import ColumnChanges, RecordChanges
-from tidemill.datalog.scratch.windows import ColumnWindows
+from tidemill.datalog.scratch.changing import ColumnChanges
+from tidemill.testkit.column_windows import ColumnWindows, RecordChanges
 
 I64Array = npt.NDArray[np.int64]
 Columns = list[npt.NDArray[np.int64]]

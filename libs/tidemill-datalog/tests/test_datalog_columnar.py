@@ -37,10 +37,10 @@ from tidemill.datalog.parser import parse
 from tidemill.datalog.presence import BEGINNING, END, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, Evaluation
-from tidemill.datalog.scratch.changing import ColumnChanges, RecordChanges, compared_columns
+from tidemill.datalog.scratch.changing import ColumnChanges
 from tidemill.datalog.scratch.engine import presences_of
-from tidemill.datalog.scratch.windows import ColumnWindows
 from tidemill.testkit import tidelog, tidelog_columns
+from tidemill.testkit.column_windows import ColumnWindows, RecordChanges, compared_columns
 from tidemill.testkit.steady import steady
 from tidemill.testkit.tidelog import Example
 from tidemill.time import UsageError
@@ -265,7 +265,7 @@ def test_windows_in_which_all_turns_over_are_compared_where_they_meet(
         compared[1] += len(found) < len(given_[0]) + len(given_[1])
         return found
 
-    monkeypatch.setattr("tidemill.datalog.scratch.changing.compared_columns", counted)
+    monkeypatch.setattr("tidemill.testkit.column_windows.compared_columns", counted)
 
     @settings(LAW, max_examples=25)
     @given(

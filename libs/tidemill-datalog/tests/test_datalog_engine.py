@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
 from tidemill.datalog.check import check
 from tidemill.datalog.checked import CheckedProgram
 from tidemill.datalog.evaluation import EngineState, LimitPassed, Limits
+from tidemill.datalog.evaluation.failures import Failures
 from tidemill.datalog.functions import FUNCTIONS, ScalarFunction
-from tidemill.datalog.goals import compile_goal
+from tidemill.datalog.goals import Answer, Goal, ask, compile_goal
 from tidemill.datalog.inputs import InputSchema, InputSchemas
 from tidemill.datalog.lattices import LATTICES, Lattice
 from tidemill.datalog.parser import parse
-from tidemill.datalog.presence import Presence
-from tidemill.datalog.questions import answer
+from tidemill.datalog.presence import BEGINNING, Presence
 from tidemill.datalog.records import Record, format_presence
 from tidemill.datalog.scratch import Engine, evaluate
+from tidemill.datalog.scratch.engine import load
 from tidemill.datalog.ticks import Ticker
 from tidemill.datalog.vocabulary import Vocabulary
 from tidemill.datalog.why import why
@@ -205,6 +206,24 @@ def test_a_proof_reads_only_facts_that_the_record_can_depend_on() -> None:
     assert proof is not None
     assert all('"p358"' in leaf for leaf in proof.leaves())
     assert proof.render().splitlines()[0].startswith('alarm("p358", 58) @time(19858)')
+
+
+def answer(
+    engine: Engine, goal: Goal, facts: Mapping[str, Iterable[Record]], at: int,
+    state: EngineState | None = None,
+) -> list[Answer]:  # fmt: skip
+    """The records that match a goal, from the input facts of one instant and the state before it."""
+    failures = Failures()
+    given = {
+        name: load(
+            engine.checked, name, [Presence(record) for record in records], BEGINNING, at + 1,
+            engine.lattices, failures,
+        )
+        for name, records in facts.items()
+    }  # fmt: skip
+    strata = engine.complete(given, BEGINNING, at + 1, state, only={goal.predicate}, frozen=True)
+    found = engine.result(strata, (goal.predicate,)).presences[goal.predicate]
+    return ask(goal, (presence.record for presence in found))
 
 
 def test_an_ad_hoc_question_is_answered_from_the_facts_of_one_instant() -> None:

@@ -12,6 +12,5 @@ Import from the modules; this package imports none of them, so that a reader of 
   by instant
 * `ticks`: `Ticker`: programs with `@next` and `@async`
 * `goals`: `compile_goal`, `fired`, `action_key`, `ask`: actions and questions
-* `questions.answer`: a question over the facts of one instant
 * `why`, `why_not`: proofs, and reasons for absence
 """
